@@ -1,0 +1,50 @@
+"""Leakscope: how much of a federated-learning client's data can be rebuilt from the updates it sends.
+
+>>> import leakscope as ls
+>>> clients = ls.data.iid(ls.data.load("digits"), clients=100, seed=0)
+>>> model = ls.models.build("lenet", shape=(1, 8, 8), classes=10, seed=0)
+>>> observation, truth = ls.fedavg(model, clients[0], lr=0.01, epochs=2, batch_size=6)
+>>> result = ls.attacks.inverting_gradients(steps=10)(observation)
+>>> score = ls.score(result, truth)
+"""
+
+from leakscope import attacks, data, errors, metrics, models
+from leakscope.attacks import Attack, Reconstruction
+from leakscope.data import Dataset
+from leakscope.errors import LeakscopeError
+from leakscope.federated.client import fedavg, fedsgd
+from leakscope.federated.rounds import Federation, run_federation
+from leakscope.federated.training import local_sgd
+from leakscope.metrics import Score, score
+from leakscope.observation import DataSpec, LocalTraining, Observation
+from leakscope.storage import load, load_all, save, save_all
+from leakscope.truth import Truth
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Attack",
+    "DataSpec",
+    "Dataset",
+    "Federation",
+    "LeakscopeError",
+    "LocalTraining",
+    "Observation",
+    "Reconstruction",
+    "Score",
+    "Truth",
+    "attacks",
+    "data",
+    "errors",
+    "fedavg",
+    "fedsgd",
+    "load",
+    "load_all",
+    "local_sgd",
+    "metrics",
+    "models",
+    "run_federation",
+    "save",
+    "save_all",
+    "score",
+]

@@ -1,0 +1,34 @@
+"""The attacks by name: one paper a file, each a composition of the parts in :mod:`leakscope.inversion`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leakscope.attacks.base import Attack, Factory, Reconstruction
+from leakscope.attacks.idlg import idlg
+from leakscope.attacks.inversion import Inversion
+from leakscope.attacks.inverting_gradients import inverting_gradients
+from leakscope.errors import InvalidInput, UnknownName
+
+#: Every attack by the name that the command line and configuration files use.
+ATTACKS: dict[str, Factory] = {
+    "idlg": idlg,
+    "inverting_gradients": inverting_gradients,
+}
+
+
+def build(name: str, **options: Any) -> Attack:
+    """Make an attack by name; options are the keyword arguments of its factory."""
+    if name not in ATTACKS:
+        raise UnknownName("attack", name, ATTACKS)
+    valid = ATTACKS[name].__kwdefaults__ or {}
+    for option in options:
+        if option not in valid:
+            raise UnknownName(f"option of {name}()", option, valid)
+    try:
+        return ATTACKS[name](**options)
+    except TypeError as problem:
+        raise InvalidInput(f"{name}() does not take these options: {problem}") from problem
+
+
+__all__ = ["ATTACKS", "Attack", "Inversion", "Reconstruction", "build", "idlg", "inverting_gradients"]

@@ -1,0 +1,94 @@
+"""What every attack shares: the chores around :meth:`Attack.run`, and the form of its result."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from leakscope.errors import InvalidInput
+from leakscope.inversion.solve import Trace
+from leakscope.inversion.stopping import Outcome
+from leakscope.observation import Observation
+from leakscope.progress import Report, progress_bar
+from leakscope.seeding import seeded
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """What an attack made of an observation.
+
+    ``samples`` are as a person sees them (pixels in [0, 1]); ``labels`` what the attack took their labels to
+    be; ``loss`` is the attacker's own, ``trace`` its course, ``outcome`` how it ended, in a sentence.
+    ``attack`` is the record of what ran: the ``repr`` of the attack, and ``seed``.
+    """
+
+    samples: Tensor = field(repr=False)
+    labels: Tensor | None
+    outcome: Outcome
+    loss: float = math.nan
+    trace: Trace | None = field(default=None, repr=False)
+    client: str = ""
+    round: int = 0
+    attack: str = ""
+    seed: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Attack(ABC):
+    """An attack. Write :meth:`run`; calling the attack does the rest.
+
+    Subclasses are frozen dataclasses: their fields are the configuration, their ``repr`` the record.
+    """
+
+    @final
+    def __call__(
+        self,
+        observation: Observation,
+        *,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        progress: bool | Report | None = None,
+    ) -> Reconstruction:
+        """Attack one observation.
+
+        The same seed on the same machine gives the same bits. ``progress`` shows a bar (by default when
+        standard error is a terminal) or is a function ``report(step, total, loss)``. Ctrl-C ends the attack
+        and returns the best so far.
+        """
+        if not isinstance(observation, Observation):
+            raise InvalidInput(f"an attack takes an Observation, not {type(observation).__name__}")
+        if device is not None:
+            observation = observation.to(device)
+        began = time.perf_counter()
+        with seeded(seed, "attack"), progress_bar(f"attacking {observation.client}", progress) as report:
+            result = self.run(observation, seed, report)
+        if tuple(result.samples.shape[1:]) != observation.data.shape:
+            raise InvalidInput(
+                f"{self!r} returned samples of shape {tuple(result.samples.shape[1:])}; "
+                f"this data's samples have {observation.data.shape}"
+            )
+        return replace(
+            result,
+            samples=result.samples.detach().cpu(),
+            labels=None if result.labels is None else result.labels.detach().cpu(),
+            client=observation.client,
+            round=observation.round,
+            attack=repr(self),
+            seed=seed,
+            seconds=time.perf_counter() - began,
+        )
+
+    @abstractmethod
+    def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
+        """Reconstruct the client's samples. Torch's generators are seeded; ``report`` shows progress."""
+
+
+Factory = Callable[..., Attack]

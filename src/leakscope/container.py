@@ -1,0 +1,136 @@
+"""One file for tensors and the words about them: safetensors with a JSON document in its header.
+
+Written to a temporary file beside the target and renamed, so that a reader never sees half of one. A digest
+over document and tensors tells an altered file from an intact one. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from leakscope.errors import CorruptFile, FileError, FutureVersion
+
+SUFFIX = ".safetensors"
+Location = str | os.PathLike[str]
+
+
+def write_container(
+    path: Location, kind: str, version: int, document: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> Path:
+    """Write a container of the given kind, atomically; return its path."""
+    target = Path(path)
+    if target.suffix != SUFFIX:
+        raise FileError(f"{target}: the file's name must end in {SUFFIX}")
+    contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps(document, sort_keys=True, allow_nan=False)
+    header = {
+        "leakscope": kind,
+        "version": str(version),
+        "document": text,
+        "sha256": _digest(kind, version, text, contents),
+    }
+    write_atomically(target, safetensors.torch.save(contents, header))
+    return target
+
+
+def read_container(path: Location, kind: str, version: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read a container of the given kind, of this version or an older one, and check that it is intact."""
+    source = Path(path)
+    try:
+        raw = source.read_bytes()
+    except OSError as problem:
+        raise FileError(f"{source}: cannot be read: {problem.strerror or problem}") from problem
+    header = _header(source, raw)
+    found = header.get("leakscope")
+    if found != kind:
+        what = f"a {found} of Leakscope" if isinstance(found, str) else "no file of Leakscope's"
+        raise CorruptFile(f"{source}: expected {_article(kind)}, but this is {what}")
+    written = header.get("version", "")
+    if not (isinstance(written, str) and written.isascii() and written.isdigit()):
+        raise CorruptFile(f"{source}: the version {written!r} is not a number; the file was altered")
+    if int(written) > version:
+        raise FutureVersion(
+            f"{source}: written in version {written} of the format; this Leakscope reads up to {version}: upgrade it"
+        )
+    try:
+        tensors = safetensors.torch.load(raw)
+    except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError, OverflowError) as problem:
+        raise CorruptFile(f"{source}: its tensors cannot be read ({_first_line(problem)})") from problem
+    text = header.get("document")
+    if not isinstance(text, str) or header.get("sha256") != _digest(kind, int(written), text, tensors):
+        raise CorruptFile(f"{source}: its contents do not match their checksum; the file was altered or damaged")
+    document = json.loads(text)
+    if not isinstance(document, dict):
+        raise CorruptFile(f"{source}: its description is not a JSON object")
+    return document, tensors
+
+
+def write_atomically(target: Path, contents: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    temporary = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(contents)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except BaseException as problem:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        if isinstance(problem, OSError):
+            raise FileError(
+                f"{target}: cannot be written: {problem.strerror or problem}; nothing was changed"
+            ) from problem
+        raise
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _header(source: Path, raw: bytes) -> dict[str, Any]:
+    """The metadata of a safetensors file, read without its tensors."""
+    length = int.from_bytes(raw[:8], "little")
+    if len(raw) < 8 or length > len(raw) - 8:
+        raise CorruptFile(
+            f"{source}: not a safetensors file, or cut short ({len(raw)} bytes); expected one that Leakscope saved"
+        )
+    try:
+        header = json.loads(raw[8 : 8 + length])
+    except (ValueError, RecursionError) as problem:
+        raise CorruptFile(f"{source}: not a safetensors file (its header is not JSON), or altered") from problem
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _digest(kind: str, version: int, text: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(json.dumps([kind, version, text]).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _first_line(problem: BaseException) -> str:
+    return (str(problem).splitlines() or [type(problem).__name__])[0][:200]
+
+
+def _article(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

@@ -1,0 +1,72 @@
+"""The exceptions Leakscope raises on purpose.
+
+Each message says what is wrong, why, and what to do next, so that the command line can print it as it is.
+
+::
+
+    LeakscopeError
+    ├── InvalidInput        an argument, tensor or recipe cannot be used (also a ValueError)
+    │   └── UnknownName     a name that is not in a table; lists the valid ones (also a KeyError)
+    ├── MissingKnowledge    the attack needs something this observation does not hold
+    ├── FileError           a file cannot be read or written
+    │   ├── CorruptFile     truncated, altered, foreign, or holding impossible values
+    │   └── FutureVersion   written by a newer Leakscope
+    ├── DataNotFound        a dataset is neither on this machine nor downloadable
+    └── MissingExtra        an optional dependency is not installed (also an ImportError)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LeakscopeError(Exception):
+    """Base of every exception that Leakscope raises on purpose."""
+
+
+class InvalidInput(LeakscopeError, ValueError):
+    """An argument, tensor or recipe cannot be used."""
+
+
+class UnknownName(InvalidInput, KeyError):
+    """A name that is not in a table of names."""
+
+    def __init__(self, kind: str, name: object, valid: Iterable[str]) -> None:
+        names = sorted(valid)
+        near = difflib.get_close_matches(str(name), names, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        self.message = f"there is no {kind} {name!r}{hint} (known: {', '.join(names)})"
+        super().__init__(self.message)
+
+    def __str__(self) -> str:  # KeyError would print the repr
+        return self.message
+
+
+class MissingKnowledge(LeakscopeError):
+    """An attack needs something that the observation does not hold."""
+
+
+class FileError(LeakscopeError):
+    """A file cannot be read or written."""
+
+
+class CorruptFile(FileError):
+    """A file is truncated, altered, foreign, or holds impossible values."""
+
+
+class FutureVersion(FileError):
+    """A file was written by a newer version of Leakscope."""
+
+
+class DataNotFound(LeakscopeError):
+    """A dataset is neither on this machine nor downloadable."""
+
+
+class MissingExtra(LeakscopeError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        super().__init__(
+            f'{what} needs the package {package!r}, which is not installed; run: pip install "leakscope[{extra}]"'
+        )

@@ -1,0 +1,1 @@
+"""What clients and servers do: local training, one round, many rounds."""

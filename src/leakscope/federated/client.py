@@ -1,0 +1,239 @@
+"""One client's part of one round: private samples in, what the server sees (and the truth, apart) out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from leakscope.data.dataset import Dataset
+from leakscope.errors import InvalidInput, UnknownName
+from leakscope.federated.training import Batch, Trainer, draw_order, in_mode, local_sgd
+from leakscope.observation import LocalTraining, Mode, Observation
+from leakscope.params import Params, buffers_of, parameters_of
+from leakscope.seeding import generator, seeded
+from leakscope.truth import Truth
+
+GRANTS = ("labels", "label_counts")
+HIDEABLE = ("lr", "epochs", "batch_size", "samples", "momentum", "weight_decay")
+
+
+def fedsgd(
+    model: nn.Module,
+    data: Dataset,
+    *,
+    loss: str | None = None,
+    mode: Mode = "train",
+    share_statistics: bool = True,
+    grant: Iterable[str] = (),
+    hide: Iterable[str] = (),
+    client: str | None = None,
+    round: int = 0,
+    seed: int = 0,
+) -> tuple[Observation, Truth]:
+    """The client sends the gradient of its loss on all of ``data`` as one batch (FedSGD).
+
+    ``grant`` gives the attacker ``"labels"`` or ``"label_counts"``; ``hide`` withholds parts of the recipe;
+    ``share_statistics=False`` keeps batch-norm statistics from the server.
+    """
+    training = recipe_for(data, loss=loss, mode=mode, epochs=1, batch_size=len(data))
+    check_model(model, data)
+    trainer = Trainer(model, training)
+    state = trainer.start(parameters_of(model), None)
+    order = (torch.arange(len(data)),)
+    try:
+        with seeded(seed, "dropout"), trainer.active():
+            gradient, buffers = trainer.gradient(state, prepared(data, state.weights), graph=False)
+    except ValueError as problem:
+        raise _explained(problem) from problem
+    gradient = {name: gradient.get(name, torch.zeros_like(value)) for name, value in state.weights.items()}
+    observation = observe(
+        model, data, training, state.weights, gradient=gradient, returned=None, returned_buffers=buffers,
+        share_statistics=share_statistics, grant=grant, hide=hide, client=client, round=round,
+    )  # fmt: skip
+    return observation, truth_of(data, order)
+
+
+def fedavg(
+    model: nn.Module,
+    data: Dataset,
+    *,
+    lr: float,
+    epochs: int = 1,
+    batch_size: int | None = None,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    loss: str | None = None,
+    mode: Mode = "train",
+    share_statistics: bool = True,
+    grant: Iterable[str] = (),
+    hide: Iterable[str] = (),
+    client: str | None = None,
+    round: int = 0,
+    seed: int = 0,
+) -> tuple[Observation, Truth]:
+    """The client trains on ``data`` and sends its weights (FedAvg, McMahan et al. 2017, algorithm 1).
+
+    Every epoch has a new random order, drawn from ``seed``; the last batch may be ragged; ``batch_size=None``
+    is one full batch. See :func:`fedsgd` for ``grant``, ``hide`` and ``share_statistics``.
+    """
+    training = recipe_for(
+        data,
+        loss=loss,
+        mode=mode,
+        lr=lr,
+        epochs=epochs,
+        batch_size=min(batch_size or len(data), max(1, len(data))),
+        momentum=momentum,
+        weight_decay=weight_decay,
+    )
+    check_model(model, data)
+    sent = parameters_of(model)
+    order, returned, buffers = train_client(model, prepared(data, sent), training, sent, buffers_of(model), seed)
+    observation = observe(
+        model, data, training, sent, gradient=None, returned=returned, returned_buffers=buffers,
+        share_statistics=share_statistics, grant=grant, hide=hide, client=client, round=round,
+    )  # fmt: skip
+    return observation, truth_of(data, order)
+
+
+def train_client(
+    model: nn.Module, samples: Batch, training: LocalTraining, weights: Params, buffers: Params, seed: int
+) -> tuple[tuple[Tensor, ...], Params, Params]:
+    """Train one client on its :func:`prepared` samples; return the order of its rows, its weights and buffers."""
+    inputs, targets = samples
+    order = draw_order(
+        len(inputs), int(training.need("batch_size")), int(training.need("epochs")), generator(seed, "order")
+    )
+    batches = ((inputs[rows], targets[rows]) for rows in order)
+    try:
+        with seeded(seed, "dropout"):
+            returned, statistics = local_sgd(model, weights, batches, training, buffers=buffers)
+    except ValueError as problem:
+        raise _explained(problem) from problem
+    return order, returned, statistics
+
+
+def observe(
+    model: nn.Module,
+    data: Dataset,
+    training: LocalTraining,
+    sent: Params,
+    *,
+    gradient: Params | None,
+    returned: Params | None,
+    returned_buffers: Params | None,
+    buffers: Params | None = None,
+    share_statistics: bool = True,
+    grant: Iterable[str] = (),
+    hide: Iterable[str] = (),
+    client: str | None = None,
+    round: int = 0,
+    architecture: nn.Module | None = None,
+) -> Observation:
+    """Put together what the server sees, and leave out what it does not.
+
+    ``architecture`` may be given to share one copy between many observations (:func:`architecture_of`).
+    """
+    grant, hide = tuple(grant), tuple(hide)
+    for name in grant:
+        if name not in GRANTS:
+            raise UnknownName("thing to grant", name, GRANTS)
+    for name in hide:
+        if name not in HIDEABLE:
+            raise UnknownName("part of the recipe to hide", name, HIDEABLE)
+    counts = None
+    if "label_counts" in grant:
+        if data.spec.classes is None:
+            raise InvalidInput("label_counts cannot be granted: this data is a regression and has no classes")
+        counts = torch.bincount(data.targets, minlength=data.spec.classes)
+    if buffers is None:
+        buffers = buffers_of(model)
+    return Observation(
+        model=architecture or architecture_of(model, share_statistics),
+        data=data.spec,
+        sent=sent,
+        training=replace(training, **dict.fromkeys(hide)),  # type: ignore[arg-type]
+        gradient=gradient,
+        returned=returned,
+        buffers=buffers if share_statistics and buffers else None,
+        returned_buffers=returned_buffers if share_statistics and returned_buffers else None,
+        labels=data.targets if "labels" in grant else None,
+        label_counts=counts,
+        client=client or data.name,
+        round=round,
+    )
+
+
+def architecture_of(model: nn.Module, share_statistics: bool) -> nn.Module:
+    """A copy of the model for the attacker, without the client's statistics where those are withheld."""
+    architecture = copy.deepcopy(model)
+    if not share_statistics:
+        for module in architecture.modules():
+            if isinstance(module, _NormBase):
+                module.reset_running_stats()
+    return architecture
+
+
+def truth_of(data: Dataset, order: tuple[Tensor, ...]) -> Truth:
+    """The client's samples, with others of the same kind for the chance level."""
+    others = data.others()
+    return Truth(
+        data.inputs,
+        data.targets,
+        data.spec,
+        order,
+        None if others is None else others.inputs,
+        None if others is None else others.targets,
+    )
+
+
+def recipe_for(data: Dataset, *, loss: str | None, **settings: object) -> LocalTraining:
+    """The recipe of one client, with the loss that its data asks for unless another is named."""
+    if not len(data):
+        raise InvalidInput(f"client {data.name!r} has no samples to train on")
+    chosen = loss or ("mse" if data.spec.classes is None else "cross_entropy")
+    return LocalTraining(samples=len(data), loss=chosen, **settings)  # type: ignore[arg-type]
+
+
+def prepared(data: Dataset, weights: Params) -> Batch:
+    """All of a client's samples and targets as its model takes them: normalised, on its device, in its type."""
+    like = next(iter(weights.values()))
+    inputs = data.spec.normalise(data.inputs.to(like.device, like.dtype))
+    targets = data.targets.to(like.device)
+    return inputs, targets.to(like.dtype) if targets.is_floating_point() else targets
+
+
+def check_model(model: nn.Module, data: Dataset) -> None:
+    """Refuse a model that does not fit the data before any work starts."""
+    weights = parameters_of(model)
+    if not weights:
+        raise InvalidInput("the model has no parameters: there is nothing to train")
+    inputs, _ = prepared(data.share([0]), weights)
+    try:
+        with torch.no_grad(), in_mode(model, "eval"):
+            outputs = model(inputs)
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as problem:
+        first = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+        raise InvalidInput(f"the model does not accept samples of shape {data.spec.shape}: {first}") from problem
+    if not isinstance(outputs, Tensor):
+        raise InvalidInput(f"the model must return a tensor of outputs, not {type(outputs).__name__}")
+    classes = data.spec.classes
+    if classes is not None and classes > 2 and outputs.shape[-1] != classes:
+        raise InvalidInput(
+            f"the model has {outputs.shape[-1]} outputs, but {data.name!r} has {classes} classes; "
+            f"build the model with {classes} outputs"
+        )
+
+
+def _explained(problem: ValueError) -> InvalidInput:
+    if "more than 1 value per channel" in str(problem):
+        return InvalidInput(
+            "batch norm in train mode cannot train on a batch of one sample; "
+            "use a batch size that leaves no single last sample, or mode='eval'"
+        )
+    return problem if isinstance(problem, InvalidInput) else InvalidInput(f"the client's training failed: {problem}")

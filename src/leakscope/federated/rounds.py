@@ -1,0 +1,248 @@
+"""Many rounds with many clients, keeping the messages of those that are watched.
+
+Clients whose steps have the same shapes are trained together, as one vectorised step over stacked weights,
+where that pays: for small models the cost of a step is in starting its operations, not in computing them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.data.dataset import Dataset
+from leakscope.errors import InvalidInput
+from leakscope.federated.client import (
+    architecture_of,
+    check_model,
+    observe,
+    prepared,
+    recipe_for,
+    train_client,
+    truth_of,
+)
+from leakscope.federated.training import Batch, State, Trainer, draw_order, in_mode
+from leakscope.observation import LocalTraining, Mode, Observation
+from leakscope.params import Params, buffers_of, parameters_of, weighted_mean
+from leakscope.seeding import derive, generator, seeded
+from leakscope.truth import Truth
+
+#: Below this many parameters, training clients together is faster than one by one (measured on two cores).
+TOGETHER_BELOW = 200_000
+
+Returned = tuple[Params, Params]
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """What a federated training left behind: the global model, and the messages of the watched clients."""
+
+    weights: Params
+    buffers: Params
+    observations: dict[int, list[Observation]] = field(default_factory=dict)
+    truths: dict[int, Truth] = field(default_factory=dict)
+    history: list[tuple[int, float]] = field(default_factory=list)
+    rounds: int = 0
+    interrupted: bool = False
+
+    def load_into(self, model: nn.Module) -> nn.Module:
+        """Put the trained weights and statistics into ``model``, and return it."""
+        model.load_state_dict({**model.state_dict(), **self.weights, **self.buffers})
+        return model
+
+
+def run_federation(
+    model: nn.Module,
+    clients: Sequence[Dataset],
+    *,
+    rounds: int,
+    lr: float,
+    epochs: int = 1,
+    batch_size: int | None = None,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    loss: str | None = None,
+    mode: Mode = "train",
+    clients_per_round: int | None = None,
+    weighting: str = "samples",
+    share_statistics: bool = True,
+    watch: Collection[int] = (),
+    every: int = 1,
+    grant: Iterable[str] = (),
+    hide: Iterable[str] = (),
+    test: Dataset | None = None,
+    test_every: int = 10,
+    together: bool | None = None,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Federation:
+    """Federated averaging (McMahan et al. 2017): ``rounds`` rounds of selected clients, weighted averaging.
+
+    ``clients_per_round`` are drawn anew each round (default: all). ``weighting`` is by ``"samples"`` or
+    ``"uniform"``. Messages of the clients in ``watch`` are kept as observations every ``every``-th round.
+    With ``share_statistics=False`` each client keeps its own batch-norm statistics and nobody else sees them.
+    ``test`` is scored (accuracy, or mean squared error) every ``test_every`` rounds into ``history``.
+    ``together=None`` decides by size whether equal-shaped clients train in one vectorised step. The model
+    itself is left as it is. Ctrl-C returns what was reached. ``progress(done, rounds)`` is called each round.
+    """
+    _check_arguments(clients, rounds, clients_per_round, weighting, watch, every)
+    for data in clients:
+        check_model(model, data)
+    recipes = [
+        recipe_for(
+            data, loss=loss, mode=mode, lr=lr, epochs=epochs, momentum=momentum, weight_decay=weight_decay,
+            batch_size=min(batch_size or len(data), len(data)),
+        )
+        for data in clients
+    ]  # fmt: skip
+    architecture = architecture_of(model, share_statistics)
+    weights, shared = parameters_of(model), buffers_of(model)
+    own = [shared for _ in clients]
+    samples = [prepared(data, weights) for data in clients]
+    if together is None:
+        together = sum(value.numel() for value in weights.values()) < TOGETHER_BELOW
+    train = _train_together if together else _train_one_by_one
+    observations: dict[int, list[Observation]] = {index: [] for index in watch}
+    history: list[tuple[int, float]] = []
+    done, interrupted = 0, False
+    try:
+        for number in range(rounds):
+            chosen = _select(len(clients), clients_per_round, seed, number)
+            before = {index: shared if share_statistics else own[index] for index in chosen}
+            results = train(
+                model,
+                [(samples[i], recipes[i], before[i], derive(seed, "client", i, "round", number)) for i in chosen],
+                weights,
+            )
+            if number % every == 0:
+                for index, (returned, statistics) in zip(chosen, results, strict=True):
+                    if index in observations:
+                        observations[index].append(
+                            observe(
+                                model, clients[index], recipes[index], weights, gradient=None,
+                                returned=returned, buffers=before[index], returned_buffers=statistics,
+                                share_statistics=share_statistics, grant=grant, hide=hide,
+                                client=f"client-{index}", round=number, architecture=architecture,
+                            )
+                        )  # fmt: skip
+            shares = [float(len(clients[i])) if weighting == "samples" else 1.0 for i in chosen]
+            weights = weighted_mean([returned for returned, _ in results], shares)
+            if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
+                raise InvalidInput(f"the global model became NaN or Inf in round {number}; use a smaller lr than {lr}")
+            if share_statistics:
+                shared = weighted_mean([statistics for _, statistics in results], shares)
+            else:
+                for index, (_, statistics) in zip(chosen, results, strict=True):
+                    own[index] = statistics
+            done = number + 1
+            if test is not None and (done % test_every == 0 or done == rounds):
+                history.append((done, evaluate(model, test, weights, shared)))
+            if progress is not None:
+                progress(done, rounds)
+    except KeyboardInterrupt:
+        interrupted = True
+    truths = {index: truth_of(clients[index], ()) for index in watch}
+    return Federation(weights, shared, observations, truths, history, done, interrupted)
+
+
+def evaluate(model: nn.Module, data: Dataset, weights: Params, buffers: Params, batch: int = 1024) -> float:
+    """Accuracy (classification) or mean squared error (regression) of a model on ``data``."""
+    total = 0.0
+    with torch.no_grad(), in_mode(model, "eval"):
+        for inputs, targets in zip(*(side.split(batch) for side in prepared(data, weights)), strict=True):
+            outputs = torch.func.functional_call(model, {**weights, **buffers}, (inputs,))
+            if data.spec.classes is None:
+                total += float((outputs.reshape(targets.shape) - targets).square().sum())
+            elif outputs.shape[-1] == 1:
+                total += float(((outputs.reshape(targets.shape) > 0).long() == targets).sum())
+            else:
+                total += float((outputs.argmax(-1) == targets).sum())
+    return total / len(data)
+
+
+Job = tuple[Batch, LocalTraining, Params, int]
+
+
+def _train_one_by_one(model: nn.Module, jobs: Sequence[Job], weights: Params) -> list[Returned]:
+    return [train_client(model, samples, recipe, weights, buffers, seed)[1:] for samples, recipe, buffers, seed in jobs]
+
+
+def _train_together(model: nn.Module, jobs: Sequence[Job], weights: Params) -> list[Returned]:
+    """Train clients of equal sizes and recipes as one; the others, and those alone of their kind, one by one."""
+    kinds: dict[LocalTraining, list[int]] = {}
+    for position, (_, recipe, _, _) in enumerate(jobs):
+        kinds.setdefault(recipe, []).append(position)
+    results: dict[int, Returned] = {}
+    for recipe, positions in kinds.items():
+        group = [jobs[position] for position in positions]
+        trained = (
+            _train_one_by_one(model, group, weights) if len(group) == 1 else _train_group(model, group, recipe, weights)
+        )
+        results.update(zip(positions, trained, strict=True))
+    return [results[position] for position in range(len(jobs))]
+
+
+def _train_group(model: nn.Module, jobs: Sequence[Job], recipe: LocalTraining, weights: Params) -> list[Returned]:
+    trainer = Trainer(model, recipe, functional=True)
+    orders = [
+        draw_order(len(inputs), int(recipe.need("batch_size")), int(recipe.need("epochs")), generator(seed, "order"))
+        for (inputs, _), _, _, seed in jobs
+    ]
+    count = len(jobs)
+    stacked = trainer.start(
+        {name: value.expand(count, *value.shape) for name, value in weights.items()},
+        {name: torch.stack([buffers[name] for _, _, buffers, _ in jobs]) for name in jobs[0][2]},
+    )
+    parts = (stacked.weights, stacked.velocity, stacked.buffers)
+
+    def step(
+        weights: Params, velocity: Params, buffers: Params, inputs: Tensor, targets: Tensor
+    ) -> tuple[Params, Params, Params]:
+        after = trainer.step(State(weights, velocity, buffers), (inputs, targets), graph=True)
+        return after.weights, after.velocity, after.buffers
+
+    every_client = torch.func.vmap(step, randomness="different")
+    with seeded(jobs[0][3], "dropout"), torch.no_grad(), trainer.active():
+        for number in range(len(orders[0])):
+            inputs, targets = (
+                torch.stack([samples[side][order[number]] for (samples, *_), order in zip(jobs, orders, strict=True)])
+                for side in (0, 1)
+            )
+            parts = every_client(*parts, inputs, targets)
+    weights_after, _, buffers_after = parts
+    return [(_one_of(weights_after, index), _one_of(buffers_after, index)) for index in range(count)]
+
+
+def _one_of(stacked: Params, index: int) -> Params:
+    """One client's tensors, as copies: a view would keep every client's in memory."""
+    return {name: value[index].clone() for name, value in stacked.items()}
+
+
+def _select(clients: int, wanted: int | None, seed: int, number: int) -> list[int]:
+    if wanted is None or wanted == clients:
+        return list(range(clients))
+    order = torch.randperm(clients, generator=generator(seed, "selection", number))
+    return sorted(order[:wanted].tolist())
+
+
+def _check_arguments(
+    clients: Sequence[Dataset],
+    rounds: int,
+    wanted: int | None,
+    weighting: str,
+    watch: Collection[int],
+    every: int,
+) -> None:
+    if not clients:
+        raise InvalidInput("a federation needs at least one client")
+    if rounds < 1 or every < 1:
+        raise InvalidInput(f"rounds and every must be at least 1, not {rounds} and {every}")
+    if wanted is not None and not 1 <= wanted <= len(clients):
+        raise InvalidInput(f"clients_per_round must lie between 1 and {len(clients)}, not {wanted}")
+    if weighting not in ("samples", "uniform"):
+        raise InvalidInput(f"weighting must be 'samples' or 'uniform', not {weighting!r}")
+    for index in watch:
+        if not 0 <= index < len(clients):
+            raise InvalidInput(f"cannot watch client {index}: there are clients 0 to {len(clients) - 1}")

@@ -1,0 +1,37 @@
+"""The metrics by name: what each measures, in which unit, and which direction is the attacker's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from leakscope.metrics.labels import label_accuracy, label_errors, recovered, target_error
+from leakscope.metrics.perceptual import lpips
+from leakscope.metrics.pixels import mse, psnr, ssim
+from leakscope.metrics.tables import features
+
+Better = Literal["higher", "lower"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric's function and what a reader needs to know; ``better`` is the attacker's direction."""
+
+    function: Callable[..., Any]
+    better: Better
+    unit: str
+    description: str
+
+
+METRICS: dict[str, Metric] = {
+    "psnr": Metric(psnr, "higher", "dB", "peak signal-to-noise ratio, 0 to 100 (an exact copy)"),
+    "ssim": Metric(ssim, "higher", "", "structural similarity, 1 for an exact copy"),
+    "mse": Metric(mse, "lower", "", "mean squared error: of pixels in [0, 1], or of normalised table columns"),
+    "lpips": Metric(lpips, "lower", "", "learned perceptual distance (AlexNet), 0 for an exact copy"),
+    "recovered": Metric(recovered, "higher", "share", "share of images with a PSNR above the threshold"),
+    "features": Metric(features, "higher", "share", "share of a table row's features recovered (TabLeak)"),
+    "label_errors": Metric(label_errors, "lower", "labels", "wrong labels, in whatever order"),
+    "label_accuracy": Metric(label_accuracy, "higher", "share", "share of samples paired with the right label"),
+    "target_error": Metric(target_error, "lower", "", "absolute error of a regression's targets"),
+}

@@ -1,0 +1,303 @@
+"""What an honest-but-curious server sees of one client in one round: the input of every attack.
+
+The fields *are* the threat model. What the attacker does not know is ``None``; what it is granted beyond
+the exchanged tensors (labels, label counts) is a field with a name, which reports print.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.errors import InvalidInput, MissingKnowledge
+from leakscope.params import Params, buffers_of, scale, subtract, to
+
+Mode = Literal["train", "eval"]
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What one sample looks like, and how the model wants it.
+
+    Samples are kept as a person sees them: pixels in [0, 1] (``bounded``), or table values in their own
+    units. ``mean`` and ``std`` (one number, or one per channel or column) lead to the model's side of the
+    boundary: ``(sample - mean) / std``. ``classes`` is ``None`` for a regression.
+    """
+
+    shape: tuple[int, ...]
+    classes: int | None
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    bounded: bool = True
+    columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.shape or any(not isinstance(size, int) or size < 1 for size in self.shape):
+            raise InvalidInput(f"a sample's shape must be positive whole numbers, not {self.shape!r}")
+        if self.classes is not None and self.classes < 1:
+            raise InvalidInput(f"classes must be at least 1, or None for a regression; not {self.classes}")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, self.shape[0]):
+                raise InvalidInput(
+                    f"{name} has {len(values)} values; give one, or one for each of the {self.shape[0]} "
+                    f"{'channels' if self.is_image else 'columns'}"
+                )
+            if not all(math.isfinite(value) for value in values):
+                raise InvalidInput(f"{name} must be finite, not {values}")
+        if any(value <= 0 for value in self.std):
+            raise InvalidInput(f"std must be positive, not {self.std}; use 1 for a constant column")
+        if self.columns and len(self.columns) != self.shape[0]:
+            raise InvalidInput(f"{len(self.columns)} column names for {self.shape[0]} columns")
+
+    @property
+    def is_image(self) -> bool:
+        """Whether a sample is (channels, height, width)."""
+        return len(self.shape) == 3
+
+    def _statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        shape = (-1,) + (1,) * (len(self.shape) - 1)
+        return like.new_tensor(self.mean).reshape(shape), like.new_tensor(self.std).reshape(shape)
+
+    def normalise(self, samples: Tensor) -> Tensor:
+        """From what a person sees to what the model takes."""
+        mean, std = self._statistics(samples)
+        return (samples - mean) / std
+
+    def denormalise(self, inputs: Tensor) -> Tensor:
+        """From what the model takes to what a person sees."""
+        mean, std = self._statistics(inputs)
+        return inputs * std + mean
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """What is known of a client's recipe: plain SGD over ``epochs`` passes in batches. ``None`` = unknown.
+
+    ``loss`` is a name in :data:`leakscope.federated.training.LOSSES`; ``mode`` says whether the client's
+    model was in train mode (batch statistics, dropout) or eval mode.
+    """
+
+    lr: float | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    samples: int | None = None
+    momentum: float | None = 0.0
+    weight_decay: float | None = 0.0
+    loss: str = "cross_entropy"
+    mode: Mode = "train"
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "samples"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise InvalidInput(f"{name} must be a whole number of at least 1, not {value!r}")
+        for name in ("lr", "momentum", "weight_decay"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value)):
+                raise InvalidInput(f"{name} must be a finite number, not {value!r}")
+        if self.lr is not None and self.lr <= 0:
+            raise InvalidInput(f"lr must be above 0, not {self.lr}")
+        if self.momentum is not None and not 0 <= self.momentum < 1:
+            raise InvalidInput(f"momentum must lie in [0, 1), not {self.momentum}")
+        if self.weight_decay is not None and self.weight_decay < 0:
+            raise InvalidInput(f"weight_decay must not be negative, but is {self.weight_decay}")
+        if self.mode not in ("train", "eval"):
+            raise InvalidInput(f"mode must be 'train' or 'eval', not {self.mode!r}")
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """The sizes of one epoch's batches, the last one ragged."""
+        samples, size = self.need("samples"), self.need("batch_size")
+        full, rest = divmod(int(samples), int(size))
+        return (int(size),) * full + ((rest,) if rest else ())
+
+    @property
+    def steps(self) -> int:
+        """The number of local steps."""
+        return len(self.batch_sizes) * int(self.need("epochs"))
+
+    def need(self, name: str) -> float:
+        """The value of a field, or an error that names it when it is unknown."""
+        value = getattr(self, name)
+        if value is None:
+            raise MissingKnowledge(
+                f"this attack needs the client's {name}, which this observation does not have; "
+                f"supply it with observation.knowing({name}=...)"
+            )
+        return float(value) if isinstance(value, float) else int(value)
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """One client's message of one round, as the server sees it.
+
+    ``model`` is the architecture; the weights sent to the client are in ``sent``. Exactly one of
+    ``gradient`` (FedSGD) and ``returned`` (FedAvg: the weights after local training) came back.
+    ``buffers`` and ``returned_buffers`` are batch-norm statistics before and after; ``None`` = withheld.
+    ``labels`` and ``label_counts`` are knowledge granted to the attacker.
+    """
+
+    model: nn.Module = field(repr=False)
+    data: DataSpec
+    sent: Params = field(repr=False)
+    training: LocalTraining = LocalTraining()
+    gradient: Params | None = field(default=None, repr=False)
+    returned: Params | None = field(default=None, repr=False)
+    buffers: Params | None = field(default=None, repr=False)
+    returned_buffers: Params | None = field(default=None, repr=False)
+    labels: Tensor | None = None
+    label_counts: Tensor | None = None
+    client: str = "client"
+    round: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.gradient is None) == (self.returned is None):
+            raise InvalidInput("an observation holds either a gradient (FedSGD) or returned weights (FedAvg)")
+        expected = dict(self.model.named_parameters())
+        _check_tensors("sent", self.sent, expected)
+        if self.gradient is not None:
+            _check_tensors("gradient", self.gradient, expected)
+        if self.returned is not None:
+            _check_tensors("returned", self.returned, expected)
+        statistics = dict(self.model.named_buffers())
+        for name in ("buffers", "returned_buffers"):
+            value = getattr(self, name)
+            if value is not None:
+                _check_tensors(name, value, statistics)
+        self._check_labels()
+
+    def _check_labels(self) -> None:
+        samples, classes = self.training.samples, self.data.classes
+        if self.labels is not None:
+            if samples is not None and len(self.labels) != samples:
+                raise InvalidInput(f"{len(self.labels)} labels are granted for {samples} samples")
+            if classes is not None:
+                _check_whole("labels", self.labels, below=classes)
+        if self.label_counts is not None:
+            if classes is None:
+                raise InvalidInput("label counts exist only for classification; this data is a regression")
+            if tuple(self.label_counts.shape) != (classes,):
+                raise InvalidInput(
+                    f"label_counts has shape {tuple(self.label_counts.shape)}; "
+                    f"expected one count for each of the {classes} classes"
+                )
+            _check_whole("label_counts", self.label_counts)
+            if samples is not None and int(self.label_counts.sum()) != samples:
+                raise InvalidInput(
+                    f"label_counts add up to {int(self.label_counts.sum())}, but the client has {samples} samples"
+                )
+
+    @property
+    def kind(self) -> Literal["gradient", "weights"]:
+        """Whether a gradient or trained weights came back."""
+        return "gradient" if self.gradient is not None else "weights"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return next(iter(self.sent.values())).device
+
+    def difference(self) -> Params:
+        """``sent - returned`` (FedAvg) or the gradient: the direction in which the client pulls, unscaled."""
+        if self.gradient is not None:
+            return self.gradient
+        assert self.returned is not None
+        return subtract(self.sent, self.returned)
+
+    def summed_gradient(self) -> Params:
+        """The sum of the client's gradients over its local steps: ``(sent - returned) / lr``, or the gradient.
+
+        This is the scale on which update models and observations are compared. Exact for plain SGD, a
+        first-order reading with momentum or weight decay.
+        """
+        if self.gradient is not None:
+            return self.gradient
+        return scale(self.difference(), 1 / self.training.need("lr"))
+
+    def model_buffers(self) -> Params:
+        """The buffers to run the model with: those sent, or the architecture's own where withheld."""
+        return {**to(buffers_of(self.model), self.device), **(self.buffers or {})}
+
+    def knowing(self, **known: object) -> Observation:
+        """A copy in which more of the recipe, or a granted field such as ``labels``, is known."""
+        recipe = {item.name for item in fields(LocalTraining)}
+        training = replace(self.training, **{k: v for k, v in known.items() if k in recipe})  # type: ignore[arg-type]
+        rest = {key: value for key, value in known.items() if key not in recipe}
+        unknown = set(rest) - {item.name for item in fields(self)}
+        if unknown:
+            raise InvalidInput(f"an observation has no field {sorted(unknown)[0]!r}")
+        return replace(self, training=training, **rest)  # type: ignore[arg-type]
+
+    def to(self, device: torch.device | str) -> Observation:
+        """A copy on another device."""
+
+        def move(tree: Params | None) -> Params | None:
+            return None if tree is None else to(tree, device)
+
+        return replace(
+            self,
+            model=copy.deepcopy(self.model).to(device),
+            sent=to(self.sent, device),
+            gradient=move(self.gradient),
+            returned=move(self.returned),
+            buffers=move(self.buffers),
+            returned_buffers=move(self.returned_buffers),
+            labels=None if self.labels is None else self.labels.to(device),
+            label_counts=None if self.label_counts is None else self.label_counts.to(device),
+        )
+
+    def threat_model(self) -> list[str]:
+        """What this attacker sees, knows, does not know and is granted, in sentences."""
+        what = {"gradient": "the gradient of one batch", "weights": "the weights after local training"}[self.kind]
+        recipe = [item.name for item in fields(LocalTraining)]
+        known = [
+            f"{name} {getattr(self.training, name)}" for name in recipe if getattr(self.training, name) is not None
+        ]
+        unknown = [name for name in recipe if getattr(self.training, name) is None]
+        granted = [name.replace("_", " ") for name in ("labels", "label_counts") if getattr(self, name) is not None]
+        sentences = [
+            f"The attacker is an honest-but-curious server: it sees the model, the weights it sent, and {what}.",
+            f"It knows of the client's recipe: {', '.join(known)}.",
+        ]
+        if unknown:
+            sentences.append(f"It does not know: {', '.join(unknown)}.")
+        if any(True for _ in self.model.buffers()):
+            withheld = self.buffers is None and self.returned_buffers is None
+            sentences.append(f"Batch-norm statistics are {'withheld from' if withheld else 'shared with'} it.")
+        sentences.append(
+            f"It is granted the client's {' and '.join(granted)}." if granted else "It is granted nothing else."
+        )
+        return sentences
+
+
+def _check_tensors(what: str, tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
+    if missing or extra:
+        parts = [f"lacks {missing[0]!r}"] * bool(missing) + [f"has {extra[0]!r}"] * bool(extra)
+        raise InvalidInput(f"{what} does not fit the model: it {' and '.join(parts)}; is this the right model?")
+    for name, tensor in tensors.items():
+        if tensor.shape != expected[name].shape:
+            raise InvalidInput(
+                f"{what}[{name!r}] has shape {tuple(tensor.shape)}, "
+                f"but the model's is {tuple(expected[name].shape)}; is this the right model?"
+            )
+        if tensor.is_floating_point() != expected[name].is_floating_point():
+            raise InvalidInput(f"{what}[{name!r}] has type {tensor.dtype}, the model's is {expected[name].dtype}")
+        if not bool(torch.isfinite(tensor).all()):
+            raise InvalidInput(
+                f"{what}[{name!r}] holds NaN or Inf; the client's training probably diverged (a smaller lr helps)"
+            )
+
+
+def _check_whole(what: str, values: Tensor, below: int | None = None) -> None:
+    if values.is_floating_point() or values.is_complex():
+        raise InvalidInput(f"{what} must be whole numbers, not {values.dtype}")
+    if len(values) and (int(values.min()) < 0 or (below is not None and int(values.max()) >= below)):
+        limit = "" if below is None else f" and below {below}"
+        raise InvalidInput(f"{what} must be at least 0{limit}; found {int(values.min())} to {int(values.max())}")

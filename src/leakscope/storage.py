@@ -1,0 +1,153 @@
+"""Save and load observations.
+
+The architecture is stored as the recipe that :func:`leakscope.models.build` made it by. A file never decides
+which code is imported: a model of the user's own has to be passed to :func:`load` again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.container import SUFFIX, Location, read_container, write_container
+from leakscope.errors import CorruptFile, FileError, InvalidInput, LeakscopeError
+from leakscope.models import MODELS, build, recipe_of
+from leakscope.observation import DataSpec, LocalTraining, Observation
+
+KIND = "observation"
+VERSION = 1
+_TREES = ("sent", "gradient", "returned", "buffers", "returned_buffers")
+_TENSORS = ("labels", "label_counts")
+
+
+def save(observation: Observation, path: Location) -> Path:
+    """Save one observation to a ``.safetensors`` file, atomically; return its path."""
+    recipe = recipe_of(observation.model)
+    document = {
+        "model": None if recipe is None else asdict(recipe),
+        "data": asdict(observation.data),
+        "training": asdict(observation.training),
+        "client": observation.client,
+        "round": observation.round,
+        "kind": observation.kind,
+    }
+    tensors: dict[str, Tensor] = {}
+    for tree in _TREES:
+        for name, value in (getattr(observation, tree) or {}).items():
+            tensors[f"{tree}/{name}"] = value
+    tensors |= {name: getattr(observation, name) for name in _TENSORS if getattr(observation, name) is not None}
+    return write_container(path, KIND, VERSION, document, tensors)
+
+
+def load(path: Location, model: nn.Module | None = None) -> Observation:
+    """Load one observation. ``model`` is needed where the architecture is not one of Leakscope's own.
+
+    Anything wrong with the file (cut short, altered, foreign, of a newer version, tensors that do not fit the
+    model, NaN) raises an error that says which file, what is wrong and what was expected.
+    """
+    document, tensors = read_container(path, KIND, VERSION)
+    try:
+        return _assemble(Path(path), document, tensors, model)
+    except FileError:
+        raise
+    except InvalidInput as problem:
+        raise CorruptFile(f"{path}: {problem}") from problem
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise CorruptFile(f"{path}: its description is not that of an observation ({problem!r})") from problem
+
+
+def save_all(observations: Iterable[Observation], folder: Location) -> list[Path]:
+    """Save many observations into a folder, one file each, named by client and round."""
+    paths: list[Path] = []
+    for observation in observations:
+        stem = f"{_plain(observation.client)}_round-{observation.round:06d}"
+        path = Path(folder) / f"{stem}{SUFFIX}"
+        number = 1
+        while path in paths:
+            number += 1
+            path = Path(folder) / f"{stem}_{number}{SUFFIX}"
+        paths.append(save(observation, path))
+    return paths
+
+
+def load_all(folder: Location, model: nn.Module | None = None) -> list[Observation]:
+    """Load every observation of a folder (or a single file), in the order of the file names."""
+    return [load(path, model) for path in observation_files(folder)]
+
+
+def observation_files(location: Location) -> list[Path]:
+    """The files that a folder, or a single file, stands for."""
+    place = Path(location)
+    if place.is_dir():
+        files = sorted(path for path in place.glob(f"*{SUFFIX}") if not path.name.startswith("."))
+        if not files:
+            raise FileError(f"{place}: there are no {SUFFIX} files in this folder")
+        return files
+    if not place.exists():
+        raise FileError(f"{place}: there is no such file or folder")
+    return [place]
+
+
+def _assemble(
+    path: Path, document: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn.Module | None
+) -> Observation:
+    trees: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        if key not in _TENSORS:
+            tree, _, name = key.partition("/")
+            if tree not in _TREES or not name:
+                raise CorruptFile(f"{path}: unexpected tensor {key!r}")
+            trees.setdefault(tree, {})[name] = value
+    if "sent" not in trees:
+        raise CorruptFile(f"{path}: the weights that were sent to the client are missing")
+    round_number, client = document["round"], document["client"]
+    if not isinstance(round_number, int) or not isinstance(client, str):
+        raise CorruptFile(f"{path}: client and round must be a text and a number")
+    return Observation(
+        model=model if model is not None else _rebuild(path, document["model"], trees["sent"]),
+        data=_from_json(DataSpec, document["data"]),
+        training=_from_json(LocalTraining, document["training"]),
+        client=client,
+        round=round_number,
+        labels=tensors.get("labels"),
+        label_counts=tensors.get("label_counts"),
+        **{"gradient": None, "returned": None, **trees},  # type: ignore[arg-type]
+    )
+
+
+def _from_json(kind: type, values: Mapping[str, Any]) -> Any:
+    known = {item.name for item in fields(kind)}
+    if set(values) - known:
+        raise InvalidInput(f"{kind.__name__} has no {sorted(set(values) - known)[0]!r}")
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+def _rebuild(path: Path, recipe: Mapping[str, Any] | None, sent: Mapping[str, Tensor]) -> nn.Module:
+    """Build the architecture that a file names, if it is one of ours and fits the weights in the file."""
+    if recipe is None or recipe["name"] not in MODELS:
+        made = "" if recipe is None else f" (it was made by {recipe['name']!r})"
+        raise FileError(
+            f"{path}: the model is not one of Leakscope's own{made}, and a file does not get to say what code is "
+            "run; pass it: load(path, model=...), or --model module:factory on the command line"
+        )
+    try:
+        # On the meta device nothing is allocated: a file cannot make us build something huge.
+        with torch.device("meta"):
+            outline = build(recipe["name"], **recipe["options"])
+    except (LeakscopeError, RuntimeError, ArithmeticError, MemoryError) as problem:
+        raise CorruptFile(f"{path}: the model {recipe['name']!r} cannot be built: {problem}") from problem
+    expected = {name: tuple(value.shape) for name, value in outline.named_parameters()}
+    if expected != {name: tuple(value.shape) for name, value in sent.items()}:
+        raise CorruptFile(f"{path}: the weights do not have the shapes of the model {recipe['name']!r}")
+    return build(recipe["name"], **recipe["options"])
+
+
+def _plain(text: str) -> str:
+    """A client's name as part of a file name: nothing that could lead to another folder."""
+    plain = "".join(character if character.isalnum() or character in "-_" else "-" for character in text)
+    return plain[:80] or "client"

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither the user's folder nor the user's cache nor the network takes part in a test."""
+    monkeypatch.delenv("LEAKSCOPE_DATA", raising=False)
+    monkeypatch.setenv("LEAKSCOPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LEAKSCOPE_OFFLINE", "1")
+
+
+class _QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEAKSCOPE_OFFLINE")
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def server(tmp_path: Path, online: None) -> Iterator[tuple[str, Path]]:
+    """A loopback server: its address, and the folder it serves."""
+    served = tmp_path / "served"
+    served.mkdir()
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), partial(_QuietHandler, directory=str(served)))
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{httpd.server_port}/", served
+    httpd.shutdown()
+    thread.join()
+    httpd.server_close()

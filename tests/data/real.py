@@ -1,0 +1,10 @@
+"""The folder with the real datasets, for the tests that read them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+REAL = os.environ.get("LEAKSCOPE_DATA")
+needs_data = pytest.mark.skipif(REAL is None, reason="LEAKSCOPE_DATA names no folder with the real datasets")

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from leakscope.data import Dataset
+from leakscope.errors import InvalidInput
+from leakscope.observation import DataSpec
+
+SPEC = DataSpec((2,), 3, bounded=False, columns=("a", "b"))
+
+
+def toy(**changes: object) -> Dataset:
+    arguments: dict[str, object] = {
+        "inputs": torch.arange(12.0).reshape(6, 2),
+        "targets": torch.tensor([0, 1, 2, 0, 1, 2]),
+        "spec": SPEC,
+        "name": "toy",
+        "groups": torch.tensor([0, 0, 1, 1, 2, 2]),
+        "group_names": ("x", "y", "z"),
+        "sensitive": "b",
+    }
+    return Dataset(**(arguments | changes))  # type: ignore[arg-type]
+
+
+def test_share_of_a_share_knows_the_first_population() -> None:
+    dataset = toy()
+    share = dataset.share([5, 3, 1]).share([0, 2], "mine")
+    assert share.population is dataset
+    assert share.rows is not None
+    assert share.rows.tolist() == [5, 1]
+    assert (share.name, share.sensitive, share.group_names) == ("mine", "b", ("x", "y", "z"))
+    assert share.groups is not None
+    assert share.groups.tolist() == [2, 0]
+    assert torch.equal(share.inputs, dataset.inputs[[5, 1]])
+
+
+def test_others() -> None:
+    dataset = toy()
+    others = dataset.share([0, 2]).others()
+    assert others is not None
+    assert others.rows is not None
+    assert others.rows.tolist() == [1, 3, 4, 5]
+    few = dataset.share([0]).others(limit=2, seed=1)
+    assert few is not None
+    assert len(few) == 2
+    assert dataset.share(range(6)).others() is None
+    assert dataset.others() is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"inputs": torch.zeros(6, 3)}, "described as"),
+        ({"targets": torch.zeros(5, dtype=torch.long)}, "6 samples but 5 targets"),
+        ({"inputs": torch.zeros(6, 2, dtype=torch.long)}, "must be floats"),
+        ({"inputs": torch.full((6, 2), float("nan"))}, "NaN or Inf"),
+        ({"targets": torch.full((6,), 3)}, "but there are 3 classes"),
+        ({"targets": torch.zeros(6)}, "must be whole numbers"),
+        ({"spec": DataSpec((2,), 3, columns=("a", "b"))}, r"pixels must lie in \[0, 1\]"),
+        ({"groups": torch.zeros(5, dtype=torch.long)}, "one whole number for each of 6 samples"),
+        ({"groups": torch.zeros(6)}, "one whole number for each"),
+        ({"groups": torch.full((6,), -1)}, "count from 0"),
+        ({"group_names": ("x", "y")}, "there is a group 2, but 2 group names"),
+        ({"sensitive": "c"}, r"'c' is not among the columns \(a, b\)"),
+    ],
+)
+def test_checks(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        toy(**changes)
+
+
+@pytest.mark.parametrize("rows", [[6], [-1, 0]])
+def test_share_of_rows_that_do_not_exist(rows: list[int]) -> None:
+    with pytest.raises(InvalidInput, match="toy has rows 0 to 5"):
+        toy().share(rows)

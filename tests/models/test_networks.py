@@ -1,0 +1,170 @@
+"""Every network: its size by hand, its output, its second derivatives, its reproducibility."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from leakscope.errors import InvalidInput, UnknownName
+from leakscope.models import MODELS
+from leakscope.models import build as build_model
+from leakscope.models.options import seeded
+
+SMALL: dict[str, dict[str, Any]] = {
+    "lenet": {"shape": (1, 28, 28), "classes": 5},
+    "dlf_femnist": {},
+    "dlf_cifar100": {},
+    "resnet18": {"shape": (3, 8, 8)},
+    "resnet20": {"shape": (3, 8, 8)},
+    "resnet20_4": {"shape": (3, 8, 8)},
+    "mlp": {"shape": (14,)},
+}
+
+# Worked out by hand: kernel x kernel x in x out (+ out for a bias), 2 x channels for a normalisation.
+PARAMETERS = [
+    ("lenet", {}, 912 + 3612 + 3612 + 768 * 10 + 10),
+    ("lenet", {"shape": (1, 28, 28), "classes": 62}, 312 + 3612 + 3612 + 588 * 62 + 62),
+    ("dlf_femnist", {}, 320 + 18_496 + 3136 * 100 + 100 + 6262),
+    ("dlf_cifar100", {}, 1792 + 73_856 + 8192 * 200 + 200 + 20_100),
+    ("dlf_cifar100", {"channels": (4, 8), "dense": 10, "classes": 2}, 112 + 296 + 512 * 10 + 10 + 22),
+    ("resnet18", {}, 11_173_962),  # the usual CIFAR-10 variant
+    ("resnet18", {"stem": "imagenet", "classes": 1000, "shape": (3, 224, 224)}, 11_689_512),  # He et al.
+    ("resnet18", {"norm": "group"}, 11_173_962),
+    (
+        "resnet18",
+        {"norm": "none"},
+        11_173_962 - 4800,
+    ),  # one bias instead of scale and shift for 4,800 channels
+    ("resnet20", {}, 464 + 14_016 + 51_648 + 205_696 + 650),
+    ("resnet20", {"width": 4}, 4_327_754),
+    ("resnet20_4", {}, 1856 + 221_952 + 820_992 + 3_280_384 + 2570),
+    ("mlp", {"shape": (14,)}, 3840 + 2 * 65_792 + 514),
+    ("mlp", {"shape": (14,), "batch_norm": True}, 3840 + 2 * 65_792 + 514 + 3 * 512),
+    ("mlp", {"shape": (2, 7), "hidden": (), "classes": 3}, 14 * 3 + 3),
+]
+
+
+def build(name: str, **options: Any) -> Any:
+    return build_model(name, **options)
+
+
+def size(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("name", "options", "count"), PARAMETERS)
+def test_number_of_parameters(name, options, count):
+    assert size(build(name, **options)) == count
+
+
+def test_every_model_is_tested():
+    assert SMALL.keys() == MODELS.keys()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_output_and_second_derivatives(name, mode):
+    model = build(name, **SMALL[name], seed=0).train(mode == "train")
+    shape = SMALL[name].get("shape") or {"dlf_femnist": (1, 28, 28), "dlf_cifar100": (3, 32, 32)}[name]
+    inputs = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    scores = model(inputs)
+    assert scores.shape == (2, model.head.out_features)
+    loss = nn.functional.cross_entropy(scores, torch.tensor([0, 1]))
+    gradient = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+    norm = torch.stack([part.square().sum() for part in gradient]).sum()
+    (second,) = torch.autograd.grad(norm, inputs)
+    assert torch.isfinite(second).all()
+    assert second.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_activation_works_in_place(name):
+    assert not any(getattr(module, "inplace", False) for module in build(name, **SMALL[name]).modules())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_seed_fixes_the_weights_and_spares_the_global_generator(name):
+    before = torch.get_rng_state()
+    first, second = build(name, **SMALL[name], seed=3), build(name, **SMALL[name], seed=3)
+    other = build(name, **SMALL[name], seed=4)
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert not torch.equal(first.head.weight, other.head.weight)
+
+
+def test_without_a_seed_the_global_generator_decides():
+    with seeded(1):
+        first, second = build("mlp"), build("mlp")
+    with seeded(1):
+        again = build("mlp")
+    assert torch.equal(first.head.weight, again.head.weight)
+    assert not torch.equal(first.head.weight, second.head.weight)
+
+
+def test_lenet_initialisation():
+    model = build("lenet", seed=0)
+    for parameter in model.parameters():
+        assert parameter.abs().max() <= 0.5
+    assert model.head.weight.abs().max() > 0.49
+    assert model.head.weight.std().item() == pytest.approx(12**-0.5, rel=0.02)
+    assert build("lenet", initialisation="default", seed=0).head.weight.abs().max() <= 768**-0.5
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "relu", "tanh"])
+def test_lenet_activations(activation):
+    kinds = {type(module).__name__.lower() for module in build("lenet", activation=activation).features}
+    assert kinds == {"conv2d", activation}
+
+
+def test_resnet_initialisation_is_kaiming_fan_out():
+    weight = build("resnet18", seed=0).features[-1].body[0].weight
+    assert weight.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)
+    default = build("resnet18", initialisation="default", seed=0).features[-1].body[0].weight
+    assert default.std().item() == pytest.approx((1 / (3 * 512 * 9)) ** 0.5, rel=0.01)
+
+
+@pytest.mark.parametrize(("norm", "kind"), [("batch", nn.BatchNorm2d), ("group", nn.GroupNorm), ("none", nn.Identity)])
+def test_resnet_norms(norm, kind):
+    model = build("resnet20", norm=norm, seed=0)
+    kinds = {
+        type(module) for module in model.modules() if isinstance(module, nn.BatchNorm2d | nn.GroupNorm | nn.Identity)
+    }
+    assert kinds == {kind}
+    assert torch.isfinite(model(torch.rand(2, 3, 32, 32))).all()
+
+
+def test_imagenet_stem_reduces_by_four():
+    model = build("resnet18", stem="imagenet", shape=(3, 64, 64))
+    assert model.stem(torch.zeros(1, 3, 64, 64)).shape == (1, 64, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("lenet", {"shape": (32, 32)}, "3 whole numbers"),
+        ("lenet", {"shape": (3, 0, 32)}, "at least 1"),
+        ("lenet", {"shape": 32}, "several whole numbers"),
+        ("lenet", {"classes": 0}, "classes"),
+        ("dlf_femnist", {"shape": (1, 3, 3)}, "at least 4 x 4"),
+        ("mlp", {"hidden": (3, True)}, "hidden"),
+    ],
+)
+def test_impossible_sizes_are_refused(name, options, words):
+    with pytest.raises(InvalidInput, match=words):
+        build(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lenet", {"activation": "gelu"}),
+        ("lenet", {"initialisation": "kaiming"}),
+        ("resnet18", {"stem": "mnist"}),
+        ("resnet18", {"norm": "layer"}),
+        ("resnet20", {"initialisation": "xavier"}),
+    ],
+)
+def test_unknown_choices_list_the_valid_ones(name, options):
+    with pytest.raises(UnknownName, match="known: "):
+        build(name, **options)
