@@ -32,7 +32,10 @@ def write_container(
     target = Path(path)
     if target.suffix != SUFFIX:
         raise FileError(f"{target}: the file's name must end in {SUFFIX}")
-    contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # Copies, because the format refuses tensors that share memory, as frozen weights before and after training do.
+    contents = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
     text = json.dumps(document, sort_keys=True, allow_nan=False)
     header = {
         "leakscope": kind,
@@ -49,15 +52,15 @@ def read_container(path: Location, kind: str, version: int) -> tuple[dict[str, A
     source = Path(path)
     try:
         raw = source.read_bytes()
-    except OSError as problem:
-        raise FileError(f"{source}: cannot be read: {problem.strerror or problem}") from problem
+    except (OSError, ValueError) as problem:  # a ValueError is a name that no file can have
+        raise FileError(f"{source}: cannot be read: {getattr(problem, 'strerror', None) or problem}") from problem
     header = _header(source, raw)
     found = header.get("leakscope")
     if found != kind:
         what = f"a {found} of Leakscope" if isinstance(found, str) else "no file of Leakscope's"
         raise CorruptFile(f"{source}: expected {_article(kind)}, but this is {what}")
     written = header.get("version", "")
-    if not (isinstance(written, str) and written.isascii() and written.isdigit()):
+    if not (isinstance(written, str) and written.isascii() and written.isdigit() and len(written) < 10):
         raise CorruptFile(f"{source}: the version {written!r} is not a number; the file was altered")
     if int(written) > version:
         raise FutureVersion(
@@ -70,7 +73,10 @@ def read_container(path: Location, kind: str, version: int) -> tuple[dict[str, A
     text = header.get("document")
     if not isinstance(text, str) or header.get("sha256") != _digest(kind, int(written), text, tensors):
         raise CorruptFile(f"{source}: its contents do not match their checksum; the file was altered or damaged")
-    document = json.loads(text)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise CorruptFile(f"{source}: its description is not JSON ({_first_line(problem)})") from problem
     if not isinstance(document, dict):
         raise CorruptFile(f"{source}: its description is not a JSON object")
     return document, tensors
@@ -91,11 +97,22 @@ def write_atomically(target: Path, contents: bytes) -> None:
     except BaseException as problem:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
-        if isinstance(problem, OSError):
-            raise FileError(
-                f"{target}: cannot be written: {problem.strerror or problem}; nothing was changed"
-            ) from problem
+        if isinstance(problem, (OSError, ValueError)):  # a ValueError is a name that no file can have
+            reason = getattr(problem, "strerror", None) or problem
+            raise FileError(f"{target}: cannot be written: {reason}; nothing was changed") from problem
         raise
+
+
+def output_folder(path: Location) -> Path:
+    """Make a folder for results, and refuse one that cannot be written to before any work starts."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as problem:
+        raise FileError(f"{folder}: cannot write results there: {problem.strerror or problem}") from problem
+    return folder
 
 
 def _umask() -> int:

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
 
-from leakscope.data import by_group, load
-from leakscope.errors import CorruptFile, DataNotFound, UnknownName
+from leakscope.data import by_group, load, storage
+from leakscope.data.storage import Remote
+from leakscope.errors import CorruptFile, MissingExtra, UnknownName
 
 from .real import REAL, needs_data
 
@@ -90,9 +96,82 @@ def test_corrupt_npz(tmp_path: Path) -> None:
         load("femnist", folder=tmp_path)
 
 
-def test_says_how_to_get_it_by_hand(online: None) -> None:
-    with pytest.raises(DataNotFound, match=r"no download with a checksum is known\. To get it, run LEAF's own"):
-        load("femnist")
+def hdf5(writers: dict[str, list[int]], seed: int = 0) -> bytes:
+    """A file of TensorFlow Federated's kind: labels by writer, with random pixels."""
+    buffer, random = io.BytesIO(), np.random.default_rng(seed)
+    with h5py.File(buffer, "w") as file:
+        for name, labels in writers.items():
+            group = file.create_group(f"examples/{name}")
+            group["pixels"] = random.integers(0, 256, (len(labels), 28, 28)).astype(np.float32) / np.float32(255)
+            group["label"] = np.array(labels, np.int32)
+    return buffer.getvalue()
+
+
+def archive(members: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:bz2") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+MEMBERS = {
+    "fed_emnist_train.h5": hdf5({"f0001_41": [1, 2], "f0002_10": [61]}),
+    "fed_emnist_test.h5": hdf5({"f0001_41": [3], "f0002_10": [4, 5]}, seed=1),
+}
+
+
+def test_hdf5_files_of_one_writer_are_put_together(tmp_path: Path) -> None:
+    (tmp_path / "femnist").mkdir()
+    for name, content in MEMBERS.items():
+        (tmp_path / "femnist" / name).write_bytes(content)
+    dataset = load("femnist", folder=tmp_path)
+    assert dataset.group_names == ("f0001_41", "f0002_10")
+    # The files are read in the order of their names, test before train.
+    assert [client.targets.tolist() for client in by_group(dataset)] == [[3, 1, 2], [4, 5, 61]]
+    assert load("femnist", folder=tmp_path, writers=1).targets.tolist() == [3, 1, 2]
+
+
+def test_download_is_unpacked_once(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    address, served = server
+    content = archive(MEMBERS)
+    (served / "fed_emnist.tar.bz2").write_bytes(content)
+    remote = Remote(address + "fed_emnist.tar.bz2", f"sha256:{hashlib.sha256(content).hexdigest()}")
+    monkeypatch.setitem(storage.REMOTES["femnist"], "fed_emnist.tar.bz2", remote)
+    dataset = load("femnist")
+    assert [client.targets.tolist() for client in by_group(dataset)] == [[1, 2, 3], [61, 4, 5]]
+    monkeypatch.setattr(tarfile, "open", lambda *_: pytest.fail("unpacked again"))
+    assert torch.equal(load("femnist").inputs, dataset.inputs)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"not an archive",
+        archive({"other.h5": b""}),
+        archive({**MEMBERS, "fed_emnist_test.h5": b"not HDF5"}),
+        archive({**MEMBERS, "fed_emnist_test.h5": hdf5({"f0001_41": [62]})}),
+    ],
+)
+def test_corrupt_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setenv("LEAKSCOPE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "femnist").mkdir()
+    (tmp_path / "femnist" / "fed_emnist.tar.bz2").write_bytes(content)
+    with pytest.raises(CorruptFile, match="fed_emnist"):
+        load("femnist", folder=tmp_path)
+
+
+def test_without_h5py_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "femnist").mkdir()
+    (tmp_path / "femnist" / "fed_emnist_train.h5").write_bytes(MEMBERS["fed_emnist_train.h5"])
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(MissingExtra, match=r"leakscope\[femnist\]"):
+        load("femnist", folder=tmp_path)
+
+
+def test_there_are_no_splits() -> None:
     with pytest.raises(UnknownName):
         load("femnist", split="train")
 

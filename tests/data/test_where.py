@@ -51,8 +51,7 @@ def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install" in package.detail
 
 
-def test_by_hand_and_generated() -> None:
-    assert "LEAF's own preprocessing" in locate("femnist")[-1].detail
+def test_generated_and_unknown() -> None:
     assert locate("leaf_synthetic")[0].found
     assert locate("digits")[0].found
     with pytest.raises(UnknownName):

@@ -24,7 +24,7 @@ from leakscope.data.dataset import Dataset
 from leakscope.data.storage import Folder
 from leakscope.errors import UnknownName
 
-Origin = Literal["installed", "folder or download", "folder", "generated"]
+Origin = Literal["installed", "folder or download", "generated"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,10 @@ DATASETS: dict[str, Source] = {
         ("*-images-idx3-ubyte.gz", "*-images-idx3-ubyte"),
     ),
     "femnist": Source(
-        "digits and letters by writer, 28 x 28, 62 classes", "folder", femnist.load, files=femnist.PATTERNS
+        "digits and letters by writer, 28 x 28, 62 classes",
+        "folder or download",
+        femnist.load,
+        files=femnist.PATTERNS,
     ),
     "cifar10": Source(
         "60,000 pictures, 3 x 32 x 32, 10 classes",

@@ -78,17 +78,14 @@ REMOTES: dict[str, dict[str, Remote]] = {
             "md5:28209eda62fecd6e6a2d98b1501bb15f",
         ),
     },
-    "femnist": {},
+    "femnist": {
+        "fed_emnist.tar.bz2": Remote(
+            "https://storage.googleapis.com/tff-datasets-public/fed_emnist.tar.bz2",
+            "sha256:fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0",
+        ),
+    },
 }
 """The files that can be downloaded, by dataset."""
-
-BY_HAND: dict[str, str] = {
-    "femnist": (
-        "run LEAF's own preprocessing (github.com/TalwalkarLab/leaf, data/femnist) and copy its "
-        "all_data_*.json files into the folder femnist/ of LEAKSCOPE_DATA"
-    ),
-}
-"""How to get a dataset that cannot be downloaded."""
 
 
 def root(folder: Folder = None) -> Path | None:
@@ -127,7 +124,7 @@ def find(dataset: str, patterns: Sequence[str], folder: Folder = None) -> list[P
 def obtain(
     dataset: str,
     patterns: Sequence[str],
-    remote: str | None,
+    remote: str,
     folder: Folder = None,
     download: bool = True,
     also: Sequence[str] = (),
@@ -139,7 +136,7 @@ def obtain(
     found = find(dataset, patterns, folder)
     if found:
         return found
-    if folder is None and remote is not None:
+    if folder is None:
         source = REMOTES[dataset][remote]
         target = cache() / dataset / remote
         if is_intact(target, source.checksum):
@@ -171,9 +168,6 @@ def _not_found(dataset: str, patterns: Sequence[str], folder: Folder, also: Sequ
     if folder is not None:
         looked.append("nothing else was tried because a folder was given")
         remedies = [f"put it into {Path(folder) / dataset}, or leave the folder out"]
-    elif dataset in BY_HAND:
-        looked.append("no download with a checksum is known")
-        remedies = [BY_HAND[dataset]]
     else:
         looked.append(f"the cache {cache() / dataset} has no intact copy")
         looked.append("LEAKSCOPE_OFFLINE forbids the download" if offline() else "download=False was given")

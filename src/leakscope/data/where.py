@@ -63,8 +63,6 @@ def _wheel(name: str) -> Place:
 
 def _cache_and_server(name: str) -> list[Place]:
     remotes = storage.REMOTES[name]
-    if not remotes:
-        return [Place("download", False, f"by hand: {storage.BY_HAND[name]}")]
     base = storage.cache() / name
     present = [file for file in remotes if (base / file).is_file()]
     kept = f"{base} has {len(present)} of {len(remotes)} files" if present else f"{base} is empty"

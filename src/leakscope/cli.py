@@ -1,0 +1,221 @@
+"""The command line. A mistake is one clear sentence and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from leakscope.errors import InvalidInput, LeakscopeError, UnknownName
+
+app = typer.Typer(
+    help="How much of your clients' data can be rebuilt from the updates they send.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+screen = Console()
+KINDS = ("attacks", "datasets", "defences", "metrics", "models")
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option(help="Folder for the picture and the page.")] = Path("demo-output"),
+    clients: Annotated[int, typer.Option(min=1, max=100, help="How many clients to attack.")] = 8,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
+) -> None:
+    """Rebuild digits from the gradients of eight clients, and show them."""
+    import torch
+
+    from leakscope.demo import HEAD, run_demo
+
+    torch.set_num_threads(1)  # on a network this small, threads would spend their time waiting for each other
+    result = run_demo(output, clients=clients, seed=seed, report=lambda line: screen.print(escape(line), style="dim"))
+    table = Table(*HEAD, padding=(0, 0))
+    for case in result.cases:
+        table.add_row(*map(escape, case.row()))
+    screen.print(table)
+    screen.print(escape(result.verdict), style="bold red" if result.leaks else "bold green")
+    screen.print(f"picture: {escape(str(result.picture))}\npage:    {escape(str(result.page))}", soft_wrap=True)
+    if result.cases[-1].result.outcome.kind == "interrupted":
+        raise typer.Exit(130)
+
+
+@app.command()
+def attack(
+    observations: Annotated[Path, typer.Argument(help="A saved observation, or a folder of them.")],
+    name: Annotated[str, typer.Option("--attack", "-a", help="Which attack; see: leakscope list attacks.")] = (
+        "inverting_gradients"
+    ),
+    option: Annotated[list[str] | None, typer.Option("--option", "-o", help="A setting: steps=500.")] = None,
+    model: Annotated[str | None, typer.Option(help="Your own model: module:factory.")] = None,
+    model_option: Annotated[list[str] | None, typer.Option(help="Its settings: classes=10.")] = None,
+    output: Annotated[Path, typer.Option(help="Folder for the reconstructions.")] = Path("reconstructions"),
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
+    device: Annotated[str | None, typer.Option(help="Where to compute: cpu, cuda, cuda:1.")] = None,
+) -> None:
+    """Attack saved observations; no truth needed. Finished ones are not attacked again."""
+    from leakscope import attacks, models, storage
+    from leakscope.attacks.saving import load_reconstruction, save_reconstruction
+    from leakscope.container import output_folder, write_atomically
+    from leakscope.report import contact_sheet, to_png
+
+    attacker = attacks.build(name, **_settings(option))
+    own = None if model is None else models.build(model, **_settings(model_option))
+    _check_device(device)
+    output_folder(output)
+    table = Table("observation", "client", "round", "loss", "seconds", "outcome")
+    interrupted = False
+    for path in storage.observation_files(observations):
+        observation = storage.load(path, own)
+        target = output / f"{path.stem}.reconstruction.safetensors"
+        source = hashlib.sha256(path.read_bytes()).hexdigest()
+        result = None
+        if target.exists():
+            before, made_from = load_reconstruction(target)
+            if (before.attack, before.seed, made_from) == (repr(attacker), seed, source):
+                result = before if before.outcome.kind != "interrupted" else None
+        note = "" if result is None else " (done before)"
+        if result is None:
+            result = attacker(observation, seed=seed, device=device)
+            save_reconstruction(result, target, source=source)
+        if observation.data.is_image and observation.data.shape[0] in (1, 3):
+            write_atomically(output / f"{path.stem}.png", to_png(contact_sheet({"reconstructed": result.samples})))
+        table.add_row(
+            escape(path.name),
+            escape(result.client),
+            str(result.round),
+            f"{result.loss:.3g}",
+            f"{result.seconds:.1f}",
+            escape(f"{result.outcome}{note}"),
+        )
+        interrupted = result.outcome.kind == "interrupted"
+        if interrupted:
+            break
+    screen.print(table)
+    screen.print(f"reconstructions: {escape(str(output))}", soft_wrap=True)
+    if interrupted:
+        raise typer.Exit(130)
+
+
+@app.command("list")
+def list_names(kind: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(KINDS)}.")] = None) -> None:
+    """What there is: attacks, datasets, defences, metrics, models."""
+    from leakscope import attacks, data, metrics, models
+
+    if kind is not None and kind not in KINDS:
+        raise UnknownName("kind of thing", kind, KINDS)
+    tables: dict[str, dict[str, str]] = {
+        "attacks": {key: _summary(factory) for key, factory in attacks.ATTACKS.items()},
+        "datasets": {key: f"{source.summary} [{source.origin}]" for key, source in data.DATASETS.items()},
+        "defences": {},
+        "metrics": {key: metric.description for key, metric in metrics.METRICS.items()},
+        "models": {
+            **{key: _summary(factory) for key, factory in models.MODELS.items()},
+            "module:factory": "your own: any importable function that returns an nn.Module",
+        },
+    }
+    for title in KINDS if kind is None else (kind,):
+        screen.print(title, style="bold")
+        for key, text in tables[title].items():
+            screen.print(f"  {escape(key):<20} {escape(text)}", soft_wrap=True)
+        if not tables[title]:
+            screen.print("  none in this version")
+
+
+@app.command()
+def data(
+    name: Annotated[str | None, typer.Argument(help="A dataset: load it and say what is in it.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="A data folder instead of LEAKSCOPE_DATA.")] = None,
+    split: Annotated[str | None, typer.Option(help="Which part of it.")] = None,
+    download: Annotated[bool, typer.Option(help="Whether the network may be asked.")] = True,
+) -> None:
+    """Where each dataset would be found on this machine; with a name, load it and describe it."""
+    from leakscope.data import DATASETS, load, locate
+
+    if name is None:
+        table = Table("dataset", "found", "where")
+        for key in DATASETS:
+            places = [place for place in locate(key, folder) if place.found]
+            first = places[0] if places else locate(key, folder)[-1]
+            word = "no" if not places else "by download" if first.place == "download" else "yes"
+            table.add_row(key, word, escape(f"{first.place}: {first.detail}"))
+        screen.print(table)
+        return
+    for place in locate(name, folder):
+        screen.print(f"{'found' if place.found else 'not':>6}  {escape(place.place)}: {escape(place.detail)}")
+    loaded = load(name, split=split, folder=folder, download=download)
+    spec = loaded.spec
+    screen.print(f"{escape(name)}: {len(loaded):,} samples of shape {spec.shape}")
+    screen.print("regression" if spec.classes is None else f"{spec.classes} classes")
+    if loaded.groups is not None:
+        screen.print(f"{len(loaded.groups.unique()):,} owners (writers, people or clients)")
+    if loaded.sensitive:
+        screen.print(f"sensitive column: {escape(loaded.sensitive)}")
+
+
+def _settings(pairs: list[str] | None) -> dict[str, Any]:
+    """``key=value`` words as a dict; a value is read as JSON, or else is a text."""
+    settings: dict[str, Any] = {}
+    for pair in pairs or ():
+        key, sign, value = pair.partition("=")
+        if not sign or not key:
+            raise InvalidInput(f"a setting is written key=value, not {pair!r}")
+        try:
+            settings[key] = json.loads(value)
+        except ValueError:
+            settings[key] = value
+    return settings
+
+
+def _check_device(device: str | None) -> None:
+    if device is None:
+        return
+    import torch
+
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as problem:
+        raise InvalidInput(f"cannot compute on {device!r}: {str(problem).splitlines()[0]}") from problem
+
+
+def _summary(thing: object) -> str:
+    """The first line of a docstring; for an attack, of the paper's file."""
+    module = inspect.getmodule(thing)
+    where = module if module is not None and ".attacks." in module.__name__ else thing
+    return (inspect.getdoc(where) or "").partition("\n")[0].rstrip(":")
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        code = app(standalone_mode=False)
+    except LeakscopeError as problem:
+        code = _complain(str(problem))
+    except typer.TyperException as problem:
+        code = _complain(problem.format_message())
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("interrupted")
+        code = 130
+    except Exception as problem:
+        if os.environ.get("LEAKSCOPE_DEBUG"):
+            raise
+        what = str(problem).partition("\n")[0] or "no message"
+        code = _complain(
+            f"{type(problem).__name__}: {what} (unexpected: please report it; LEAKSCOPE_DEBUG=1 shows the traceback)"
+        )
+    sys.exit(code)
+
+
+def _complain(sentence: str) -> int:
+    print(f"leakscope: {sentence}", file=sys.stderr)
+    return 2

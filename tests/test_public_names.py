@@ -1,0 +1,38 @@
+import os
+import subprocess
+import sys
+
+import leakscope
+
+PUBLIC = {
+    "Attack", "DataSpec", "Dataset", "Federation", "LeakscopeError", "LocalTraining", "Observation", "Reconstruction",
+    "Score", "Truth", "attacks", "data", "errors", "fedavg", "fedsgd", "load", "load_all", "local_sgd", "metrics",
+    "models", "run_federation", "save", "save_all", "score",
+}  # fmt: skip
+
+
+def test_the_public_names_are_these_and_no_others():
+    assert set(leakscope.__all__) == PUBLIC
+
+
+def test_every_public_name_exists_and_is_documented():
+    for name in leakscope.__all__:
+        assert getattr(leakscope, name).__doc__, name
+
+
+def test_the_version_is_that_of_the_installed_package():
+    from importlib.metadata import version
+
+    assert version("leakscope") == leakscope.__version__
+
+
+def test_importing_costs_little_more_than_torch():
+    code = (
+        "import sys, time; s = time.perf_counter(); import torch; t = time.perf_counter() - s; "
+        "import leakscope; print((time.perf_counter() - s) / t); "
+        "print(sorted(m for m in ('torchmetrics', 'sklearn', 'scipy', 'pandas', 'PIL', 'typer') if m in sys.modules))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    ratio, heavy = run.stdout.splitlines()
+    assert float(ratio) < 2.5
+    assert heavy == "[]"
