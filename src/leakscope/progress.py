@@ -34,6 +34,8 @@ def progress_bar(description: str, progress: bool | Report | None = None) -> Ite
         TextColumn("loss {task.fields[loss]:.3g}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    # A bar in a file cannot move: its last state stays.
+    with Progress(*columns, console=console, transient=console.is_terminal) as bar:
         task = bar.add_task(description, total=None, loss=float("nan"))
         yield lambda step, total, loss: bar.update(task, completed=step, total=total, loss=loss)

@@ -168,3 +168,13 @@ def test_impossible_sizes_are_refused(name, options, words):
 def test_unknown_choices_list_the_valid_ones(name, options):
     with pytest.raises(UnknownName, match="known: "):
         build(name, **options)
+
+
+def test_dlf_starts_as_its_authors_networks_do() -> None:
+    model = build("dlf_femnist", seed=0)
+    weight = model.get_parameter("dense.weight")
+    assert float(weight.detach().std()) == pytest.approx(3136**-0.5, rel=0.01)
+    assert float(weight.detach().abs().max()) <= 2 * 3136**-0.5 / 0.8796
+    assert not bool(model.get_parameter("dense.bias").detach().any())
+    smaller = build("dlf_femnist", seed=0, initialisation="default").get_parameter("dense.weight")
+    assert float(smaller.detach().std()) < 0.7 * float(weight.detach().std())

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import final
 
 import torch
@@ -65,16 +66,13 @@ class Attack(ABC):
         """
         if not isinstance(observation, Observation):
             raise InvalidInput(f"an attack takes an Observation, not {type(observation).__name__}")
+        seed = _whole(seed)
         if device is not None:
-            observation = observation.to(device)
+            observation = _moved(observation, device)
         began = time.perf_counter()
         with seeded(seed, "attack"), progress_bar(f"attacking {observation.client}", progress) as report:
             result = self.run(observation, seed, report)
-        if tuple(result.samples.shape[1:]) != observation.data.shape:
-            raise InvalidInput(
-                f"{self!r} returned samples of shape {tuple(result.samples.shape[1:])}; "
-                f"this data's samples have {observation.data.shape}"
-            )
+        _check_result(result, self, observation)
         return replace(
             result,
             samples=result.samples.detach().cpu(),
@@ -92,3 +90,27 @@ class Attack(ABC):
 
 
 Factory = Callable[..., Attack]
+
+
+def _whole(seed: object) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise InvalidInput(f"seed must be a whole number, not {seed!r}")
+    return int(seed)
+
+
+def _check_result(result: object, attack: Attack, observation: Observation) -> None:
+    if not isinstance(result, Reconstruction):
+        raise InvalidInput(f"{attack!r} returned a {type(result).__name__}; run() must return a Reconstruction")
+    if tuple(result.samples.shape[1:]) != observation.data.shape:
+        raise InvalidInput(
+            f"{attack!r} returned samples of shape {tuple(result.samples.shape[1:])}; "
+            f"this data's samples have {observation.data.shape}"
+        )
+
+
+def _moved(observation: Observation, device: torch.device | str) -> Observation:
+    try:
+        return observation.to(device)
+    except (RuntimeError, AssertionError) as problem:  # torch asserts that it was compiled for the device
+        first = str(problem).splitlines()[0]
+        raise InvalidInput(f"the attack cannot run on device {str(device)!r}: {first}") from problem

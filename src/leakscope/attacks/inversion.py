@@ -7,9 +7,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _NormBase
 
 from leakscope.attacks.base import Attack, Reconstruction
 from leakscope.errors import InvalidInput
+from leakscope.inversion.checks import whole
 from leakscope.inversion.labels import Labels, LastLayer
 from leakscope.inversion.objectives import Cosine, Objective
 from leakscope.inversion.optimisers import Adam, Constant, Optimiser, Schedule
@@ -48,13 +50,19 @@ class Inversion(Attack):
     snapshot_every: int | None = None
 
     def __post_init__(self) -> None:
-        if self.restarts < 1:
-            raise InvalidInput(f"restarts must be at least 1, not {self.restarts}")
+        whole("restarts", self.restarts)
+        if self.snapshot_every is not None:
+            whole("snapshot_every", self.snapshot_every)
+        for name in ("box", "vectorise"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidInput(f"{name} must be True or False, not {getattr(self, name)!r}")
         if self.start not in ("normal", "uniform", "zeros"):
             raise InvalidInput(f"start must be 'normal', 'uniform' or 'zeros', not {self.start!r}")
 
     def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
         """Reconstruct the client's samples."""
+        if self.vectorise:
+            _check_vectorisable(observation)
         data, samples = observation.data, int(observation.training.need("samples"))
         like = next(iter(observation.sent.values()))
         targets = self.labels(observation, generator(seed, "labels")).to(like.device)
@@ -90,6 +98,15 @@ class Inversion(Attack):
         if self.start == "uniform":
             return torch.stack([data.normalise(torch.rand(shape, generator=each)) for each in generators])
         return torch.stack([torch.randn(shape, generator=each) for each in generators])
+
+
+def _check_vectorisable(observation: Observation) -> None:
+    norms = [module for module in observation.model.modules() if isinstance(module, _NormBase)]
+    if observation.training.mode == "train" and any(norm.track_running_stats for norm in norms):
+        raise InvalidInput(
+            "restarts cannot be vectorised over batch norm in train mode, whose statistics each would change; "
+            "use vectorise=False"
+        )
 
 
 def _box(data: DataSpec) -> Project:

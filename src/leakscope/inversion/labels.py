@@ -21,6 +21,7 @@ from torch.func import functional_call
 
 from leakscope.errors import MissingKnowledge
 from leakscope.federated.training import in_mode
+from leakscope.inversion.checks import whole
 from leakscope.observation import Observation
 from leakscope.params import scale
 
@@ -54,6 +55,9 @@ class LastLayer:
 
     dummies: int = 1000
 
+    def __post_init__(self) -> None:
+        whole("dummies", self.dummies)
+
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Granted or inferred labels."""
         labels = granted_labels(observation)
@@ -85,6 +89,11 @@ def estimate_label_counts(observation: Observation, generator: torch.Generator, 
         )
     samples = int(observation.training.need("samples"))
     name, layer = last_linear(observation.model, observation.data.classes)
+    if not layer.weight.requires_grad:
+        raise MissingKnowledge(
+            f"labels cannot be inferred: the last layer, {name!r}, is not trained; "
+            "supply them with observation.knowing(labels=...)"
+        )
     gradient = observation.difference()
     if observation.kind == "weights":
         gradient = scale(gradient, 1 / (observation.training.need("lr") * observation.training.steps))
@@ -138,7 +147,9 @@ def _statistics(
     hook = layer.register_forward_pre_hook(lambda _, arguments: entering.append(arguments[0]))
     try:
         with torch.no_grad(), in_mode(observation.model, observation.training.mode):
-            weights = {**observation.sent, **observation.model_buffers()}
+            # Batch norm in train mode writes to its statistics: these are not the observation's own.
+            buffers = {name: value.clone() for name, value in observation.model_buffers().items()}
+            weights = {**observation.sent, **buffers}
             outputs = [functional_call(observation.model, weights, (part,)) for part in inputs.split(250)]
     finally:
         hook.remove()

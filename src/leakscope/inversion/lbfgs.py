@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leakscope.inversion.checks import positive, whole
 from leakscope.inversion.optimisers import Evaluate, Run
 from leakscope.params import Params
 
@@ -33,6 +34,11 @@ class LBFGS:
     tolerance_gradient: float = 1e-7
     tolerance_change: float = 1e-9
 
+    def __post_init__(self) -> None:
+        positive("lr", self.lr)
+        for name in ("inner", "evaluations", "history"):
+            whole(name, getattr(self, name))
+
     def begin(self, variables: Params) -> Run:
         """Start from these variables."""
         return _LBFGSRun(self, variables)
@@ -42,10 +48,13 @@ class _LBFGSRun:
     def __init__(self, settings: LBFGS, variables: Params) -> None:
         self.settings = settings
         self.shapes = {name: value.shape[1:] for name, value in variables.items()}
-        self.x = torch.cat([value.detach().flatten(1) for value in variables.values()], dim=1)
+        self.x = torch.cat([value.detach().reshape(len(value), -1) for value in variables.values()], dim=1)
         problems = len(self.x)
-        # Pairs of all problems share a slot in the list; one that a problem does not use has weight zero there.
-        self.differences: list[tuple[Tensor, Tensor, Tensor]] = []  # (s, y, 1 / s.y), newest last
+        # Pair number i of a problem is in slot i modulo the history. Slots are made as they are needed; one that a
+        # problem has not filled has an inverse, and so a weight, of zero.
+        self.s = self.y = self.x.new_zeros(0, *self.x.shape)
+        self.inverse = self.x.new_zeros(0, problems)  # 1 / s.y
+        self.pairs = torch.zeros(problems, dtype=torch.long)
         self.curvature = self.x.new_ones(problems)
         self.iterations = torch.zeros(problems, dtype=torch.long)
         self.direction = torch.zeros_like(self.x)
@@ -65,13 +74,13 @@ class _LBFGSRun:
 
     def _evaluate(self, evaluate: Evaluate, rows: Tensor) -> tuple[Tensor, Tensor]:
         losses, gradients = evaluate(self._unflatten(self.x[rows]), rows)
-        return losses, torch.cat([gradients[name].flatten(1) for name in self.shapes], dim=1)
+        return losses, torch.cat([gradients[name].reshape(len(rows), -1) for name in self.shapes], dim=1)
 
     def step(self, evaluate: Evaluate, factor: float) -> Tensor:
         settings, lr = self.settings, self.settings.lr * factor
         first_losses, gradient = self._evaluate(evaluate, torch.arange(len(self.x)))
         losses, evaluations = first_losses.clone(), 1
-        active = (gradient.abs().amax(1) > settings.tolerance_gradient).nonzero().flatten()
+        active = (gradient.abs().amax(1) > settings.tolerance_gradient).cpu().nonzero().flatten()
         for inner in range(1, settings.inner + 1):
             if not len(active):
                 break
@@ -79,7 +88,7 @@ class _LBFGSRun:
             g, d = gradient[active], self.direction[active]
             fresh = self.iterations[active] == 1
             length = torch.where(fresh.to(g.device), (1 / g.abs().sum(1)).clamp(max=1.0) * lr, lr)
-            downhill = (g * d).sum(1) <= -settings.tolerance_change
+            downhill = ((g * d).sum(1) <= -settings.tolerance_change).cpu()
             self.gradient[active] = g
             active, move = active[downhill], (length.unsqueeze(1) * d)[downhill]
             if not len(active):
@@ -98,7 +107,7 @@ class _LBFGSRun:
                 & (move.abs().amax(1) > settings.tolerance_change)
                 & ((losses[active] - previous).abs() >= settings.tolerance_change)
             )
-            active = active[going]
+            active = active[going.cpu()]
         return first_losses
 
     def _learn(self, rows: Tensor, gradient: Tensor) -> None:
@@ -108,28 +117,38 @@ class _LBFGSRun:
         self.iterations[rows] += 1
         old = rows[started]
         if len(old):
-            s, y = self.moved[old], gradient[old] - self.gradient[old]
-            product = (s * y).sum(1)
-            good = product > 1e-10
-            if bool(good.any()):
-                used = old[good]
-                slot = (torch.zeros_like(self.x), torch.zeros_like(self.x), self.x.new_zeros(len(self.x)))
-                slot[0][used], slot[1][used], slot[2][used] = s[good], y[good], 1 / product[good]
-                self.differences = [*self.differences, slot][-self.settings.history :]
-                self.curvature[used] = product[good] / y[good].square().sum(1)
+            self._remember(old, self.moved[old], gradient[old] - self.gradient[old])
+        pairs, filled = self.pairs[rows], min(int(self.pairs[rows].max()), len(self.s))
+        slots = [(pairs - age) % len(self.s) for age in range(1, filled + 1)]  # newest first
         q = -g
         weights: list[Tensor] = []
-        for s_all, y_all, inverse in reversed(self.differences):
-            weight = inverse[rows] * (s_all[rows] * q).sum(1)
-            q = q - weight.unsqueeze(1) * y_all[rows]
+        for slot in slots:
+            weight = self.inverse[slot, rows] * (self.s[slot, rows] * q).sum(1)
+            q = q - weight.unsqueeze(1) * self.y[slot, rows]
             weights.append(weight)
         d = q * self.curvature[rows].unsqueeze(1)
-        for (s_all, y_all, inverse), weight in zip(self.differences, reversed(weights), strict=True):
-            beta = inverse[rows] * (y_all[rows] * d).sum(1)
-            d = d + (weight - beta).unsqueeze(1) * s_all[rows]
+        for slot, weight in zip(reversed(slots), reversed(weights), strict=True):
+            beta = self.inverse[slot, rows] * (self.y[slot, rows] * d).sum(1)
+            d = d + (weight - beta).unsqueeze(1) * self.s[slot, rows]
         self.direction[rows] = d
 
+    def _remember(self, rows: Tensor, s: Tensor, y: Tensor) -> None:
+        """Put one pair each of these problems in the place of their oldest, if it shows curvature."""
+        product = (s * y).sum(1)
+        good = (product > 1e-10).cpu()
+        used, s, y, product = rows[good], s[good], y[good], product[good]
+        slot = self.pairs[used] % self.settings.history
+        if len(used) and int(slot.max()) >= len(self.s):
+            more = min(max(10, len(self.s)), self.settings.history - len(self.s))
+            self.s, self.y, self.inverse = (
+                torch.cat([kept, kept.new_zeros(more, *kept.shape[1:])]) for kept in (self.s, self.y, self.inverse)
+            )
+        self.s[slot, used], self.y[slot, used], self.inverse[slot, used] = s, y, 1 / product
+        self.curvature[used] = product / y.square().sum(1)
+        self.pairs[used] += 1
+
     def keep(self, rows: Tensor) -> None:
-        for name in ("x", "curvature", "iterations", "direction", "moved", "gradient"):
+        for name in ("x", "pairs", "curvature", "iterations", "direction", "moved", "gradient"):
             setattr(self, name, getattr(self, name)[rows])
-        self.differences = [(s[rows], y[rows], inverse[rows]) for s, y, inverse in self.differences]
+        for name in ("s", "y", "inverse"):
+            setattr(self, name, getattr(self, name)[:, rows])

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from leakscope.inversion.checks import not_negative, positive
 from leakscope.params import Params
 
 #: Losses (one a problem) and gradients at some variables. ``rows`` says which of the running problems they are.
@@ -54,6 +55,9 @@ class Adam:
     betas: tuple[float, float] = (0.9, 0.999)
     signed: bool = False
 
+    def __post_init__(self) -> None:
+        positive("lr", self.lr)
+
     def begin(self, variables: Params) -> Run:
         """Start from these variables."""
         return _TorchRun(
@@ -70,6 +74,10 @@ class SGD:
 
     lr: float = 0.1
     momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        positive("lr", self.lr)
+        not_negative("momentum", self.momentum)
 
     def begin(self, variables: Params) -> Run:
         """Start from these variables."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from leakscope.inversion.checks import not_negative
 from leakscope.observation import DataSpec
 
 
@@ -30,6 +31,9 @@ class TotalVariation:
 
     weight: float = 1e-4
     name = "tv"
+
+    def __post_init__(self) -> None:
+        not_negative("the weight of total variation", self.weight)
 
     def applies(self, data: DataSpec) -> bool:
         """Images of more than one pixel in each direction."""

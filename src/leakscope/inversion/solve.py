@@ -70,7 +70,7 @@ def solve(
     problems = _count(start, constants or {})
     if stop.max_steps is None:
         raise InvalidInput(f"{stop!r} may never stop; combine it: AnyOf({stop!r}, MaxSteps(...))")
-    book = _Book(loss, start, constants or {}, vectorise, snapshot_every)
+    book = _Book(loss, start, constants or {}, vectorise, snapshot_every, projected=project is not None)
     run, watcher = optimiser.begin(start), stop.begin(problems)
     factor = schedule or Constant()
     try:
@@ -80,6 +80,7 @@ def solve(
             if project is not None:
                 project(run.variables)
             ended = book.end_step(losses, watcher.check(step, losses))
+            book.last_look(run.variables, ended)
             if report is not None:
                 report(step + 1, stop.max_steps, min(book.best_losses))
             if len(ended) == len(losses):
@@ -89,16 +90,13 @@ def solve(
                 run.keep(rows)
                 watcher.keep(rows)
                 book.keep(rows)
-        if len(book.running):
-            # The last step's iterate has not been looked at yet.
-            book.evaluate(run.variables, torch.arange(len(book.running)))
     except KeyboardInterrupt:
         book.interrupt()
     return [book.solution(problem) for problem in range(problems)]
 
 
 def _count(start: Params, constants: Params) -> int:
-    sizes = {name: len(value) for name, value in (start | constants).items()}
+    sizes = {name: len(value) if value.dim() else 0 for name, value in (start | constants).items()}
     if not start or len(set(sizes.values())) != 1 or not next(iter(sizes.values())):
         raise InvalidInput(f"all variables and constants must stack the same number of problems; got {sizes}")
     return next(iter(sizes.values()))
@@ -108,9 +106,15 @@ class _Book:
     """The books of one run: which problems still run, their losses, and each one's best iterate."""
 
     def __init__(
-        self, loss: Loss, start: Params, constants: Params, vectorise: bool, snapshot_every: int | None
+        self,
+        loss: Loss,
+        start: Params,
+        constants: Params,
+        vectorise: bool,
+        snapshot_every: int | None,
+        projected: bool,
     ) -> None:
-        self.loss, self.constants, self.snapshot_every = loss, constants, snapshot_every
+        self.loss, self.constants, self.snapshot_every, self.projected = loss, constants, snapshot_every, projected
         self.differentiate = _all_at_once if vectorise else _one_by_one
         count = len(next(iter(start.values())))
         self.running = torch.arange(count)
@@ -123,10 +127,10 @@ class _Book:
         self.outcomes: list[Outcome | None] = [None] * count
         self.seconds = [0.0] * count
         self.began = time.perf_counter()
-        self.step, self.step_is_new = 0, True
+        self.step, self.step_is_new, self.step_is_over = 0, True, False
 
     def begin_step(self, step: int) -> None:
-        self.step, self.step_is_new = step, True
+        self.step, self.step_is_new, self.step_is_over = step, True, False
 
     def evaluate(self, variables: Params, rows: Tensor) -> tuple[Tensor, Params]:
         """Losses and gradients at ``variables``, which belong to these of the running problems."""
@@ -139,21 +143,34 @@ class _Book:
             return value, (value, terms)
 
         gradients, losses, terms = self.differentiate(total, variables, constants)
+        # Within a step an optimiser may look where the projection would not let it stay.
+        if self.step_is_new or self.step_is_over or not self.projected:
+            self._note_best(problems, variables, losses)
         if self.step_is_new:
-            self._note(problems, variables, terms)
+            self._note(problems, variables, losses, terms)
+        return losses, gradients
+
+    def last_look(self, variables: Params, rows: set[int]) -> None:
+        """Look at the last iterate of problems that have just ended: nothing else will."""
+        ended = [row for row in sorted(rows) if math.isfinite(self.losses[int(self.running[row])][-1])]
+        self.step_is_over = True
+        if ended:
+            self.evaluate({name: value[ended] for name, value in variables.items()}, torch.tensor(ended))
+
+    def _note_best(self, problems: Tensor, variables: Params, losses: Tensor) -> None:
         for row, (problem, value) in enumerate(zip(problems.tolist(), losses.tolist(), strict=True)):
             if value < self.best_losses[problem]:
                 self.best_losses[problem], self.best_steps[problem] = value, self.step
                 for name, best in self.best.items():
                     best[problem] = variables[name][row]
-        return losses, gradients
 
-    def _note(self, problems: Tensor, variables: Params, terms: Params) -> None:
+    def _note(self, problems: Tensor, variables: Params, losses: Tensor, terms: Params) -> None:
         """Write down the step's first evaluation."""
         self.step_is_new = False
         columns = {name: values.tolist() for name, values in terms.items()}
         snapshot = self.snapshot_every is not None and self.step % self.snapshot_every == 0
-        for row, problem in enumerate(problems.tolist()):
+        for row, (problem, value) in enumerate(zip(problems.tolist(), losses.tolist(), strict=True)):
+            self.losses[problem].append(value)
             for name, values in columns.items():
                 self.terms[problem].setdefault(name, []).append(values[row])
             if snapshot:
@@ -161,11 +178,10 @@ class _Book:
                 self.snapshots[problem].append((self.step, iterate))
 
     def end_step(self, losses: Tensor, answers: list[Outcome | None]) -> set[int]:
-        """Note the step's losses; return the rows of the problems that end with it."""
+        """Return the rows of the problems that end with this step."""
         ended = set()
         elapsed = time.perf_counter() - self.began
         for row, (problem, value) in enumerate(zip(self.running.tolist(), losses.tolist(), strict=True)):
-            self.losses[problem].append(value)
             self.seconds[problem] = elapsed
             outcome = answers[row] if math.isfinite(value) else self._diverged(problem, value)
             if outcome is not None:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from leakscope.errors import InvalidInput
+from leakscope.inversion.checks import finite, whole
 
 Kind = Literal["converged", "plateau", "finished", "diverged", "interrupted"]
 
@@ -68,8 +69,7 @@ class MaxSteps:
     steps: int
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise InvalidInput(f"the number of steps must be at least 1, not {self.steps}")
+        whole("steps", self.steps)
 
     @property
     def max_steps(self) -> int | None:
@@ -93,8 +93,7 @@ class Threshold:
     value: float
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.value):
-            raise InvalidInput(f"a threshold must be a finite number, not {self.value}")
+        finite("threshold", self.value)
 
     @property
     def max_steps(self) -> int | None:
@@ -119,8 +118,9 @@ class Plateau:
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.patience < 1 or not 0 <= self.tolerance < 1:
-            raise InvalidInput("a plateau needs a patience of at least 1 and a tolerance in [0, 1)")
+        whole("patience", self.patience)
+        if not 0 <= self.tolerance < 1:
+            raise InvalidInput(f"tolerance must lie in [0, 1), not {self.tolerance}")
 
     @property
     def max_steps(self) -> int | None:
@@ -139,6 +139,8 @@ class AnyOf:
     rules: tuple[Rule, ...]
 
     def __init__(self, *rules: Rule) -> None:
+        if not rules:
+            raise InvalidInput("AnyOf needs at least one rule")
         object.__setattr__(self, "rules", rules)
 
     def __repr__(self) -> str:

@@ -1,0 +1,195 @@
+"""Labels read from the last layer: exact for one sample, near the truth for many, refused where impossible."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from leakscope import data, models
+from leakscope.errors import InvalidInput, MissingKnowledge
+from leakscope.federated.client import fedavg, fedsgd
+from leakscope.inversion.labels import Granted, LastLayer, estimate_label_counts, last_linear, round_counts
+from leakscope.seeding import generator
+
+DIGITS = data.load("digits")
+
+
+def network(**options):
+    return models.lenet(shape=(1, 8, 8), classes=10, **({"seed": 0} | options))
+
+
+def estimate(observation):
+    return estimate_label_counts(observation, generator(0, "labels"))
+
+
+def half_the_errors(counts, truth):
+    return int((counts - truth.label_counts).abs().sum()) // 2
+
+
+@pytest.mark.parametrize("row", range(0, 30, 3))
+@pytest.mark.parametrize("activation", ["sigmoid", "relu"])
+def test_the_label_of_one_sample_is_exact(row, activation):
+    observation, truth = fedsgd(network(activation=activation), DIGITS.share([row]))
+    assert LastLayer()(observation, generator(0)).tolist() == truth.targets.tolist()
+
+
+def test_the_label_of_one_sample_survives_local_training():
+    observation, truth = fedavg(network(), DIGITS.share([7]), lr=0.01, epochs=5)
+    assert LastLayer()(observation, generator(0)).tolist() == truth.targets.tolist()
+
+
+@pytest.mark.parametrize("samples", [2, 8, 40])
+@pytest.mark.parametrize("initialisation", ["uniform", "default"])
+def test_counts_of_a_batch_on_an_untrained_network_are_near_the_truth(samples, initialisation):
+    chosen = DIGITS.share(range(100, 100 + samples))
+    observation, truth = fedsgd(network(initialisation=initialisation), chosen)
+    counts = estimate(observation)
+    assert int(counts.sum()) == samples
+    assert half_the_errors(counts, truth) <= samples // 20
+
+
+def test_counts_from_trained_weights_are_near_the_truth():
+    observation, truth = fedavg(network(), DIGITS.share(range(20)), lr=0.01, epochs=2, batch_size=5)
+    counts = estimate(observation)
+    assert int(counts.sum()) == 20
+    assert half_the_errors(counts, truth) <= 2
+
+
+def test_without_a_bias_the_kernel_tells():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 50), nn.Sigmoid(), nn.Linear(50, 10, bias=False))
+    observation, truth = fedsgd(model, DIGITS.share(range(12)))
+    assert half_the_errors(estimate(observation), truth) <= 1
+    single, truth = fedsgd(model, DIGITS.share([3]))
+    assert estimate(single).tolist() == truth.label_counts.tolist()
+
+
+def test_inferred_labels_are_those_of_the_counts_in_order():
+    observation, truth = fedsgd(network(), DIGITS.share([3, 3, 5, 1]))
+    labels = LastLayer()(observation, generator(0))
+    assert labels.tolist() == sorted(truth.targets.tolist())
+    assert labels.dtype == torch.long
+
+
+def test_the_same_generator_gives_the_same_counts_and_torchs_own_is_left_alone():
+    observation, _ = fedsgd(network(), DIGITS.share(range(6)))
+    before = torch.get_rng_state()
+    assert torch.equal(estimate(observation), estimate(observation))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("source", [Granted(), LastLayer()], ids=repr)
+def test_granted_labels_are_taken_as_they_are(source):
+    observation, truth = fedsgd(network(), DIGITS.share([8, 2, 5]), grant=["labels"])
+    assert source(observation, generator(0)).tolist() == truth.targets.tolist()
+
+
+@pytest.mark.parametrize("source", [Granted(), LastLayer()], ids=repr)
+def test_granted_counts_are_spelled_out(source):
+    observation, truth = fedsgd(network(), DIGITS.share([8, 2, 5, 8]), grant=["label_counts"])
+    assert source(observation, generator(0)).tolist() == sorted(truth.targets.tolist())
+
+
+def test_labels_that_nobody_granted():
+    observation, _ = fedsgd(network(), DIGITS.share([1]))
+    with pytest.raises(MissingKnowledge, match=r"does not grant; supply observation.knowing\(labels="):
+        Granted()(observation, generator(0))
+
+
+def test_a_regression_is_refused_and_its_granted_targets_are_not():
+    table = data.load("diabetes").share(range(3))
+    model = models.mlp(shape=table.spec.shape, classes=1, hidden=(8,), seed=0)
+    observation, truth = fedsgd(model, table)
+    with pytest.raises(MissingKnowledge, match="only be inferred for classification with cross-entropy"):
+        LastLayer()(observation, generator(0))
+    known = observation.knowing(labels=truth.targets)
+    assert torch.equal(LastLayer()(known, generator(0)), truth.targets)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [[nn.Linear(64, 10), nn.BatchNorm1d(10)], [nn.Linear(64, 30), nn.Unflatten(1, (10, 3)), nn.AvgPool1d(3)]],
+    ids=["ends in batch norm", "last linear layer of another size"],
+)
+def test_a_model_that_does_not_end_in_a_linear_layer_is_refused(tail):
+    model = nn.Sequential(nn.Flatten(), *tail, nn.Flatten())
+    observation, _ = fedsgd(model, DIGITS.share(range(4)))
+    with pytest.raises(MissingKnowledge, match="does not end in a linear layer with 10 outputs; supply them"):
+        estimate(observation)
+
+
+def test_a_frozen_last_layer_tells_nothing_and_is_refused():
+    model = network()
+    for parameter in model.head.parameters():
+        parameter.requires_grad_(False)
+    observation, _ = fedsgd(model, DIGITS.share([4]))
+    with pytest.raises(MissingKnowledge, match=r"labels cannot be inferred: .* is not trained"):
+        estimate(observation)
+
+
+def test_the_last_layer_is_found_by_name():
+    assert last_linear(network(), 10)[0] == "head"
+
+
+@pytest.mark.parametrize("hidden", ["lr", "samples"])
+def test_what_inference_needs_and_does_not_have_is_named(hidden):
+    observation, _ = fedavg(network(), DIGITS.share(range(4)), lr=0.1, hide=[hidden])
+    with pytest.raises(MissingKnowledge, match=f"needs the client's {hidden}"):
+        estimate(observation)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_batch_norm_statistics_are_left_alone(mode):
+    model = models.mlp(shape=(1, 8, 8), classes=10, hidden=(16,), batch_norm=True, seed=0)
+    observation, _ = fedsgd(model, DIGITS.share(range(8)), mode=mode)
+    assert observation.buffers is not None
+    before = {name: value.clone() for name, value in observation.buffers.items()}
+    assert int(estimate(observation).sum()) == 8
+    assert all(torch.equal(before[name], value) for name, value in observation.buffers.items())
+
+
+@pytest.mark.parametrize("dummies", [0, -1, 1.5])
+def test_dummies_must_be_a_whole_number(dummies):
+    with pytest.raises(InvalidInput, match="dummies must be a whole number of at least 1"):
+        LastLayer(dummies=dummies)
+
+
+finite = st.floats(-1e6, 1e6)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(finite, min_size=1, max_size=12), st.integers(0, 300))
+def test_rounded_counts_are_never_negative_and_add_up(values, total):
+    counts = round_counts(torch.tensor(values), total)
+    assert counts.dtype == torch.long
+    assert int(counts.min()) >= 0
+    assert int(counts.sum()) == total
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=12))
+def test_whole_counts_stay_as_they_are(values):
+    assert round_counts(torch.tensor(values).float(), sum(values)).tolist() == values
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=12), st.integers(0, 10**6))
+def test_counts_that_are_off_by_less_than_half_are_restored(values, seed):
+    noise = torch.rand(len(values), generator=torch.Generator().manual_seed(seed)) * 0.8 - 0.4
+    noise -= noise.mean()
+    exact = torch.tensor(values)
+    near = exact + noise.clamp(-0.45, 0.45)
+    assert (round_counts(near, sum(values)) - exact).abs().max() <= 1
+
+
+def test_the_rest_goes_to_the_largest_remainders():
+    assert round_counts(torch.tensor([1.2, 0.9, 2.6, -0.7]), 5).tolist() == [1, 1, 3, 0]
+    assert round_counts(torch.tensor([0.5, 0.5, 0.0]), 1).tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_broken_estimates_still_add_up(bad):
+    counts = round_counts(torch.tensor([bad, 1.0, bad]), 7)
+    assert int(counts.sum()) == 7
+    assert int(counts.min()) >= 0

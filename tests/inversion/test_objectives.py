@@ -1,0 +1,61 @@
+"""The distances against hand formulas, and at the points where a formula would break."""
+
+import pytest
+import torch
+
+from leakscope.inversion.objectives import L2, Cosine, Objective
+from leakscope.params import flatten, scale
+
+OBJECTIVES: list[Objective] = [Cosine(), L2()]
+
+
+def update(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return {"w": torch.randn(3, 4, generator=generator), "b": torch.randn(5, generator=generator)}
+
+
+def test_cosine_is_the_formula_over_all_layers_at_once():
+    u, v = update(0), update(1)
+    expected = 1 - torch.nn.functional.cosine_similarity(flatten(u), flatten(v), dim=0)
+    assert Cosine()(u, v).item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_l2_is_the_squared_distance():
+    u, v = update(0), update(1)
+    assert L2()(u, v).item() == pytest.approx((flatten(u) - flatten(v)).square().sum().item())
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
+def test_an_update_is_nowhere_from_itself(objective):
+    assert objective(update(0), update(0)).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_cosine_runs_from_zero_to_two():
+    assert Cosine()(update(0), scale(update(0), -3)).item() == pytest.approx(2, abs=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1e-9, 0.01, 7.0, 1e9])
+def test_what_is_scale_free_ignores_the_scale_and_what_is_not_does_not(factor):
+    for objective in OBJECTIVES:
+        plain, scaled = (objective(scale(update(0), by), update(1)).item() for by in (1, factor))
+        assert (scaled == pytest.approx(plain, rel=1e-5)) == objective.scale_free
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
+@pytest.mark.parametrize("observed", [update(1), scale(update(1), 0)], ids=["against an update", "against zero"])
+def test_a_zero_update_has_a_finite_distance_and_gradient(objective, observed):
+    predicted = {name: torch.zeros_like(value, requires_grad=True) for name, value in observed.items()}
+    distance = objective(predicted, observed)
+    distance.backward()
+    assert torch.isfinite(distance)
+    for value in predicted.values():
+        assert value.grad is not None
+        assert bool(torch.isfinite(value.grad).all())
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
+def test_vectorised_over_problems(objective):
+    stacked = {name: torch.stack([update(seed)[name] for seed in range(3)]) for name in update(0)}
+    found = torch.func.vmap(objective, in_dims=(0, None))(stacked, update(9))
+    expected = torch.stack([objective(update(seed), update(9)) for seed in range(3)])
+    assert torch.allclose(found, expected)

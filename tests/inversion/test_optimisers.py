@@ -1,0 +1,129 @@
+"""Stacked problems against ``torch.optim`` on each of them alone."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from leakscope.errors import InvalidInput
+from leakscope.inversion.optimisers import SGD, Adam, Constant, Drops, Optimiser
+
+SHAPE = (3, 7)  # odd, so that rows do not end where vector instructions do
+
+
+def start(problems=3):
+    return torch.randn(problems, *SHAPE, generator=torch.Generator().manual_seed(0))
+
+
+def scales(rows):
+    return (1 + rows.float()).reshape(-1, 1, 1)
+
+
+def evaluate(variables, rows):
+    """Bowls of a different steepness each."""
+    x, scale = variables["x"], scales(rows)
+    return (scale * x.square()).flatten(1).sum(1), {"x": 2 * scale * x}
+
+
+def torch_alone(make, x, scale, steps, signed=False, factors=None):
+    leaf = x.clone()
+    optimiser = make([leaf])
+    lr = optimiser.param_groups[0]["lr"]
+    for step in range(steps):
+        optimiser.param_groups[0]["lr"] = lr * (factors[step] if factors else 1.0)
+        leaf.grad = 2 * scale * leaf
+        if signed:
+            leaf.grad = leaf.grad.sign()
+        optimiser.step()
+    return leaf
+
+
+OPTIMISERS: dict[str, tuple[Optimiser, Callable[[list[torch.Tensor]], torch.optim.Optimizer], bool]] = {
+    "adam": (Adam(lr=0.05), lambda leaves: torch.optim.Adam(leaves, lr=0.05), False),
+    "adam with betas": (
+        Adam(lr=0.1, betas=(0.5, 0.9)),
+        lambda leaves: torch.optim.Adam(leaves, lr=0.1, betas=(0.5, 0.9)),
+        False,
+    ),
+    "signed adam": (Adam(lr=0.05, signed=True), lambda leaves: torch.optim.Adam(leaves, lr=0.05), True),
+    "sgd": (SGD(lr=0.02), lambda leaves: torch.optim.SGD(leaves, lr=0.02), False),
+    "momentum": (
+        SGD(lr=0.02, momentum=0.9),
+        lambda leaves: torch.optim.SGD(leaves, lr=0.02, momentum=0.9),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_each_stacked_problem_is_torchs_bit_for_bit(name):
+    ours, make, signed = OPTIMISERS[name]
+    factors = [1.0, 0.5, 0.5, 2.0, 1.0, 0.1]
+    run = ours.begin({"x": start()})
+    losses = [run.step(evaluate, factor) for factor in factors]
+    for row in range(3):
+        expected = torch_alone(make, start()[row], row + 1, len(factors), signed, factors)
+        assert torch.equal(run.variables["x"][row], expected)
+    assert torch.equal(losses[0], evaluate({"x": start()}, torch.arange(3))[0])
+    assert not torch.equal(losses[0], losses[1])
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize("before", [0, 2])
+def test_keep_preserves_the_state(name, before):
+    ours, make, signed = OPTIMISERS[name]
+    run, rows = ours.begin({"x": start()}), torch.tensor([2, 0])
+    for _ in range(before):
+        run.step(evaluate, 1.0)
+    run.keep(rows)
+    for _ in range(3):
+        run.step(lambda variables, kept: evaluate(variables, rows[kept]), 1.0)
+    assert run.variables["x"].shape == (2, *SHAPE)
+    for position, row in enumerate(rows.tolist()):
+        expected = torch_alone(make, start()[row], row + 1, before + 3, signed)
+        assert torch.equal(run.variables["x"][position], expected)
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_the_start_is_left_alone(name):
+    x = start()
+    OPTIMISERS[name][0].begin({"x": x}).step(evaluate, 1.0)
+    assert torch.equal(x, start())
+
+
+def test_signed_moves_do_not_depend_on_the_steepness():
+    run = Adam(lr=0.05, signed=True).begin({"x": start(1).expand(3, *SHAPE)})
+    run.step(evaluate, 1.0)
+    gentle, _, steep = run.variables["x"]
+    assert torch.equal(gentle, steep)
+
+
+def test_two_variables_share_one_run():
+    run = SGD(lr=0.5).begin({"a": torch.ones(2, 1), "b": torch.zeros(2, 3)})
+    gradients = {"a": torch.tensor([[1.0], [2.0]]), "b": torch.ones(2, 3)}
+    run.step(lambda variables, rows: (torch.zeros(2), gradients), 1.0)
+    assert run.variables["a"].tolist() == [[0.5], [0.0]]
+    assert torch.equal(run.variables["b"], torch.full((2, 3), -0.5))
+
+
+@pytest.mark.parametrize(
+    ("step", "factor"), [(0, 1), (2, 1), (3, 0.1), (4, 0.1), (5, 0.01), (6, 0.01), (7, 0.001), (8, 0.001)]
+)
+def test_drops_come_at_three_five_and_seven_eighths(step, factor):
+    assert Drops()(step, 8) == pytest.approx(factor)
+
+
+def test_drops_of_ones_own():
+    schedule = Drops(at=(0.5,), factor=0.3)
+    assert [schedule(step, 5) for step in range(5)] == [1, 1, 1, 0.3, 0.3]
+
+
+def test_without_a_total_nothing_drops():
+    assert Drops()(10**6, None) == Constant()(10**6, None) == 1.0
+
+
+@pytest.mark.parametrize("lr", [0, -0.1, float("nan"), float("inf"), "0.1", None, True])
+@pytest.mark.parametrize("optimiser", [Adam, SGD])
+def test_a_learning_rate_that_cannot_work_is_refused(optimiser, lr):
+    with pytest.raises(InvalidInput, match="lr must be a number above 0, not"):
+        optimiser(lr=lr)

@@ -1,0 +1,161 @@
+"""The attacker's model of the client against the client: the true samples in the true order match exactly."""
+
+import pytest
+import torch
+from torch import nn
+
+from leakscope import data, models
+from leakscope.errors import MissingKnowledge
+from leakscope.federated.client import fedavg, fedsgd, prepared
+from leakscope.federated.training import local_sgd
+from leakscope.inversion.objectives import L2
+from leakscope.inversion.update_models import FullSimulation, SingleStep
+from leakscope.observation import LocalTraining, Observation
+from leakscope.params import parameters_of
+
+DIGITS = data.load("digits")
+
+
+def client(samples=5):
+    return DIGITS.share(range(samples))
+
+
+def network(activation="sigmoid"):
+    return models.lenet(shape=(1, 8, 8), classes=10, activation=activation, seed=0).double()
+
+
+def trained_in_one_order(*, samples=5, batch_size=2, epochs=3, **recipe):
+    """What a client sends that takes its batches in the same order in every epoch, and its samples."""
+    model, own = network(), client(samples)
+    sent = parameters_of(model)
+    training = LocalTraining(lr=0.1, epochs=epochs, batch_size=batch_size, samples=samples, **recipe)
+    inputs, targets = prepared(own, sent)
+    batches = list(zip(inputs.split(batch_size), targets.split(batch_size), strict=True)) * epochs
+    returned, _ = local_sgd(model, sent, batches, training)
+    return Observation(model, own.spec, sent, training, returned=returned), inputs, targets
+
+
+def distance(update_model, observation, inputs, targets, functional=False):
+    predict = update_model.begin(observation, functional=functional)
+    return L2()(predict(inputs, targets), observation.summed_gradient()).item()
+
+
+@pytest.mark.parametrize("update_model", [SingleStep(), FullSimulation()], ids=repr)
+@pytest.mark.parametrize("functional", [False, True])
+def test_the_true_samples_explain_a_gradient_exactly(update_model, functional):
+    observation, _ = fedsgd(network(), client())
+    inputs, targets = prepared(client(), observation.sent)
+    found = distance(update_model, observation, inputs, targets, functional)
+    assert found <= (1e-20 if functional else 0)
+    assert distance(update_model, observation, inputs.flip(-1), targets, functional) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "recipe", [{}, {"batch_size": 5}, {"epochs": 1}, {"momentum": 0.9, "weight_decay": 0.01}], ids=str
+)
+def test_the_true_samples_in_the_true_order_explain_trained_weights(recipe):
+    """Five samples in batches of two: the last batch is ragged."""
+    observation, inputs, targets = trained_in_one_order(**recipe)
+    assert distance(FullSimulation(gradients="graph"), observation, inputs, targets) == 0
+    assert distance(FullSimulation(gradients="adjoint"), observation, inputs, targets) == 0
+    assert distance(FullSimulation(), observation, inputs, targets, functional=True) < 1e-20
+    assert distance(FullSimulation(), observation, inputs.flip(-1), targets) > 1e-3
+
+
+def test_another_order_of_the_true_samples_does_not_explain_them():
+    observation, inputs, targets = trained_in_one_order()
+    assert distance(FullSimulation(), observation, inputs.flip(0), targets.flip(0)) > 1e-6
+
+
+@pytest.mark.parametrize("recipe", [{}, {"momentum": 0.9, "weight_decay": 0.01}], ids=str)
+def test_all_ways_to_differentiate_agree(recipe):
+    observation, inputs, targets = trained_in_one_order(**recipe)
+
+    def slope(update_model, functional=False):
+        leaf = (inputs * 0.9).requires_grad_()
+        predict = update_model.begin(observation, functional=functional)
+        return torch.autograd.grad(L2()(predict(leaf, targets), observation.summed_gradient()), leaf)[0]
+
+    graph = slope(FullSimulation(gradients="graph"))
+    assert graph.abs().max() > 1e-6
+    assert torch.allclose(slope(FullSimulation(gradients="adjoint")), graph, rtol=1e-9, atol=1e-14)
+    assert torch.allclose(slope(FullSimulation(), functional=True), graph, rtol=1e-9, atol=1e-14)
+    assert torch.allclose(slope(FullSimulation(graph_limit=1)), graph, rtol=1e-9, atol=1e-14)
+
+
+def test_a_single_full_batch_epoch_is_a_single_step():
+    observation, inputs, targets = trained_in_one_order(batch_size=5, epochs=1)
+    assert distance(SingleStep(), observation, inputs, targets) < 1e-20
+
+
+def test_a_single_step_counts_the_local_steps():
+    """With a tiny learning rate the summed gradient is nearly the number of steps times the first."""
+    own = client(4)
+    observation, _ = fedavg(network(), own, lr=1e-6, epochs=3, batch_size=4)
+    inputs, targets = prepared(own, observation.sent)
+    assert distance(SingleStep(), observation, inputs, targets) < 1e-6
+    size = L2()(observation.summed_gradient(), {name: torch.tensor(0.0) for name in observation.sent})
+    assert size > 1
+
+
+def test_where_the_number_of_steps_is_unknown_a_single_step_gives_the_direction():
+    own = client(4)
+    observation, _ = fedavg(network(), own, lr=1e-6, epochs=3, batch_size=4, hide=["epochs"])
+    predict = SingleStep().begin(observation, functional=False)
+    expected, _ = fedsgd(network(), own)
+    assert expected.gradient is not None
+    assert L2()(predict(*prepared(own, observation.sent)), expected.gradient).item() == 0
+
+
+@pytest.mark.parametrize("hidden", ["lr", "epochs", "batch_size", "samples"])
+def test_what_a_simulation_needs_and_does_not_have_is_named(hidden):
+    observation, _ = fedavg(network(), client(), lr=0.1, epochs=2, batch_size=2, hide=[hidden])
+    with pytest.raises(MissingKnowledge, match=f"needs the client's {hidden}, .*knowing\\({hidden}="):
+        FullSimulation().begin(observation, functional=False)
+
+
+def test_hidden_momentum_and_weight_decay_are_taken_to_be_zero():
+    observation, inputs, targets = trained_in_one_order()
+    unsure = observation.knowing(momentum=None, weight_decay=None)
+    assert distance(FullSimulation(), unsure, inputs, targets) == 0
+    heavy, inputs, targets = trained_in_one_order(momentum=0.9)
+    assert distance(FullSimulation(), heavy.knowing(momentum=None), inputs, targets) > 1e-6
+
+
+@pytest.mark.parametrize("update_model", [SingleStep(), FullSimulation()], ids=repr)
+def test_many_problems_in_one_vmap(update_model):
+    observation, inputs, targets = trained_in_one_order()
+    predict = update_model.begin(observation, functional=True)
+    stacked = torch.stack([inputs, inputs * 0.5])
+    found = torch.func.vmap(lambda each: predict(each, targets))(stacked)
+    plain = update_model.begin(observation, functional=False)
+    for row in range(2):
+        assert L2()(plain(stacked[row], targets), {name: value[row] for name, value in found.items()}) < 1e-20
+
+
+@pytest.mark.parametrize("update_model", [SingleStep(), FullSimulation()], ids=repr)
+@pytest.mark.parametrize("kind", ["gradient", "weights"])
+def test_frozen_layers_are_no_obstacle(update_model, kind):
+    model, own = network(), client(2)
+    for parameter in model.features[0].parameters():
+        parameter.requires_grad_(False)
+    if kind == "gradient":
+        observation, _ = fedsgd(model, own)
+    else:
+        observation, _ = fedavg(model, own, lr=0.01)
+    assert distance(update_model, observation, *prepared(own, observation.sent)) < 1e-20
+
+
+@pytest.mark.parametrize("update_model", [SingleStep(), FullSimulation()], ids=repr)
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_the_model_and_its_statistics_are_left_alone(update_model, mode):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)).double()
+    observation, _ = fedavg(model, client(4), lr=0.1, epochs=2, mode=mode)
+    before = {name: value.clone() for name, value in {**model.state_dict(), **(observation.buffers or {})}.items()}
+    predict = update_model.begin(observation, functional=False)
+    first = predict(*prepared(client(4), observation.sent))
+    again = predict(*prepared(client(4), observation.sent))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    after = {**observation.model.state_dict(), **(observation.buffers or {})}
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert observation.model.training
