@@ -7,7 +7,7 @@ the exchanged tensors (labels, label counts) is a field with a name, which repor
 from __future__ import annotations
 
 import copy
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
@@ -15,10 +15,18 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from leakscope.errors import InvalidInput, MissingKnowledge
+from leakscope.errors import InvalidInput, MissingKnowledge, UnknownName
 from leakscope.params import Params, buffers_of, scale, subtract, to
 
 Mode = Literal["train", "eval"]
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -38,22 +46,33 @@ class DataSpec:
     columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.shape or any(not isinstance(size, int) or size < 1 for size in self.shape):
+        for name in ("shape", "mean", "std", "columns"):
+            values = getattr(self, name)
+            if not isinstance(values, (tuple, list)):
+                raise InvalidInput(f"{name} must be a tuple, not {values!r}")
+            object.__setattr__(self, name, tuple(values))
+        if not self.shape or not all(_is_whole(size) for size in self.shape):
             raise InvalidInput(f"a sample's shape must be positive whole numbers, not {self.shape!r}")
-        if self.classes is not None and self.classes < 1:
-            raise InvalidInput(f"classes must be at least 1, or None for a regression; not {self.classes}")
+        if self.classes is not None and not _is_whole(self.classes):
+            raise InvalidInput(
+                f"classes must be a whole number of at least 1, or None for a regression; not {self.classes!r}"
+            )
+        if not isinstance(self.bounded, bool):
+            raise InvalidInput(f"bounded must be True or False, not {self.bounded!r}")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, self.shape[0]):
                 raise InvalidInput(
                     f"{name} has {len(values)} values; give one, or one for each of the {self.shape[0]} "
                     f"{'channels' if self.is_image else 'columns'}"
                 )
-            if not all(math.isfinite(value) for value in values):
-                raise InvalidInput(f"{name} must be finite, not {values}")
+            if not all(_is_finite(value) for value in values):
+                raise InvalidInput(f"{name} must be finite numbers, not {values}")
         if any(value <= 0 for value in self.std):
             raise InvalidInput(f"std must be positive, not {self.std}; use 1 for a constant column")
         if self.columns and len(self.columns) != self.shape[0]:
             raise InvalidInput(f"{len(self.columns)} column names for {self.shape[0]} columns")
+        if not all(isinstance(column, str) for column in self.columns):
+            raise InvalidInput(f"column names must be texts, not {self.columns}")
 
     @property
     def is_image(self) -> bool:
@@ -95,11 +114,11 @@ class LocalTraining:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "samples"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            if value is not None and not _is_whole(value):
                 raise InvalidInput(f"{name} must be a whole number of at least 1, not {value!r}")
         for name in ("lr", "momentum", "weight_decay"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value)):
+            if value is not None and not _is_finite(value):
                 raise InvalidInput(f"{name} must be a finite number, not {value!r}")
         if self.lr is not None and self.lr <= 0:
             raise InvalidInput(f"lr must be above 0, not {self.lr}")
@@ -107,6 +126,8 @@ class LocalTraining:
             raise InvalidInput(f"momentum must lie in [0, 1), not {self.momentum}")
         if self.weight_decay is not None and self.weight_decay < 0:
             raise InvalidInput(f"weight_decay must not be negative, but is {self.weight_decay}")
+        if not isinstance(self.loss, str):
+            raise InvalidInput(f"loss must be the name of a loss, not {self.loss!r}")
         if self.mode not in ("train", "eval"):
             raise InvalidInput(f"mode must be 'train' or 'eval', not {self.mode!r}")
 
@@ -159,26 +180,26 @@ class Observation:
     def __post_init__(self) -> None:
         if (self.gradient is None) == (self.returned is None):
             raise InvalidInput("an observation holds either a gradient (FedSGD) or returned weights (FedAvg)")
-        expected = dict(self.model.named_parameters())
-        _check_tensors("sent", self.sent, expected)
-        if self.gradient is not None:
-            _check_tensors("gradient", self.gradient, expected)
-        if self.returned is not None:
-            _check_tensors("returned", self.returned, expected)
-        statistics = dict(self.model.named_buffers())
-        for name in ("buffers", "returned_buffers"):
-            value = getattr(self, name)
+        parameters, statistics = dict(self.model.named_parameters()), dict(self.model.named_buffers())
+        for name in ("sent", "gradient", "returned", "buffers", "returned_buffers"):
+            value, expected = getattr(self, name), statistics if "buffers" in name else parameters
             if value is not None:
-                _check_tensors(name, value, statistics)
+                _check_tensors(name, value, expected)
+                # In the model's order, whatever the order in which they arrived: attacks count layers by it.
+                object.__setattr__(self, name, {key: value[key] for key in expected})
         self._check_labels()
 
     def _check_labels(self) -> None:
         samples, classes = self.training.samples, self.data.classes
         if self.labels is not None:
+            if self.labels.ndim != 1 and (classes is not None or self.labels.ndim == 0):
+                raise InvalidInput(f"labels must be one a sample, not a tensor of shape {tuple(self.labels.shape)}")
             if samples is not None and len(self.labels) != samples:
                 raise InvalidInput(f"{len(self.labels)} labels are granted for {samples} samples")
             if classes is not None:
                 _check_whole("labels", self.labels, below=classes)
+            elif not bool(torch.isfinite(self.labels).all()):
+                raise InvalidInput("labels hold NaN or Inf; clean or impute the client's targets first")
         if self.label_counts is not None:
             if classes is None:
                 raise InvalidInput("label counts exist only for classification; this data is a regression")
@@ -229,10 +250,11 @@ class Observation:
         recipe = {item.name for item in fields(LocalTraining)}
         training = replace(self.training, **{k: v for k, v in known.items() if k in recipe})  # type: ignore[arg-type]
         rest = {key: value for key, value in known.items() if key not in recipe}
-        unknown = set(rest) - {item.name for item in fields(self)}
-        if unknown:
-            raise InvalidInput(f"an observation has no field {sorted(unknown)[0]!r}")
-        return replace(self, training=training, **rest)  # type: ignore[arg-type]
+        own = {item.name for item in fields(self)}
+        for name in rest:
+            if name not in own:
+                raise UnknownName("field of an observation called", name, own | recipe)
+        return replace(self, **{"training": training, **rest})  # type: ignore[arg-type]
 
     def to(self, device: torch.device | str) -> Observation:
         """A copy on another device."""
@@ -279,7 +301,7 @@ class Observation:
 def _check_tensors(what: str, tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     if missing or extra:
-        parts = [f"lacks {missing[0]!r}"] * bool(missing) + [f"has {extra[0]!r}"] * bool(extra)
+        parts = [f"lacks {name!r}" for name in missing[:1]] + [f"has {name!r}" for name in extra[:1]]
         raise InvalidInput(f"{what} does not fit the model: it {' and '.join(parts)}; is this the right model?")
     for name, tensor in tensors.items():
         if tensor.shape != expected[name].shape:

@@ -11,7 +11,7 @@ import torch
 
 def derive(seed: int, *keys: object) -> int:
     """A seed for the part named by ``keys``, the same on every machine and in every process."""
-    digest = hashlib.sha256(repr((seed, *keys)).encode()).digest()
+    digest = hashlib.sha256(repr((int(seed), *keys)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 

@@ -6,7 +6,8 @@ which code is imported: a model of the user's own has to be passed to :func:`loa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,14 @@ from leakscope.container import SUFFIX, Location, read_container, write_containe
 from leakscope.errors import CorruptFile, FileError, InvalidInput, LeakscopeError
 from leakscope.models import MODELS, build, recipe_of
 from leakscope.observation import DataSpec, LocalTraining, Observation
+from leakscope.seeding import seeded
 
 KIND = "observation"
 VERSION = 1
 _TREES = ("sent", "gradient", "returned", "buffers", "returned_buffers")
 _TENSORS = ("labels", "label_counts")
+_LONGEST_RECIPE = 10_000  # characters: no network of ours has thousands of layers, which even unallocated take time
+_DOCUMENT = {"model", "frozen", "data", "training", "client", "round", "kind"}
 
 
 def save(observation: Observation, path: Location) -> Path:
@@ -30,6 +34,7 @@ def save(observation: Observation, path: Location) -> Path:
     recipe = recipe_of(observation.model)
     document = {
         "model": None if recipe is None else asdict(recipe),
+        "frozen": [name for name, value in observation.model.named_parameters() if not value.requires_grad],
         "data": asdict(observation.data),
         "training": asdict(observation.training),
         "client": observation.client,
@@ -57,7 +62,7 @@ def load(path: Location, model: nn.Module | None = None) -> Observation:
         raise
     except InvalidInput as problem:
         raise CorruptFile(f"{path}: {problem}") from problem
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as problem:
         raise CorruptFile(f"{path}: its description is not that of an observation ({problem!r})") from problem
 
 
@@ -105,11 +110,15 @@ def _assemble(
             trees.setdefault(tree, {})[name] = value
     if "sent" not in trees:
         raise CorruptFile(f"{path}: the weights that were sent to the client are missing")
-    round_number, client = document["round"], document["client"]
-    if not isinstance(round_number, int) or not isinstance(client, str):
-        raise CorruptFile(f"{path}: client and round must be a text and a number")
-    return Observation(
-        model=model if model is not None else _rebuild(path, document["model"], trees["sent"]),
+    wrong = sorted(document.keys() ^ _DOCUMENT)
+    if wrong:
+        problem = "has an unknown" if wrong[0] in document else "lacks the"
+        raise CorruptFile(f"{path}: its description {problem} {wrong[0]!r}")
+    round_number, client, frozen = document["round"], document["client"], document["frozen"]
+    if type(round_number) is not int or not isinstance(client, str) or not isinstance(frozen, list):
+        raise CorruptFile(f"{path}: client, round and frozen must be a text, a number and a list")
+    observation = Observation(
+        model=model if model is not None else _rebuild(path, document["model"], frozen, trees["sent"]),
         data=_from_json(DataSpec, document["data"]),
         training=_from_json(LocalTraining, document["training"]),
         client=client,
@@ -118,6 +127,9 @@ def _assemble(
         label_counts=tensors.get("label_counts"),
         **{"gradient": None, "returned": None, **trees},  # type: ignore[arg-type]
     )
+    if observation.kind != document["kind"]:
+        raise CorruptFile(f"{path}: it is described as {document['kind']!r}, but holds {observation.kind}")
+    return observation
 
 
 def _from_json(kind: type, values: Mapping[str, Any]) -> Any:
@@ -127,7 +139,9 @@ def _from_json(kind: type, values: Mapping[str, Any]) -> Any:
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
-def _rebuild(path: Path, recipe: Mapping[str, Any] | None, sent: Mapping[str, Tensor]) -> nn.Module:
+def _rebuild(
+    path: Path, recipe: Mapping[str, Any] | None, frozen: Sequence[str], sent: Mapping[str, Tensor]
+) -> nn.Module:
     """Build the architecture that a file names, if it is one of ours and fits the weights in the file."""
     if recipe is None or recipe["name"] not in MODELS:
         made = "" if recipe is None else f" (it was made by {recipe['name']!r})"
@@ -135,6 +149,8 @@ def _rebuild(path: Path, recipe: Mapping[str, Any] | None, sent: Mapping[str, Te
             f"{path}: the model is not one of Leakscope's own{made}, and a file does not get to say what code is "
             "run; pass it: load(path, model=...), or --model module:factory on the command line"
         )
+    if len(json.dumps(recipe)) > _LONGEST_RECIPE:
+        raise CorruptFile(f"{path}: the model {recipe['name']!r} has too many options to be one of Leakscope's own")
     try:
         # On the meta device nothing is allocated: a file cannot make us build something huge.
         with torch.device("meta"):
@@ -144,10 +160,14 @@ def _rebuild(path: Path, recipe: Mapping[str, Any] | None, sent: Mapping[str, Te
     expected = {name: tuple(value.shape) for name, value in outline.named_parameters()}
     if expected != {name: tuple(value.shape) for name, value in sent.items()}:
         raise CorruptFile(f"{path}: the weights do not have the shapes of the model {recipe['name']!r}")
-    return build(recipe["name"], **recipe["options"])
+    with seeded(0):  # the weights are of no use, and drawing them must not disturb the caller's random numbers
+        model = build(recipe["name"], **recipe["options"]).to(next(iter(sent.values())).dtype)
+    for name in frozen:
+        model.get_parameter(name).requires_grad_(False)
+    return model
 
 
 def _plain(text: str) -> str:
     """A client's name as part of a file name: nothing that could lead to another folder."""
     plain = "".join(character if character.isalnum() or character in "-_" else "-" for character in text)
-    return plain[:80] or "client"
+    return plain[:40] or "client"  # a character may take four bytes, a file name 255

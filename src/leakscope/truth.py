@@ -36,6 +36,18 @@ class Truth:
             )
         if len(self.inputs) != len(self.targets):
             raise InvalidInput(f"{len(self.inputs)} samples but {len(self.targets)} targets")
+        if self.reference_inputs is None:
+            if self.reference_targets is not None:
+                raise InvalidInput("there are reference targets but no reference samples")
+        elif tuple(self.reference_inputs.shape[1:]) != self.data.shape:
+            raise InvalidInput(
+                f"the reference samples have shape {tuple(self.reference_inputs.shape[1:])}, "
+                f"but the data is described as {self.data.shape}"
+            )
+        elif self.reference_targets is not None and len(self.reference_inputs) != len(self.reference_targets):
+            raise InvalidInput(
+                f"{len(self.reference_inputs)} reference samples but {len(self.reference_targets)} targets"
+            )
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
 from leakscope.data.dataset import Dataset
@@ -40,8 +41,9 @@ def fedsgd(
     ``grant`` gives the attacker ``"labels"`` or ``"label_counts"``; ``hide`` withholds parts of the recipe;
     ``share_statistics=False`` keeps batch-norm statistics from the server.
     """
-    training = recipe_for(data, loss=loss, mode=mode, epochs=1, batch_size=len(data))
-    check_model(model, data)
+    grant, hide = check_exposure(data, grant, hide)
+    training = recipe_for(data, loss=loss, mode=mode, epochs=1)
+    check_model(model, data, training.loss)
     trainer = Trainer(model, training)
     state = trainer.start(parameters_of(model), None)
     order = (torch.arange(len(data)),)
@@ -49,8 +51,7 @@ def fedsgd(
         with seeded(seed, "dropout"), trainer.active():
             gradient, buffers = trainer.gradient(state, prepared(data, state.weights), graph=False)
     except ValueError as problem:
-        raise _explained(problem) from problem
-    gradient = {name: gradient.get(name, torch.zeros_like(value)) for name, value in state.weights.items()}
+        raise explained(problem) from problem
     observation = observe(
         model, data, training, state.weights, gradient=gradient, returned=None, returned_buffers=buffers,
         share_statistics=share_statistics, grant=grant, hide=hide, client=client, round=round,
@@ -81,17 +82,18 @@ def fedavg(
     Every epoch has a new random order, drawn from ``seed``; the last batch may be ragged; ``batch_size=None``
     is one full batch. See :func:`fedsgd` for ``grant``, ``hide`` and ``share_statistics``.
     """
+    grant, hide = check_exposure(data, grant, hide)
     training = recipe_for(
         data,
         loss=loss,
         mode=mode,
         lr=lr,
         epochs=epochs,
-        batch_size=min(batch_size or len(data), max(1, len(data))),
+        batch_size=batch_size,
         momentum=momentum,
         weight_decay=weight_decay,
     )
-    check_model(model, data)
+    check_model(model, data, training.loss)
     sent = parameters_of(model)
     order, returned, buffers = train_client(model, prepared(data, sent), training, sent, buffers_of(model), seed)
     observation = observe(
@@ -114,7 +116,7 @@ def train_client(
         with seeded(seed, "dropout"):
             returned, statistics = local_sgd(model, weights, batches, training, buffers=buffers)
     except ValueError as problem:
-        raise _explained(problem) from problem
+        raise explained(problem) from problem
     return order, returned, statistics
 
 
@@ -139,18 +141,10 @@ def observe(
 
     ``architecture`` may be given to share one copy between many observations (:func:`architecture_of`).
     """
-    grant, hide = tuple(grant), tuple(hide)
-    for name in grant:
-        if name not in GRANTS:
-            raise UnknownName("thing to grant", name, GRANTS)
-    for name in hide:
-        if name not in HIDEABLE:
-            raise UnknownName("part of the recipe to hide", name, HIDEABLE)
+    grant, hide = check_exposure(data, grant, hide)
     counts = None
     if "label_counts" in grant:
-        if data.spec.classes is None:
-            raise InvalidInput("label_counts cannot be granted: this data is a regression and has no classes")
-        counts = torch.bincount(data.targets, minlength=data.spec.classes)
+        counts = torch.bincount(data.targets, minlength=data.spec.classes or 0)
     if buffers is None:
         buffers = buffers_of(model)
     return Observation(
@@ -162,11 +156,25 @@ def observe(
         returned=returned,
         buffers=buffers if share_statistics and buffers else None,
         returned_buffers=returned_buffers if share_statistics and returned_buffers else None,
-        labels=data.targets if "labels" in grant else None,
+        labels=data.targets.clone() if "labels" in grant else None,
         label_counts=counts,
         client=client or data.name,
         round=round,
     )
+
+
+def check_exposure(data: Dataset, grant: Iterable[str], hide: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of what is granted and hidden, refused before any work starts if there is no such thing."""
+    grants, hidden = ((names,) if isinstance(names, str) else tuple(names) for names in (grant, hide))
+    for name in grants:
+        if name not in GRANTS:
+            raise UnknownName("thing to grant", name, GRANTS)
+    for name in hidden:
+        if name not in HIDEABLE:
+            raise UnknownName("part of the recipe to hide", name, HIDEABLE)
+    if "label_counts" in grants and data.spec.classes is None:
+        raise InvalidInput("label_counts cannot be granted: this data is a regression and has no classes")
+    return grants, hidden
 
 
 def architecture_of(model: nn.Module, share_statistics: bool) -> nn.Module:
@@ -192,12 +200,17 @@ def truth_of(data: Dataset, order: tuple[Tensor, ...]) -> Truth:
     )
 
 
-def recipe_for(data: Dataset, *, loss: str | None, **settings: object) -> LocalTraining:
-    """The recipe of one client, with the loss that its data asks for unless another is named."""
+def recipe_for(data: Dataset, *, loss: str | None, batch_size: int | None = None, **settings: object) -> LocalTraining:
+    """The recipe of one client, with the loss that its data asks for unless another is named.
+
+    ``batch_size=None``, or one that is larger than the data, is one full batch.
+    """
     if not len(data):
         raise InvalidInput(f"client {data.name!r} has no samples to train on")
     chosen = loss or ("mse" if data.spec.classes is None else "cross_entropy")
-    return LocalTraining(samples=len(data), loss=chosen, **settings)  # type: ignore[arg-type]
+    size = len(data) if batch_size is None else batch_size
+    training = LocalTraining(samples=len(data), loss=chosen, batch_size=size, **settings)  # type: ignore[arg-type]
+    return replace(training, batch_size=min(size, len(data)))
 
 
 def prepared(data: Dataset, weights: Params) -> Batch:
@@ -208,29 +221,36 @@ def prepared(data: Dataset, weights: Params) -> Batch:
     return inputs, targets.to(like.dtype) if targets.is_floating_point() else targets
 
 
-def check_model(model: nn.Module, data: Dataset) -> None:
-    """Refuse a model that does not fit the data before any work starts."""
+def check_model(model: nn.Module, data: Dataset, loss: str) -> None:
+    """Refuse a model that does not fit the data and the loss before any work starts."""
     weights = parameters_of(model)
     if not weights:
         raise InvalidInput("the model has no parameters: there is nothing to train")
-    inputs, _ = prepared(data.share([0]), weights)
+    inputs, targets = prepared(data.share([0]), weights)
     try:
-        with torch.no_grad(), in_mode(model, "eval"):
-            outputs = model(inputs)
+        with torch.no_grad(), in_mode(model, "eval"), seeded(0, "check"):
+            outputs = functional_call(model, {**weights, **buffers_of(model)}, (inputs,))
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as problem:
         first = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
         raise InvalidInput(f"the model does not accept samples of shape {data.spec.shape}: {first}") from problem
     if not isinstance(outputs, Tensor):
         raise InvalidInput(f"the model must return a tensor of outputs, not {type(outputs).__name__}")
-    classes = data.spec.classes
-    if classes is not None and classes > 2 and outputs.shape[-1] != classes:
+    wanted = {
+        "cross_entropy": data.spec.classes,
+        "binary_cross_entropy": targets.numel(),
+        "mse": targets.numel(),
+    }.get(loss, outputs.numel())
+    if wanted is None:
+        raise InvalidInput(f"the loss {loss!r} needs classes, but {data.name!r} is a regression; use loss='mse'")
+    if outputs.numel() != wanted:
+        what = f"has {wanted} classes" if loss == "cross_entropy" else f"with the loss {loss!r} needs {wanted}"
         raise InvalidInput(
-            f"the model has {outputs.shape[-1]} outputs, but {data.name!r} has {classes} classes; "
-            f"build the model with {classes} outputs"
+            f"the model has {outputs.numel()} outputs, but {data.name!r} {what}; build the model with {wanted} outputs"
         )
 
 
-def _explained(problem: ValueError) -> InvalidInput:
+def explained(problem: ValueError) -> InvalidInput:
+    """The error to show for one that came up inside a client's training."""
     if "more than 1 value per channel" in str(problem):
         return InvalidInput(
             "batch norm in train mode cannot train on a batch of one sample; "

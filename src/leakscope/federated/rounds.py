@@ -16,7 +16,9 @@ from leakscope.data.dataset import Dataset
 from leakscope.errors import InvalidInput
 from leakscope.federated.client import (
     architecture_of,
+    check_exposure,
     check_model,
+    explained,
     observe,
     prepared,
     recipe_for,
@@ -49,7 +51,9 @@ class Federation:
 
     def load_into(self, model: nn.Module) -> nn.Module:
         """Put the trained weights and statistics into ``model``, and return it."""
-        model.load_state_dict({**model.state_dict(), **self.weights, **self.buffers})
+        with torch.no_grad():
+            for name, value in (*model.named_parameters(), *model.named_buffers()):
+                value.copy_({**self.weights, **self.buffers}[name])
         return model
 
 
@@ -84,26 +88,27 @@ def run_federation(
     ``"uniform"``. Messages of the clients in ``watch`` are kept as observations every ``every``-th round.
     With ``share_statistics=False`` each client keeps its own batch-norm statistics and nobody else sees them.
     ``test`` is scored (accuracy, or mean squared error) every ``test_every`` rounds into ``history``.
-    ``together=None`` decides by size whether equal-shaped clients train in one vectorised step. The model
-    itself is left as it is. Ctrl-C returns what was reached. ``progress(done, rounds)`` is called each round.
+    ``together=None`` trains equal-shaped clients in one vectorised step where the model is small and allows it.
+    The model itself is left as it is. Ctrl-C returns what was reached. ``progress(done, rounds)`` is called
+    each round.
     """
-    _check_arguments(clients, rounds, clients_per_round, weighting, watch, every)
-    for data in clients:
-        check_model(model, data)
+    _check_arguments(clients, rounds, clients_per_round, weighting, watch, every, test, test_every)
+    grant, hide = check_exposure(clients[0], grant, hide)
     recipes = [
         recipe_for(
             data, loss=loss, mode=mode, lr=lr, epochs=epochs, momentum=momentum, weight_decay=weight_decay,
-            batch_size=min(batch_size or len(data), len(data)),
+            batch_size=batch_size,
         )
         for data in clients
     ]  # fmt: skip
+    for data, recipe in zip(clients, recipes, strict=True):
+        check_model(model, data, recipe.loss)
     architecture = architecture_of(model, share_statistics)
     weights, shared = parameters_of(model), buffers_of(model)
     own = [shared for _ in clients]
     samples = [prepared(data, weights) for data in clients]
-    if together is None:
-        together = sum(value.numel() for value in weights.values()) < TOGETHER_BELOW
-    train = _train_together if together else _train_one_by_one
+    small = sum(value.numel() for value in weights.values()) < TOGETHER_BELOW
+    train = _train_together if together or (together is None and small) else _train_one_by_one
     observations: dict[int, list[Observation]] = {index: [] for index in watch}
     history: list[tuple[int, float]] = []
     done, interrupted = 0, False
@@ -111,11 +116,14 @@ def run_federation(
         for number in range(rounds):
             chosen = _select(len(clients), clients_per_round, seed, number)
             before = {index: shared if share_statistics else own[index] for index in chosen}
-            results = train(
-                model,
-                [(samples[i], recipes[i], before[i], derive(seed, "client", i, "round", number)) for i in chosen],
-                weights,
-            )
+            jobs = [(samples[i], recipes[i], before[i], derive(seed, "client", i, "round", number)) for i in chosen]
+            try:
+                results = train(model, jobs, weights)
+            except _CannotTrainTogether:
+                if together:
+                    raise
+                train = _train_one_by_one
+                results = train(model, jobs, weights)
             if number % every == 0:
                 for index, (returned, statistics) in zip(chosen, results, strict=True):
                     if index in observations:
@@ -165,6 +173,10 @@ def evaluate(model: nn.Module, data: Dataset, weights: Params, buffers: Params, 
 Job = tuple[Batch, LocalTraining, Params, int]
 
 
+class _CannotTrainTogether(InvalidInput):
+    """The model does something that cannot be vectorised, such as branching on a value."""
+
+
 def _train_one_by_one(model: nn.Module, jobs: Sequence[Job], weights: Params) -> list[Returned]:
     return [train_client(model, samples, recipe, weights, buffers, seed)[1:] for samples, recipe, buffers, seed in jobs]
 
@@ -204,13 +216,19 @@ def _train_group(model: nn.Module, jobs: Sequence[Job], recipe: LocalTraining, w
         return after.weights, after.velocity, after.buffers
 
     every_client = torch.func.vmap(step, randomness="different")
-    with seeded(jobs[0][3], "dropout"), torch.no_grad(), trainer.active():
-        for number in range(len(orders[0])):
-            inputs, targets = (
-                torch.stack([samples[side][order[number]] for (samples, *_), order in zip(jobs, orders, strict=True)])
-                for side in (0, 1)
-            )
-            parts = every_client(*parts, inputs, targets)
+    try:
+        with seeded(jobs[0][3], "dropout"), torch.no_grad(), trainer.active():
+            for number in range(len(orders[0])):
+                inputs, targets = (
+                    torch.stack([samples[side][rows[number]] for (samples, *_), rows in zip(jobs, orders, strict=True)])
+                    for side in (0, 1)
+                )
+                parts = every_client(*parts, inputs, targets)
+    except ValueError as problem:
+        raise explained(problem) from problem
+    except RuntimeError as problem:
+        first = str(problem).partition("\n")[0]
+        raise _CannotTrainTogether(f"these clients cannot train together ({first}); use together=False") from problem
     weights_after, _, buffers_after = parts
     return [(_one_of(weights_after, index), _one_of(buffers_after, index)) for index in range(count)]
 
@@ -234,11 +252,16 @@ def _check_arguments(
     weighting: str,
     watch: Collection[int],
     every: int,
+    test: Dataset | None,
+    test_every: int,
 ) -> None:
     if not clients:
         raise InvalidInput("a federation needs at least one client")
-    if rounds < 1 or every < 1:
-        raise InvalidInput(f"rounds and every must be at least 1, not {rounds} and {every}")
+    for name, value in (("rounds", rounds), ("every", every), ("test_every", test_every)):
+        if value < 1:
+            raise InvalidInput(f"{name} must be at least 1, not {value}")
+    if test is not None and not len(test):
+        raise InvalidInput("the test data holds no samples")
     if wanted is not None and not 1 <= wanted <= len(clients):
         raise InvalidInput(f"clients_per_round must lie between 1 and {len(clients)}, not {wanted}")
     if weighting not in ("samples", "uniform"):

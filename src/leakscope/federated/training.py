@@ -94,7 +94,8 @@ class Trainer:
     """The step function of one model under one recipe.
 
     ``functional`` takes gradients by ``torch.func``, as ``torch.func.vmap`` over steps needs. The numbers are
-    the same but for dropout masks on transposed tensors.
+    the same but for dropout masks on transposed tensors, and for weight decay, which then also shrinks
+    parameters that the forward pass does not touch.
     """
 
     def __init__(self, model: nn.Module, training: LocalTraining, *, functional: bool = False) -> None:
@@ -133,8 +134,14 @@ class Trainer:
     def gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
         """The gradient of the loss on one batch (without weight decay), and the buffers after it.
 
-        With ``graph`` it is itself differentiable.
+        With ``graph`` it is itself differentiable. It is zero for what is frozen or not used.
         """
+        found, buffers = self._gradient(state, batch, graph=graph)
+        every = {name: found[name] if name in found else torch.zeros_like(v) for name, v in state.weights.items()}
+        return every, buffers
+
+    def _gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
+        """The gradient of those parameters that have one."""
         trained = {name: state.weights[name] for name in self.trainable}
         fixed = {name: value for name, value in state.weights.items() if name not in trained}
         buffers = {name: value.detach().clone() for name, value in state.buffers.items()}
@@ -152,12 +159,12 @@ class Trainer:
                 leaves = {name: value.detach().requires_grad_() for name, value in trained.items()}
             value = self._loss(leaves, fixed, buffers, *batch)
             # A parameter that the forward pass does not touch stands still, as with an optimiser.
-            gradients = torch.autograd.grad(value, list(leaves.values()), create_graph=graph, materialize_grads=True)
-        return dict(zip(leaves, gradients, strict=True)), buffers
+            gradients = torch.autograd.grad(value, list(leaves.values()), create_graph=graph, allow_unused=True)
+        return {name: value for name, value in zip(leaves, gradients, strict=True) if value is not None}, buffers
 
     def step(self, state: State, batch: Batch, *, graph: bool) -> State:
         """One local step."""
-        gradient, buffers = self.gradient(state, batch, graph=graph)
+        gradient, buffers = self._gradient(state, batch, graph=graph)
         weights, velocity = dict(state.weights), dict(state.velocity)
         for name, value in gradient.items():
             if self.weight_decay:
@@ -200,7 +207,7 @@ def _adjoint(trainer: Trainer, start: State, batches: Sequence[Batch]) -> tuple[
     run = _AdjointRun(trainer, start, len(batches))
     inputs, targets = [batch[0] for batch in batches], [batch[1] for batch in batches]
     outputs = _Adjoint.apply(run, *inputs, *targets)  # type: ignore[no-untyped-call]
-    return dict(zip(start.weights, outputs, strict=True)), run.final_buffers
+    return {**start.weights, **dict(zip(trainer.trainable, outputs, strict=True))}, run.final_buffers
 
 
 class _AdjointRun:
@@ -227,7 +234,7 @@ class _AdjointRun:
 
     def states_of_segment(self, first: int, batches: Sequence[Batch]) -> list[State]:
         """The states before each step of a segment, trained again from its stored one."""
-        states = [self.states.pop(first)]
+        states = [self.states[first]]
         for index in range(first, min(first + self.segment, self.steps) - 1):
             with self.random[index].restored():
                 states.append(self.trainer.step(states[-1], batches[index], graph=False))
@@ -260,7 +267,8 @@ class _Adjoint(torch.autograd.Function):
         ctx.run = run
         ctx.save_for_backward(*tensors)
         final = run.forward(list(zip(tensors[: run.steps], tensors[run.steps :], strict=True)))
-        return tuple(final.weights.values())
+        # Detached, because weights that stood still are the caller's own tensors: autograd would mark those.
+        return tuple(final.weights[name].detach() for name in run.trainer.trainable)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -271,7 +279,7 @@ class _Adjoint(torch.autograd.Function):
         batches = list(zip(tensors[:steps], tensors[steps:], strict=True))
         wanted = ctx.needs_input_grad[1:]
         results: list[Tensor | None] = [None] * (2 * steps)
-        adjoint = dict(zip(run.start.weights, outputs, strict=True))
+        adjoint = dict(zip(trainer.trainable, outputs, strict=True))
         momentum_adjoint = {name: torch.zeros_like(value) for name, value in run.start.velocity.items()}
         with trainer.active():
             for first in reversed(range(0, steps, run.segment)):
@@ -316,7 +324,7 @@ def _step_adjoint(
             materialize_grads=True,
         )
     found = iter(gradients)
-    new_adjoint = {**adjoint, **{name: next(found) for name in weights}}
+    new_adjoint = {name: next(found) for name in weights}
     new_momentum = {name: next(found) for name in velocity}
     input_gradient = next(found) if wanted[0] else None
     target_gradient = next(found) if wanted[1] else None
