@@ -238,7 +238,7 @@ def test_the_unspoiled_answer_passes():
 def test_a_factory_will_do_and_must_make_an_attack():
     check_attack(lambda: idlg(steps=5))
     with pytest.raises(AssertionError, match="the factory makes a str, not an Attack"):
-        check_attack(lambda: "attack")  # type: ignore[arg-type, return-value]
+        check_attack(lambda: "attack")
 
 
 def test_without_a_truth_quality_is_not_checked():
@@ -260,7 +260,7 @@ def test_small_cases(kind, samples, steps):
 
 def test_an_unknown_small_case_is_answered_with_the_nearest():
     with pytest.raises(UnknownName, match="did you mean 'weights'"):
-        small_case("weight")  # type: ignore[arg-type]
+        small_case("weight")
 
 
 def test_random_starts_depend_on_the_seed_alone():

@@ -7,8 +7,10 @@ import inspect
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,6 +18,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from leakscope.errors import InvalidInput, LeakscopeError, UnknownName
+
+if TYPE_CHECKING:
+    from leakscope.bench.run import Figure
 
 app = typer.Typer(
     help="How much of your clients' data can be rebuilt from the updates they send.",
@@ -105,6 +110,74 @@ def attack(
     screen.print(f"reconstructions: {escape(str(output))}", soft_wrap=True)
     if interrupted:
         raise typer.Exit(130)
+
+
+@app.command()
+def bench(
+    paper: Annotated[str, typer.Argument(help="Whose tables: dlf.")],
+    row: Annotated[str | None, typer.Option(help="A row, or a table: table1/femnist-10x5x50, table1.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Only this method; may be given again.")] = None,
+    clients: Annotated[int, typer.Option(min=1, help="On how many clients.")] = 1,
+    steps: Annotated[int | None, typer.Option(min=1, help="Attack steps instead of the row's own.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same figures.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, one core each.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    names: Annotated[bool, typer.Option("--list", help="Name the rows and their methods.")] = False,
+    save: Annotated[bool, typer.Option(help="Add the figures to the benchmark's results.csv.")] = True,
+) -> None:
+    """Run a paper's tables: the published figure, ours with a 95% interval, chance and cost."""
+    from leakscope.bench.rows import find_rows
+    from leakscope.bench.run import keep, run_rows
+
+    rows = find_rows(paper, row)
+    if names:
+        for one in rows:
+            screen.print(f"{one.name}  [dim]{escape(', '.join(one.methods))}[/dim]", soft_wrap=True)
+        return
+    command = "leakscope " + " ".join(sys.argv[1:])
+    with _watching() as watch:
+        for figure in run_rows(
+            rows, methods=method or (), clients=clients, steps=steps, seed=seed, jobs=jobs, watch=watch
+        ):
+            if save:
+                keep(figure, command)
+            if as_json:
+                print(json.dumps(figure.to_json()), flush=True)
+            else:
+                _show(figure)
+
+
+def _show(figure: Figure) -> None:
+    """One method of one row as a small table."""
+    screen.print(f"[bold]{escape(figure.row.name)}[/bold] {escape(figure.method.name)}", highlight=False)
+    screen.print(
+        f"  {figure.clients} clients, {figure.steps} steps, {figure.seconds:.1f} seconds a client", style="dim"
+    )
+    table = Table("metric", "ours", "95% interval", "published", "chance", padding=(0, 1))
+    for name, value in figure.ours.items():
+        interval = "-" if value.low is None or value.high is None else f"{value.low:.4g} to {value.high:.4g}"
+        published = str(figure.method.published.get(name, "-"))
+        table.add_row(name, f"{value.mean:.4g}", interval, published, f"{figure.chance[name]:.4g}")
+    screen.print(table)
+
+
+@contextmanager
+def _watching() -> Iterator[Callable[[str, int, int | None, float], None] | None]:
+    """A bar for every task under way, where standard error is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import Progress, TaskID
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        known: dict[str, TaskID] = {}
+
+        def watch(name: str, step: int, total: int | None, loss: float) -> None:
+            if name not in known:
+                known[name] = bars.add_task(escape(name), total=total)
+            bars.update(known[name], completed=step, total=total, visible=step != total)
+
+        yield watch
 
 
 @app.command("list")

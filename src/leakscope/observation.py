@@ -278,6 +278,8 @@ class Observation:
         """What this attacker sees, knows, does not know and is granted, in sentences."""
         what = {"gradient": "the gradient of one batch", "weights": "the weights after local training"}[self.kind]
         recipe = [item.name for item in fields(LocalTraining)]
+        if self.kind == "gradient":  # one step on one batch: the rest of the recipe plays no part
+            recipe = ["samples", "loss", "mode"]
         known = [
             f"{name} {getattr(self.training, name)}" for name in recipe if getattr(self.training, name) is not None
         ]

@@ -14,7 +14,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
@@ -35,18 +35,29 @@ from leakscope.truth import Truth
 __all__ = ["check_attack", "random_start", "small_case"]
 
 Case = Literal["gradient", "weights"]
+Network = Literal["lenet", "cnn"]
 
 
-def small_case(kind: Case = "gradient", *, dtype: torch.dtype = torch.float32) -> tuple[Observation, Truth]:
-    """A client that leaks, small enough for seconds: 8 x 8 digits and an untrained LeNet.
+def small_case(
+    kind: Case = "gradient", *, network: Network = "lenet", dtype: torch.dtype = torch.float32
+) -> tuple[Observation, Truth]:
+    """A client that leaks, small enough for seconds: 8 x 8 digits and an untrained network.
+
+    ``network`` is ``"lenet"`` (sigmoid, pixels as they are) or ``"cnn"`` (of DLF's kind, ReLU, normalised pixels).
 
     ``"gradient"`` is the gradient of two digits (FedSGD); ``"weights"`` is what a client with four digits
     sends after two epochs of two batches (FedAvg).
     """
     if kind not in ("gradient", "weights"):
         raise UnknownName("small case", kind, ["gradient", "weights"])
-    model = build("lenet", shape=(1, 8, 8), classes=10, seed=0).to(dtype)
     digits = load("digits")
+    if network == "lenet":
+        model = build("lenet", shape=(1, 8, 8), classes=10, seed=0).to(dtype)
+    elif network == "cnn":
+        model = build("dlf_femnist", shape=(1, 8, 8), classes=10, channels=[16, 32], dense=64, seed=0).to(dtype)
+        digits = replace(digits, spec=replace(digits.spec, mean=(0.305,), std=(0.376,)))
+    else:
+        raise UnknownName("network of a small case", network, ["lenet", "cnn"])
     if kind == "gradient":
         return fedsgd(model, digits.share(range(2)))
     return fedavg(model, digits.share(range(4)), lr=0.01, epochs=2, batch_size=2)

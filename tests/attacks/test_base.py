@@ -51,7 +51,7 @@ def test_dropout_draws_the_same_masks_for_the_same_seed():
 
 def test_the_result_is_detached_and_says_where_it_comes_from():
     observation = replace(OBSERVATION, client="alice", round=4)
-    result = Guess()(observation, seed=np.int64(7))  # type: ignore[arg-type]
+    result = Guess()(observation, seed=np.int64(7))
     assert type(result.seed) is int
     assert not result.samples.requires_grad
     assert (result.client, result.round, result.attack, result.seed) == ("alice", 4, "Guess(size=8)", 7)
@@ -74,4 +74,4 @@ def test_what_is_no_reconstruction_is_refused():
 
 def test_an_attack_without_run_cannot_be_made():
     with pytest.raises(TypeError, match="abstract"):
-        Attack()  # type: ignore[abstract]
+        Attack()

@@ -17,6 +17,7 @@ from leakscope.inversion.stopping import MaxSteps
 from leakscope.inversion.update_models import SingleStep
 from leakscope.metrics import psnr, score
 from leakscope.observation import DataSpec
+from leakscope.seeding import generator
 from leakscope.testing import check_attack, small_case
 
 GRADIENT, GRADIENT_TRUTH = small_case("gradient")
@@ -33,8 +34,8 @@ def test_the_restart_with_the_lowest_loss_is_the_result(optimiser):
 
         restart = 0
 
-        def _start(self, data, samples, seed):
-            return Inversion(restarts=3)._start(data, samples, seed)[self.restart : self.restart + 1]
+        def _blind(self, observation, copies, draw):
+            return super()._blind(observation, copies, generator(0, "start", self.restart))
 
     settings = {"optimiser": optimiser, "stop": MaxSteps(4)}
     alone = []

@@ -1,5 +1,7 @@
 """Labels read from the last layer: exact for one sample, near the truth for many, refused where impossible."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,9 +9,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from leakscope import data, models
-from leakscope.errors import InvalidInput, MissingKnowledge
+from leakscope.errors import InvalidInput, MissingKnowledge, UnknownName
 from leakscope.federated.client import fedavg, fedsgd
-from leakscope.inversion.labels import Granted, LastLayer, estimate_label_counts, last_linear, round_counts
+from leakscope.inversion.labels import (
+    Granted,
+    LastLayer,
+    dummy_statistics,
+    estimate_label_counts,
+    last_linear,
+    round_counts,
+)
 from leakscope.seeding import generator
 
 DIGITS = data.load("digits")
@@ -193,3 +202,111 @@ def test_broken_estimates_still_add_up(bad):
     counts = round_counts(torch.tensor([bad, 1.0, bad]), 7)
     assert int(counts.sum()) == 7
     assert int(counts.min()) >= 0
+
+
+PLACES = ("server", "client", "interpolated")
+
+
+def cnn(seed=0):
+    return models.build("dlf_femnist", shape=(1, 8, 8), classes=10, channels=[8, 16], dense=32, seed=seed)
+
+
+def normalised(rows):
+    return replace(DIGITS, spec=replace(DIGITS.spec, mean=(0.305,), std=(0.376,))).share(rows)
+
+
+@pytest.mark.parametrize("at", PLACES)
+@pytest.mark.parametrize("read", ["bias", "kernel", None])
+@pytest.mark.parametrize("batch_size", [5, 8, 20])
+def test_counts_after_local_training_of_a_convolutional_network(at, read, batch_size):
+    observation, truth = fedavg(cnn(), normalised(range(60, 80)), lr=0.004, epochs=5, batch_size=batch_size)
+    counts = estimate_label_counts(observation, generator(0), at=at, read=read)
+    assert int(counts.sum()) == 20
+    assert half_the_errors(counts, truth) <= (2 if read == "kernel" else 1)
+
+
+@pytest.mark.parametrize("read", ["bias", "kernel"])
+def test_interpolated_counts_are_the_average_over_the_local_steps(read):
+    """A learning rate at which the statistics move: at either end the counts are others."""
+    observation, _ = fedavg(cnn(), normalised(range(200)), lr=0.1, epochs=3, batch_size=50)
+    assert observation.returned is not None
+    name, layer = last_linear(observation.model, 10)
+    (first, into), (last, out) = (
+        dummy_statistics(observation, weights, layer, 1000, generator(0))
+        for weights in (observation.sent, observation.returned)
+    )
+    update = observation.difference()
+    total = torch.zeros(10)
+    for step in range(12):
+        share = step / 12
+        chances, entering = (1 - share) * first + share * last, (1 - share) * into + share * out
+        moved = update[f"{name}.bias"] if read == "bias" else update[f"{name}.weight"].sum(1) / entering
+        total += 200 * chances - 200 * moved / (0.1 * 12)
+    found = {at: estimate_label_counts(observation, generator(0), at=at, read=read).tolist() for at in PLACES}
+    assert found["interpolated"] == round_counts(total / 12, 200).tolist()
+    assert found["server"] != found["interpolated"] != found["client"]
+
+
+@pytest.mark.parametrize("at", PLACES)
+def test_of_a_gradient_all_places_are_the_server(at):
+    observation, _ = fedsgd(cnn(), normalised(range(12)))
+    expected = estimate_label_counts(observation, generator(0), at="server")
+    assert torch.equal(estimate_label_counts(observation, generator(0), at=at), expected)
+
+
+def test_without_a_bias_the_kernel_is_read_after_local_training_too():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10, bias=False))
+    observation, truth = fedavg(model, DIGITS.share(range(12)), lr=0.004, epochs=3, batch_size=4)
+    found, kernel = (estimate_label_counts(observation, generator(0), read=read) for read in (None, "kernel"))
+    assert torch.equal(found, kernel)
+    assert int(found.sum()) == 12
+    assert half_the_errors(found, truth) <= 2
+    with pytest.raises(MissingKnowledge, match="cannot be read from the bias: the last layer, '3', trains none"):
+        estimate_label_counts(observation, generator(0), read="bias")
+
+
+def test_a_bias_that_is_not_trained_is_not_read():
+    model = cnn()
+    model.head.bias.requires_grad_(False)
+    observation, truth = fedavg(model, normalised(range(12)), lr=0.004, epochs=3, batch_size=4)
+    assert half_the_errors(estimate(observation), truth) <= 1
+    with pytest.raises(MissingKnowledge, match="'head', trains none"):
+        estimate_label_counts(observation, generator(0), read="bias")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"at": "middle"}, "no place to take statistics 'middle'"),
+        ({"read": "weights"}, "no part of the last layer 'weights'"),
+    ],
+)
+def test_places_and_parts_that_do_not_exist_are_named(options, message):
+    with pytest.raises(UnknownName, match=message):
+        LastLayer(**options)
+
+
+@pytest.mark.parametrize("grant", [[], ["labels"], ["label_counts"]], ids=str)
+def test_shuffled_labels_are_the_same_in_an_order_of_the_seed(grant):
+    observation, _ = fedsgd(network(), DIGITS.share(range(20)), grant=grant)
+    plain = LastLayer()(observation, generator(0)).tolist()
+    one, same, other = (LastLayer(shuffle=True)(observation, generator(seed)).tolist() for seed in (0, 0, 1))
+    assert one == same
+    assert one not in (plain, other)
+    assert sorted(one) == sorted(plain)
+
+
+def test_whole_parts_that_are_too_many_are_given_back_by_the_smallest_remainders():
+    assert round_counts(torch.tensor([3.9, 2.1, 4.5, 0.0]), 8).tolist() == [3, 1, 4, 0]
+    assert round_counts(torch.tensor([3.9, 2.1, 4.5, 0.0]), 7).tolist() == [3, 1, 3, 0]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(0, 40), min_size=1, max_size=12))
+def test_an_estimate_that_adds_up_is_rounded_up_or_down(values):
+    estimate = torch.tensor(values, dtype=torch.double)
+    total = round(sum(values))
+    counts = round_counts(estimate + (total - sum(values)) / len(values), total)
+    assert (counts - estimate).abs().max() <= 2
+    assert int(counts.sum()) == total

@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from leakscope.inversion.objectives import L2, Cosine, Objective
-from leakscope.params import flatten, scale
+from leakscope import models
+from leakscope.errors import InvalidInput
+from leakscope.inversion.objectives import L2, Cosine, Objective, layers_of
+from leakscope.params import flatten, parameters_of, scale
 
-OBJECTIVES: list[Objective] = [Cosine(), L2()]
+OBJECTIVES: list[Objective] = [Cosine(), L2(), L2(decay=0.5)]
 
 
 def update(seed):
@@ -59,3 +61,31 @@ def test_vectorised_over_problems(objective):
     found = torch.func.vmap(objective, in_dims=(0, None))(stacked, update(9))
     expected = torch.stack([objective(update(seed), update(9)) for seed in range(3)])
     assert torch.allclose(found, expected)
+
+
+def test_layers_are_counted_from_the_input_and_kernel_and_bias_share_theirs():
+    model = models.build("dlf_femnist", shape=(1, 8, 8), classes=10, channels=[2, 3], dense=4, seed=0)
+    layers = layers_of(parameters_of(model))
+    assert layers == {
+        "features.0.weight": 0,
+        "features.0.bias": 0,
+        "features.3.weight": 1,
+        "features.3.bias": 1,
+        "dense.weight": 2,
+        "dense.bias": 2,
+        "head.weight": 3,
+        "head.bias": 3,
+    }
+
+
+def test_decay_weights_each_layer_less_than_the_one_before():
+    one = {name: torch.full((2,), 1.0) for name in ("a.weight", "a.bias", "b.weight", "c.weight", "c.bias")}
+    zero = scale(one, 0)
+    assert L2(decay=0.5)(one, zero).item() == pytest.approx(2 * (1 + 1 + 0.5 + 0.25 + 0.25))
+    assert L2()(one, zero).item() == pytest.approx(10)
+
+
+@pytest.mark.parametrize("decay", [0, -1.0, float("nan")])
+def test_a_decay_that_is_none_is_refused(decay):
+    with pytest.raises(InvalidInput, match="decay must be a number above 0"):
+        L2(decay=decay)

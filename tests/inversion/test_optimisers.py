@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from leakscope.errors import InvalidInput
-from leakscope.inversion.optimisers import SGD, Adam, Constant, Drops, Optimiser
+from leakscope.inversion.optimisers import SGD, Adam, Constant, Decay, Drops, Optimiser, Ramp
 
 SHAPE = (3, 7)  # odd, so that rows do not end where vector instructions do
 
@@ -127,3 +127,46 @@ def test_without_a_total_nothing_drops():
 def test_a_learning_rate_that_cannot_work_is_refused(optimiser, lr):
     with pytest.raises(InvalidInput, match="lr must be a number above 0, not"):
         optimiser(lr=lr)
+
+
+def slopes_of_one(variables, rows):
+    return torch.zeros(len(rows)), {name: torch.ones_like(value) for name, value in variables.items()}
+
+
+def test_variables_may_have_rates_of_their_own():
+    """Adam's first step is as long as its rate."""
+    run = Adam(lr=0.1, rates=(("slow", 0.001), ("absent", 5.0))).begin({"x": torch.zeros(2, 3), "slow": torch.zeros(2)})
+    run.step(slopes_of_one, 0.5)
+    assert torch.allclose(run.variables["x"], torch.full((2, 3), -0.05))
+    assert torch.allclose(run.variables["slow"], torch.full((2,), -0.0005))
+
+
+def test_rates_stay_when_problems_end():
+    run = Adam(lr=0.1, rates=(("slow", 0.001),)).begin({"x": torch.zeros(2, 3), "slow": torch.zeros(2)})
+    run.step(slopes_of_one, 1.0)
+    run.keep(torch.tensor([1]))
+    run.step(slopes_of_one, 1.0)
+    assert torch.allclose(run.variables["x"], torch.full((1, 3), -0.2))
+    assert torch.allclose(run.variables["slow"], torch.full((1,), -0.002))
+
+
+def test_a_rate_that_cannot_work_is_named():
+    with pytest.raises(InvalidInput, match="the learning rate of position must be a number above 0"):
+        Adam(rates=(("position", 0.0),))
+
+
+def test_decay_multiplies_every_so_many_steps_smoothly():
+    schedule = Decay(0.5, every=10)
+    assert [schedule(step, None) for step in (0, 10, 20)] == [1, 0.5, 0.25]
+    assert schedule(5, 100) == pytest.approx(0.5**0.5)
+
+
+@pytest.mark.parametrize(("start", "end"), [(1, 4), (4, 1)])
+def test_a_ramp_goes_in_equal_ratios_and_is_held(start, end):
+    found = [Ramp(start, end)(step, 8) for step in range(8)]
+    ratio = (end / start) ** 0.25
+    assert found == pytest.approx([start * ratio ** min(step, 4) for step in range(8)])
+
+
+def test_a_ramp_without_a_length_is_at_its_end():
+    assert Ramp(1, 3)(0, None) == Ramp(1, 3, share=0)(0, 10) == 3

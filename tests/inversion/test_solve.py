@@ -309,3 +309,30 @@ def test_a_variable_that_the_loss_does_not_use_stands_still():
     start = points(1) | {"idle": torch.ones(1, 3)}
     (solution,) = solve(bowl, start, optimiser=SGD(lr=0.25), stop=MaxSteps(3))
     assert torch.equal(solution.variables["idle"], torch.ones(3))
+
+
+def test_the_last_iterate_on_demand():
+    """Every iterate is worse than the one before, and each problem has its own last."""
+    solutions = solve(bowl, points(1, 3), optimiser=SGD(lr=1.5), stop=MaxSteps(3), keep_last=True)
+    for solution, start in zip(solutions, (1, 3), strict=True):
+        assert (solution.variables["x"].item(), solution.loss) == (-8.0 * start, 64.0 * start**2)
+        assert solution.trace.losses.tolist() == [start**2 * 4.0**step for step in range(3)]
+
+
+def test_the_last_iterate_is_the_last_finite_one():
+    def breaks(variables, constants, step):
+        return {"bowl": variables["x"].square().sum() * (NAN if step == 2 else 1)}
+
+    (solution,) = solve(breaks, points(1), optimiser=SGD(lr=1.5), stop=MaxSteps(5), keep_last=True)
+    assert solution.outcome.kind == "diverged"
+    assert (solution.variables["x"].item(), solution.loss, solution.best_step) == (-2.0, 4.0, 1)
+
+
+def test_an_interrupt_keeps_the_last_iterate_that_was_looked_at():
+    def report(step, total, loss):
+        if step == 2:
+            raise KeyboardInterrupt
+
+    (solution,) = solve(bowl, points(1), optimiser=SGD(lr=1.5), stop=MaxSteps(5), keep_last=True, report=report)
+    assert solution.outcome.kind == "interrupted"
+    assert (solution.variables["x"].item(), solution.loss) == (-2.0, 4.0)

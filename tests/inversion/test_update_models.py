@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 from leakscope import data, models
-from leakscope.errors import MissingKnowledge
+from leakscope.errors import InvalidInput, MissingKnowledge
 from leakscope.federated.client import fedavg, fedsgd, prepared
 from leakscope.federated.training import local_sgd
 from leakscope.inversion.objectives import L2
-from leakscope.inversion.update_models import FullSimulation, SingleStep
+from leakscope.inversion.update_models import ClientModel, FullSimulation, SingleStep, Surrogate
 from leakscope.observation import LocalTraining, Observation
 from leakscope.params import parameters_of
 
@@ -159,3 +159,148 @@ def test_the_model_and_its_statistics_are_left_alone(update_model, mode):
     after = {**observation.model.state_dict(), **(observation.buffers or {})}
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert observation.model.training
+
+
+def trained(*, samples=5, batch_size=2, epochs=3, **recipe):
+    """What a client sends that draws a new order in every epoch, and its samples, epoch after epoch as trained."""
+    own = client(samples)
+    observation, truth = fedavg(network(), own, lr=0.1, epochs=epochs, batch_size=batch_size, **recipe)
+    inputs, targets = prepared(own, observation.sent)
+    rows = torch.cat(truth.order)
+    return observation, inputs[rows], targets[rows]
+
+
+def close(found, expected):
+    return all(torch.allclose(found[name], expected[name], rtol=1e-9, atol=1e-12) for name in expected)
+
+
+RECIPES = [
+    {},
+    {"batch_size": 5},
+    {"samples": 6, "batch_size": 3},
+    {"epochs": 1},
+    {"momentum": 0.9, "weight_decay": 0.01},
+]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+@pytest.mark.parametrize("gradients", ["graph", "adjoint"])
+def test_every_epoch_in_its_own_order_explains_trained_weights(recipe, gradients):
+    observation, inputs, targets = trained(**recipe)
+    model = FullSimulation(per_epoch=True, gradients=gradients)
+    assert distance(model, observation, inputs, targets) < 1e-20
+    assert distance(model, observation, inputs.flip(0), targets.flip(0)) > 1e-9 or recipe.get("batch_size") == 5
+    assert distance(model, observation, inputs.flip(-1), targets) > 1e-3
+
+
+def test_every_epoch_in_its_own_order_under_vmap():
+    observation, inputs, targets = trained()
+    assert distance(FullSimulation(per_epoch=True), observation, inputs, targets, functional=True) < 1e-20
+
+
+def test_one_order_does_not_explain_what_was_trained_in_several():
+    observation, inputs, targets = trained()
+    assert distance(FullSimulation(), observation, inputs[:5], targets[:5]) > 1e-9
+
+
+@pytest.mark.parametrize("recipe", [{}, {"momentum": 0.9, "weight_decay": 0.01}], ids=str)
+def test_equal_epochs_are_shared_variables(recipe):
+    observation, inputs, targets = trained(**recipe)
+    shared, own = FullSimulation(), FullSimulation(per_epoch=True)
+    one = shared.begin(observation, functional=False)(inputs[:5], targets[:5])
+    for labels in (targets[:5], targets[:5].repeat(3)):
+        assert close(own.begin(observation, functional=False)(inputs[:5].repeat(3, 1, 1, 1), labels), one)
+
+
+@pytest.mark.parametrize(
+    ("update_model", "copies", "batches"),
+    [
+        (SingleStep(), 1, 3),
+        (Surrogate(), 1, 3),
+        (FullSimulation(), 1, 3),
+        (FullSimulation(one_batch=True), 1, 3),
+        (FullSimulation(per_epoch=True), 3, 9),
+    ],
+    ids=repr,
+)
+def test_a_model_says_how_many_copies_and_batches_it_takes(update_model, copies, batches):
+    ready = update_model.begin(trained()[0], functional=False)
+    assert isinstance(ready, ClientModel)
+    assert (ready.copies, ready.batches) == (copies, batches)
+
+
+@pytest.mark.parametrize("per_epoch", [False, True])
+def test_one_batch_an_epoch_is_one_long_step_on_all_samples(per_epoch):
+    """Five samples in batches of two make three steps of 0.1: an epoch is one step of 0.3."""
+    observation, inputs, targets = trained()
+    epochs = list(inputs.split(5)) if per_epoch else [inputs[:5]] * 3
+    labels = list(targets.split(5)) if per_epoch else [targets[:5]] * 3
+    model, weights = network(), {name: value.clone() for name, value in observation.sent.items()}
+    for samples, wanted in zip(epochs, labels, strict=True):
+        model.load_state_dict(weights)
+        model.zero_grad()
+        nn.functional.cross_entropy(model(samples), wanted).backward()
+        weights = {name: weights[name] - 0.3 * value.grad for name, value in model.named_parameters()}
+    expected = {name: (observation.sent[name] - weights[name]) / 0.1 for name in weights}
+    predict = FullSimulation(one_batch=True, per_epoch=per_epoch).begin(observation, functional=False)
+    given = (inputs, targets) if per_epoch else (inputs[:5], targets[:5])
+    assert close(predict(*given), expected)
+    assert not close(SingleStep().begin(observation, functional=False)(inputs[:5], targets[:5]), expected)
+
+
+def surrogate_at(position, observation, inputs, targets):
+    ready = Surrogate(position).begin(observation, functional=False)
+    return ready(inputs, targets, **ready.extra)
+
+
+def test_a_surrogate_at_the_server_is_a_single_step():
+    observation, inputs, targets = trained()
+    expected = SingleStep().begin(observation, functional=False)(inputs[:5], targets[:5])
+    assert close(surrogate_at(1.0, observation, inputs[:5], targets[:5]), expected)
+    assert not close(surrogate_at(0.5, observation, inputs[:5], targets[:5]), expected)
+
+
+def test_a_surrogate_at_the_client_is_the_gradient_at_the_returned_weights():
+    observation, _, _ = trained()
+    assert observation.returned is not None
+    model = network()
+    model.load_state_dict(observation.returned)
+    there, _ = fedsgd(model, client())
+    assert there.gradient is not None
+    found = surrogate_at(0.0, observation, *prepared(client(), observation.sent))
+    assert close(found, {name: 9 * value for name, value in there.gradient.items()})
+
+
+def test_the_place_of_a_surrogate_has_a_gradient():
+    observation, inputs, targets = trained()
+    ready = Surrogate(0.4).begin(observation, functional=False)
+
+    def loss(place):
+        return L2()(ready(inputs[:5], targets[:5], position=place), observation.summed_gradient())
+
+    place = ready.extra["position"].requires_grad_()
+    assert (place.item(), place.dtype) == (0.4, torch.double)
+    (slope,) = torch.autograd.grad(loss(place), place)
+    numeric = (loss(torch.tensor(0.4 + 1e-5).double()) - loss(torch.tensor(0.4 - 1e-5).double())) / 2e-5
+    assert slope.item() == pytest.approx(numeric.item(), rel=1e-2)
+    assert abs(slope.item()) > 1e-9
+
+
+def test_a_surrogate_does_not_leave_the_line_between_the_weights():
+    observation, inputs, targets = trained()
+    ready = Surrogate().begin(observation, functional=False)
+    beyond = ready(inputs[:5], targets[:5], position=torch.tensor(1.7).double())
+    assert close(beyond, surrogate_at(1.0, observation, inputs[:5], targets[:5]))
+
+
+def test_the_surrogate_of_a_gradient_is_a_single_step():
+    observation, _ = fedsgd(network(), client())
+    ready = Surrogate().begin(observation, functional=False)
+    assert ready.extra == {}
+    assert L2()(ready(*prepared(client(), observation.sent)), observation.summed_gradient()).item() == 0
+
+
+@pytest.mark.parametrize("position", [-0.1, 1.1, float("nan")])
+def test_a_surrogate_starts_between_the_weights(position):
+    with pytest.raises(InvalidInput, match=r"position must lie in \[0, 1\]"):
+        Surrogate(position)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from leakscope.attacks.base import Attack, Factory, Reconstruction
+from leakscope.attacks.dlf import dlf, dlf_paper, surrogate
 from leakscope.attacks.idlg import idlg
-from leakscope.attacks.inversion import Inversion
+from leakscope.attacks.inversion import Inversion, WarmStart
 from leakscope.attacks.inverting_gradients import inverting_gradients
 from leakscope.errors import InvalidInput, UnknownName
 
 #: Every attack by the name that the command line and configuration files use.
 ATTACKS: dict[str, Factory] = {
+    "dlf": dlf,
+    "dlf_paper": dlf_paper,
     "idlg": idlg,
     "inverting_gradients": inverting_gradients,
+    "surrogate": surrogate,
 }
 
 
@@ -31,4 +35,16 @@ def build(name: str, **options: Any) -> Attack:
         raise InvalidInput(f"{name}() does not take these options: {problem}") from problem
 
 
-__all__ = ["ATTACKS", "Attack", "Inversion", "Reconstruction", "build", "idlg", "inverting_gradients"]
+__all__ = [
+    "ATTACKS",
+    "Attack",
+    "Inversion",
+    "Reconstruction",
+    "WarmStart",
+    "build",
+    "dlf",
+    "dlf_paper",
+    "idlg",
+    "inverting_gradients",
+    "surrogate",
+]

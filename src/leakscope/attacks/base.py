@@ -27,6 +27,7 @@ class Reconstruction:
 
     ``samples`` are as a person sees them (pixels in [0, 1]); ``labels`` what the attack took their labels to
     be; ``loss`` is the attacker's own, ``trace`` its course, ``outcome`` how it ended, in a sentence.
+    ``epochs`` are the reconstructions of each local epoch, matched, where an attack makes several.
     ``attack`` is the record of what ran: the ``repr`` of the attack, and ``seed``.
     """
 
@@ -35,6 +36,7 @@ class Reconstruction:
     outcome: Outcome
     loss: float = math.nan
     trace: Trace | None = field(default=None, repr=False)
+    epochs: Tensor | None = field(default=None, repr=False)
     client: str = ""
     round: int = 0
     attack: str = ""
@@ -77,6 +79,7 @@ class Attack(ABC):
             result,
             samples=result.samples.detach().cpu(),
             labels=None if result.labels is None else result.labels.detach().cpu(),
+            epochs=None if result.epochs is None else result.epochs.detach().cpu(),
             client=observation.client,
             round=observation.round,
             attack=repr(self),

@@ -1,29 +1,40 @@
 r"""Which labels the client has, read from the last layer's part of the update.
 
-For cross-entropy after a linear layer with bias :math:`b` the mean gradient over :math:`N` samples is
+For cross-entropy after a linear layer with kernel :math:`W` and bias :math:`b` the mean gradient over :math:`N`
+samples is
 
-.. math:: \partial \ell / \partial b_k = \bar p_k - \lambda_k / N,
+.. math::
+    \partial \ell / \partial b_k = \bar p_k - \lambda_k / N, \qquad
+    \textstyle\sum_j \partial \ell / \partial W_{kj} \approx O\,(\bar p_k - \lambda_k / N),
 
-with :math:`\bar p_k` the mean predicted probability and :math:`\lambda_k` the number of samples of class
-:math:`k`. For one sample only its own class is negative (Zhao et al. 2020, iDLG). For several, :math:`\bar p`
-is estimated with random inputs (Geng et al. 2021); without a bias, the row sums of the kernel's gradient,
-divided by the mean sum :math:`O` of the activations that enter the layer, take its place.
+with :math:`\bar p_k` the mean predicted probability, :math:`\lambda_k` the number of samples of class :math:`k`
+and :math:`O` the mean sum of the activations that enter the layer. For one sample only its own class is
+negative (Zhao et al. 2020, iDLG). For several, :math:`\bar p` and :math:`O` are estimated with random inputs:
+
+==================  =======================================================================================
+``"server"``        at the weights that were sent (Geng et al. 2021)
+``"client"``        at the weights that came back
+``"interpolated"``  at every local step, linearly between the two, and the counts averaged (DLF, section 4.5)
+==================  =======================================================================================
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from leakscope.errors import MissingKnowledge
+from leakscope.errors import MissingKnowledge, UnknownName
 from leakscope.federated.training import in_mode
 from leakscope.inversion.checks import whole
 from leakscope.observation import Observation
-from leakscope.params import scale
+from leakscope.params import Params, scale
+
+Place = Literal["server", "client", "interpolated"]
+Part = Literal["bias", "kernel"]
 
 
 class Labels(Protocol):
@@ -51,20 +62,34 @@ class Granted:
 
 @dataclass(frozen=True)
 class LastLayer:
-    """The granted labels if there are any; otherwise those inferred from the last layer's update."""
+    """The granted labels if there are any; otherwise those inferred from the last layer's update.
 
+    ``at`` says where the statistics are taken (see the module's table); ``read`` whether the bias or the kernel
+    is read, by default the bias where there is one. ``shuffle`` puts the labels into a random order, as batches
+    that are cut from them want it (DLF's RandOrder).
+    """
+
+    at: Place = "interpolated"
+    read: Part | None = None
     dummies: int = 1000
+    shuffle: bool = False
 
     def __post_init__(self) -> None:
         whole("dummies", self.dummies)
+        if self.at not in get_args(Place):
+            raise UnknownName("place to take statistics", self.at, get_args(Place))
+        if self.read is not None and self.read not in get_args(Part):
+            raise UnknownName("part of the last layer", self.read, get_args(Part))
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Granted or inferred labels."""
         labels = granted_labels(observation)
-        if labels is not None:
-            return labels
-        counts = estimate_label_counts(observation, generator, dummies=self.dummies)
-        return torch.repeat_interleave(torch.arange(len(counts)), counts).to(observation.device)
+        if labels is None:
+            counts = estimate_label_counts(observation, generator, at=self.at, read=self.read, dummies=self.dummies)
+            labels = torch.repeat_interleave(torch.arange(len(counts)), counts).to(observation.device)
+        if self.shuffle:
+            labels = labels[torch.randperm(len(labels), generator=generator).to(labels.device)]
+        return labels
 
 
 def granted_labels(observation: Observation) -> Tensor | None:
@@ -77,8 +102,15 @@ def granted_labels(observation: Observation) -> Tensor | None:
     return None
 
 
-def estimate_label_counts(observation: Observation, generator: torch.Generator, *, dummies: int = 1000) -> Tensor:
-    """The number of samples of each class (Geng et al. 2021, at the server's weights), adding up to all samples.
+def estimate_label_counts(
+    observation: Observation,
+    generator: torch.Generator,
+    *,
+    at: Place = "interpolated",
+    read: Part | None = None,
+    dummies: int = 1000,
+) -> Tensor:
+    """The number of samples of each class, adding up to all samples (see the module's formulas).
 
     For a FedAvg update the mean gradient over the local steps takes the gradient's place.
     """
@@ -94,20 +126,41 @@ def estimate_label_counts(observation: Observation, generator: torch.Generator, 
             f"labels cannot be inferred: the last layer, {name!r}, is not trained; "
             "supply them with observation.knowing(labels=...)"
         )
-    gradient = observation.difference()
+    gradient, steps = observation.difference(), 1
     if observation.kind == "weights":
-        gradient = scale(gradient, 1 / (observation.training.need("lr") * observation.training.steps))
-    bias = gradient.get(f"{name}.bias")
+        steps = observation.training.steps
+        gradient = scale(gradient, 1 / (observation.training.need("lr") * steps))
+    trained_bias = layer.bias is not None and layer.bias.requires_grad
+    bias = gradient[f"{name}.bias"] if trained_bias and read != "kernel" else None
+    if read == "bias" and bias is None:
+        raise MissingKnowledge(f"labels cannot be read from the bias: the last layer, {name!r}, trains none")
     if bias is not None and samples == 1:
         counts = torch.zeros(observation.data.classes, dtype=torch.long)
         counts[int(bias.argmin())] = 1
         return counts
-    probabilities, activations = _statistics(observation, layer, dummies, generator)
+    places = _places(observation, at)
+    draws = generator.get_state()  # the same dummies at both places
+    statistics = []
+    for weights in places:
+        generator.set_state(draws)
+        statistics.append(dummy_statistics(observation, weights, layer, dummies, generator))
+    probabilities, activations = (torch.stack(values) for values in zip(*statistics, strict=True))
+    share = torch.arange(steps, device=observation.device) / steps if len(places) == 2 else None
+    if share is not None:
+        probabilities = torch.lerp(probabilities[0], probabilities[1], share.to(probabilities)[:, None])
+        activations = torch.lerp(activations[0], activations[1], share.to(activations))
     if bias is not None:
-        estimate = probabilities - bias
+        estimate = (probabilities - bias).mean(0)
     else:
-        estimate = probabilities - gradient[f"{name}.weight"].sum(1) / activations
+        estimate = (probabilities - gradient[f"{name}.weight"].sum(1) / activations[:, None]).mean(0)
     return round_counts(samples * estimate, samples)
+
+
+def _places(observation: Observation, at: Place) -> list[Params]:
+    """The weights at which statistics are taken."""
+    if at == "server" or observation.returned is None:
+        return [observation.sent]
+    return [observation.returned] if at == "client" else [observation.sent, observation.returned]
 
 
 def last_linear(model: nn.Module, classes: int) -> tuple[str, nn.Linear]:
@@ -125,20 +178,27 @@ def last_linear(model: nn.Module, classes: int) -> tuple[str, nn.Linear]:
 
 
 def round_counts(estimate: Tensor, total: int) -> Tensor:
-    """Whole numbers near an estimate that add up to ``total``: floor, none below zero, rest by largest remainder."""
-    estimate = estimate.detach().double().cpu().nan_to_num().clamp_min(0)
-    if float(estimate.sum()) > total:
-        estimate = estimate * (total / estimate.sum())
+    """Whole numbers near an estimate that add up to ``total``: none below zero, the rest by largest remainder.
+
+    Where the whole parts are too many already, those with the smallest remainders give one back.
+    """
+    estimate = estimate.detach().double().cpu().nan_to_num().clamp(0, total)
     counts = estimate.floor().long()
+    order = torch.argsort(estimate - counts, descending=True, stable=True).tolist()
     missing = total - int(counts.sum())
-    order = torch.argsort(estimate - counts, descending=True, stable=True)
-    for position in range(missing):
-        counts[order[position % len(order)]] += 1
+    while missing > 0:
+        for position in order[:missing]:
+            counts[position] += 1
+        missing = total - int(counts.sum())
+    while missing < 0:
+        for position in [position for position in reversed(order) if counts[position] > 0][:-missing]:
+            counts[position] -= 1
+        missing = total - int(counts.sum())
     return counts
 
 
-def _statistics(
-    observation: Observation, layer: nn.Linear, dummies: int, generator: torch.Generator
+def dummy_statistics(
+    observation: Observation, weights: Params, layer: nn.Linear, dummies: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """The mean class probabilities, and the mean sum of what enters the last layer, for random inputs."""
     like = next(iter(observation.sent.values()))
@@ -149,8 +209,9 @@ def _statistics(
         with torch.no_grad(), in_mode(observation.model, observation.training.mode):
             # Batch norm in train mode writes to its statistics: these are not the observation's own.
             buffers = {name: value.clone() for name, value in observation.model_buffers().items()}
-            weights = {**observation.sent, **buffers}
-            outputs = [functional_call(observation.model, weights, (part,)) for part in inputs.split(250)]
+            outputs = [
+                functional_call(observation.model, {**weights, **buffers}, (part,)) for part in inputs.split(250)
+            ]
     finally:
         hook.remove()
     activations = torch.cat(entering).flatten(1).sum(1).mean()

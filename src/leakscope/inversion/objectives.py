@@ -4,7 +4,7 @@ With :math:`u` the prediction and :math:`v` the observation, over all layers:
 
 ==========  =========================================================================  ===========
 ``Cosine``  :math:`1 - \langle u, v\rangle / (\lVert u\rVert\,\lVert v\rVert)`          scale-free
-``L2``      :math:`\sum_l \lVert u_l - v_l\rVert^2`                                     needs scale
+``L2``      :math:`\sum_l w_l \lVert u_l - v_l\rVert^2`, with :math:`w_l = d^{\,l}`             needs scale
 ==========  =========================================================================  ===========
 
 A scale-free objective needs no learning rate: the direction of the update is enough.
@@ -12,12 +12,14 @@ A scale-free objective needs no learning rate: the direction of the update is en
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from leakscope.inversion.checks import positive
 from leakscope.params import Params
 
 
@@ -49,10 +51,27 @@ class Cosine:
 
 @dataclass(frozen=True)
 class L2:
-    """Squared Euclidean distance between the updates (Zhu et al. 2019)."""
+    """Squared Euclidean distance between the updates (Zhu et al. 2019).
 
+    ``decay`` weights layer l = 0, 1, ... by ``decay ** l`` (DLF's code: 1/e); a layer's kernel and bias share
+    their weight.
+    """
+
+    decay: float = 1.0
     scale_free: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        positive("decay", self.decay)
 
     def __call__(self, predicted: Params, observed: Params) -> Tensor:
         """The distance, not below 0."""
-        return torch.stack([(predicted[name] - observed[name]).square().sum() for name in observed]).sum()
+        layers = layers_of(observed)
+        return torch.stack(
+            [self.decay ** layers[name] * (predicted[name] - observed[name]).square().sum() for name in observed]
+        ).sum()
+
+
+def layers_of(tree: Mapping[str, Tensor]) -> dict[str, int]:
+    """The number of the layer that each parameter belongs to, counted from the input, by their names."""
+    order: dict[str, int] = {}
+    return {name: order.setdefault(name.rpartition(".")[0], len(order)) for name in tree}

@@ -49,21 +49,27 @@ class Optimiser(Protocol):
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam (Kingma and Ba 2014); ``signed`` feeds it the sign of the gradient (Geiping et al. 2020)."""
+    """Adam (Kingma and Ba 2014); ``signed`` feeds it the sign of the gradient (Geiping et al. 2020).
+
+    ``rates`` are the learning rates of variables that have their own, by name: ``(("position", 0.001),)``.
+    """
 
     lr: float = 0.1
     betas: tuple[float, float] = (0.9, 0.999)
     signed: bool = False
+    rates: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         positive("lr", self.lr)
+        for name, rate in self.rates:
+            positive(f"the learning rate of {name}", rate)
 
     def begin(self, variables: Params) -> Run:
         """Start from these variables."""
         return _TorchRun(
             variables,
             lambda leaves: torch.optim.Adam(leaves, lr=self.lr, betas=self.betas),
-            self.lr,
+            {name: dict(self.rates).get(name, self.lr) for name in variables},
             self.signed,
         )
 
@@ -84,7 +90,7 @@ class SGD:
         return _TorchRun(
             variables,
             lambda leaves: torch.optim.SGD(leaves, lr=self.lr, momentum=self.momentum),
-            self.lr,
+            dict.fromkeys(variables, self.lr),
             False,
         )
 
@@ -93,28 +99,28 @@ class _TorchRun:
     def __init__(
         self,
         variables: Params,
-        make: Callable[[list[Tensor]], torch.optim.Optimizer],
-        lr: float,
+        make: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+        rates: dict[str, float],
         signed: bool,
     ) -> None:
         self.variables = {name: value.detach().clone() for name, value in variables.items()}
-        self.make, self.lr, self.signed = make, lr, signed
-        self.optimiser = make(list(self.variables.values()))
+        self.make, self.rates, self.signed = make, rates, signed
+        self.optimiser = make([{"params": [value]} for value in self.variables.values()])
 
     def step(self, evaluate: Evaluate, factor: float) -> Tensor:
         problems = len(next(iter(self.variables.values())))
         losses, gradients = evaluate(self.variables, torch.arange(problems))
         for name, value in self.variables.items():
             value.grad = gradients[name].sign() if self.signed else gradients[name]
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.lr * factor
+        for group, rate in zip(self.optimiser.param_groups, self.rates.values(), strict=True):
+            group["lr"] = rate * factor
         self.optimiser.step()
         return losses
 
     def keep(self, rows: Tensor) -> None:
         old = self.optimiser.state
         variables = {name: value.detach()[rows] for name, value in self.variables.items()}
-        self.optimiser = self.make(list(variables.values()))
+        self.optimiser = self.make([{"params": [value]} for value in variables.values()])
         for before, after in zip(self.variables.values(), variables.values(), strict=True):
             self.optimiser.state[after] = {key: _rows_of(value, before, rows) for key, value in old[before].items()}
         self.variables = variables
@@ -140,6 +146,32 @@ class Constant:
     def __call__(self, step: int, total: int | None) -> float:
         """Always one."""
         return 1.0
+
+
+@dataclass(frozen=True)
+class Decay:
+    """Multiply by ``factor`` every ``every`` steps, smoothly (DLF: 0.995 every 10)."""
+
+    factor: float
+    every: int = 1
+
+    def __call__(self, step: int, total: int | None) -> float:
+        """The factor at this step of ``total``."""
+        return float(self.factor ** (step / self.every))
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """From ``start`` to ``end`` in equal ratios over the first ``share`` of the steps, then held (DLF)."""
+
+    start: float
+    end: float
+    share: float = 0.5
+
+    def __call__(self, step: int, total: int | None) -> float:
+        """The factor at this step of ``total``."""
+        done = 1.0 if not total or not self.share else min(1.0, step / (self.share * total))
+        return float(self.start ** (1 - done) * self.end**done)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, get_args
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from leakscope.errors import UnknownName
 from leakscope.inversion.checks import not_negative
 from leakscope.observation import DataSpec
+from leakscope.seeding import generator
+
+Summary = Literal["mean", "max", "conv+mean", "conv+max"]
+Distance = Literal["l1", "l2"]
+SUMMARIES: tuple[str, ...] = get_args(Summary)
+DISTANCES: tuple[str, ...] = get_args(Distance)
 
 
 class Prior(Protocol):
@@ -20,8 +29,11 @@ class Prior(Protocol):
         """Whether the term makes sense for this kind of data."""
         ...
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """The term's value at inputs (samples first) on the model's side of the boundary."""
+    def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
+        """The term's value at inputs on the model's side of the boundary: (epochs, samples, ...).
+
+        There is one epoch where all share their variables.
+        """
         ...
 
 
@@ -37,10 +49,105 @@ class TotalVariation:
 
     def applies(self, data: DataSpec) -> bool:
         """Images of more than one pixel in each direction."""
-        return self.weight > 0 and data.is_image and min(data.shape[1:]) > 1
+        return self.weight > 0 and _has_neighbours(data)
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
         """The weighted total variation."""
         down = (inputs[..., 1:, :] - inputs[..., :-1, :]).abs().mean()
         across = (inputs[..., :, 1:] - inputs[..., :, :-1]).abs().mean()
         return self.weight * (down + across)
+
+
+@dataclass(frozen=True)
+class SquaredVariation:
+    """Neighbouring pixels are alike: squared differences summed over each image, around its edges (DLF)."""
+
+    weight: float = 1e-3
+    name = "tv"
+
+    def __post_init__(self) -> None:
+        not_negative("the weight of squared variation", self.weight)
+
+    def applies(self, data: DataSpec) -> bool:
+        """Images of more than one pixel in each direction."""
+        return self.weight > 0 and _has_neighbours(data)
+
+    def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
+        """The weighted variation, averaged over images."""
+        images = inputs.flatten(0, -4)
+        down, across = (images - images.roll(1, -2)).square(), (images - images.roll(1, -1)).square()
+        return self.weight * (down + across).flatten(1).sum(1).mean()
+
+
+@dataclass(frozen=True)
+class PixelRange:
+    """Pixels lie in [0, 1]: the squared distance from it, summed over each image (DLF's clipping term)."""
+
+    weight: float = 1.0
+    name = "range"
+
+    def __post_init__(self) -> None:
+        not_negative("the weight of the pixel range", self.weight)
+
+    def applies(self, data: DataSpec) -> bool:
+        """Data that is bounded."""
+        return self.weight > 0 and data.bounded
+
+    def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
+        """The weighted distance, averaged over samples."""
+        seen = data.denormalise(inputs)
+        outside = (seen - seen.clamp(0, 1)).square()
+        return self.weight * outside.flatten(2).sum(2).mean()
+
+
+@dataclass(frozen=True)
+class EpochOrderInvariant:
+    r"""Every epoch holds the same samples, in whatever order (DLF, equation 3):
+
+    .. math:: \lambda\,\frac{1}{E^2}\sum_{e_1, e_2} D\big(g(\{\tilde x_{e_1,i}\}_i), g(\{\tilde x_{e_2,i}\}_i)\big)
+
+    with ``summary`` :math:`g` the mean or the maximum over an epoch's samples, or of a random 3 x 3 convolution
+    of them with 96 channels, and ``distance`` :math:`D` the mean of absolute or squared differences.
+    """
+
+    weight: float = 1000.0
+    summary: Summary = "mean"
+    distance: Distance = "l2"
+    seed: int = 0
+    name = "epochs"
+
+    def __post_init__(self) -> None:
+        not_negative("the weight of the order-invariant prior", self.weight)
+        for value, valid, what in ((self.summary, SUMMARIES, "summary"), (self.distance, DISTANCES, "distance")):
+            if value not in valid:
+                raise UnknownName(f"{what} of an epoch", value, valid)
+
+    def applies(self, data: DataSpec) -> bool:
+        """Any data; a convolution only to images."""
+        return self.weight > 0 and (data.is_image or not self.summary.startswith("conv"))
+
+    def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
+        """The weighted mean distance between epochs."""
+        return self.weight * self.value(inputs)
+
+    def value(self, inputs: Tensor) -> Tensor:
+        """The mean distance between epochs, unweighted."""
+        features = self._convolved(inputs) if self.summary.startswith("conv") else inputs
+        summaries = features.mean(1) if self.summary.endswith("mean") else features.amax(1)
+        differences = summaries.unsqueeze(0) - summaries.unsqueeze(1)
+        return differences.square().mean() if self.distance == "l2" else differences.abs().mean()
+
+    def _convolved(self, inputs: Tensor) -> Tensor:
+        channels = inputs.shape[2]
+        kernel = torch.randn(96, channels, 3, 3, generator=generator(self.seed, "convolution")) / (9 * channels) ** 0.5
+        features: Tensor = F.conv2d(inputs.flatten(0, 1), kernel.to(inputs), padding=1)
+        return features.reshape(*inputs.shape[:2], *features.shape[1:])
+
+    def like(self, reference: EpochOrderInvariant, data: DataSpec, *, epochs: int, samples: int) -> EpochOrderInvariant:
+        """This prior with the weight at which it counts as much as ``reference`` at a random start (section 5.4)."""
+        start = torch.randn(epochs, samples, *data.shape, generator=generator(self.seed, "start"))
+        return replace(self, weight=reference.weight * float(reference.value(start) / self.value(start)))
+
+
+def _has_neighbours(data: DataSpec) -> bool:
+    return data.is_image and min(data.shape[1:]) > 1

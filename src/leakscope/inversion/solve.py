@@ -58,6 +58,7 @@ def solve(
     project: Project | None = None,
     constants: Params | None = None,
     vectorise: bool = False,
+    keep_last: bool = False,
     snapshot_every: int | None = None,
     report: Report | None = None,
 ) -> list[Solution]:
@@ -65,12 +66,13 @@ def solve(
 
     ``constants`` are stacked the same way and not optimised. ``vectorise`` evaluates all problems in one
     ``torch.func.vmap``, which pays for small models; otherwise one after another, which needs less memory.
+    ``keep_last`` returns the last finite iterate instead of the best, for losses whose weights change on the way.
     A non-finite loss ends its problem, an interrupt (Ctrl-C) all of them; the best iterate is kept.
     """
     problems = _count(start, constants or {})
     if stop.max_steps is None:
         raise InvalidInput(f"{stop!r} may never stop; combine it: AnyOf({stop!r}, MaxSteps(...))")
-    book = _Book(loss, start, constants or {}, vectorise, snapshot_every, projected=project is not None)
+    book = _Book(loss, start, constants or {}, vectorise, snapshot_every, project is not None, keep_last)
     run, watcher = optimiser.begin(start), stop.begin(problems)
     factor = schedule or Constant()
     try:
@@ -113,8 +115,10 @@ class _Book:
         vectorise: bool,
         snapshot_every: int | None,
         projected: bool,
+        keep_last: bool,
     ) -> None:
-        self.loss, self.constants, self.snapshot_every, self.projected = loss, constants, snapshot_every, projected
+        self.loss, self.constants, self.snapshot_every = loss, constants, snapshot_every
+        self.projected, self.keep_last = projected, keep_last
         self.differentiate = _all_at_once if vectorise else _one_by_one
         count = len(next(iter(start.values())))
         self.running = torch.arange(count)
@@ -159,7 +163,7 @@ class _Book:
 
     def _note_best(self, problems: Tensor, variables: Params, losses: Tensor) -> None:
         for row, (problem, value) in enumerate(zip(problems.tolist(), losses.tolist(), strict=True)):
-            if value < self.best_losses[problem]:
+            if value < self.best_losses[problem] or (self.keep_last and math.isfinite(value)):
                 self.best_losses[problem], self.best_steps[problem] = value, self.step
                 for name, best in self.best.items():
                     best[problem] = variables[name][row]

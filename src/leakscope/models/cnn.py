@@ -96,9 +96,7 @@ def dlf_femnist(
     >>> sum(parameter.numel() for parameter in dlf_femnist().parameters())
     338778
     """
-    return cnn(
-        shape=shape, classes=classes, channels=channels, dense=dense, initialisation=initialisation, seed=seed
-    )
+    return cnn(shape=shape, classes=classes, channels=channels, dense=dense, initialisation=initialisation, seed=seed)
 
 
 def dlf_cifar100(
@@ -115,6 +113,4 @@ def dlf_cifar100(
     >>> sum(parameter.numel() for parameter in dlf_cifar100().parameters())
     1734348
     """
-    return cnn(
-        shape=shape, classes=classes, channels=channels, dense=dense, initialisation=initialisation, seed=seed
-    )
+    return cnn(shape=shape, classes=classes, channels=channels, dense=dense, initialisation=initialisation, seed=seed)

@@ -1,0 +1,175 @@
+"""Run rows: one task a client and method, ours beside the published figure, beside chance."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leakscope import attacks
+from leakscope.bench.rows import Method, Row
+from leakscope.bench.setting import client_of
+from leakscope.errors import InvalidInput, UnknownName
+from leakscope.inversion.labels import LastLayer
+from leakscope.metrics import Interval, label_error_chance, label_errors, mean_interval, score
+from leakscope.progress import Report
+from leakscope.seeding import generator
+from leakscope.sweep.engines import Task, Watch, run_tasks
+
+#: What one client gave: a value and a chance level a metric, the steps and seconds it took.
+Outcome = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One method of one row, measured on some clients."""
+
+    row: Row
+    method: Method
+    clients: int
+    steps: int
+    ours: dict[str, Interval]
+    chance: dict[str, float]
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The form of every benchmark: one plain object."""
+        return {
+            "row": self.row.name,
+            "method": self.method.name,
+            "clients": self.clients,
+            "steps": self.steps,
+            "ours": {name: {"mean": v.mean, "low": v.low, "high": v.high} for name, v in self.ours.items()},
+            "published": self.method.published,
+            "chance": self.chance,
+            "seconds": self.seconds,
+            "seconds_per_step": self.seconds / max(1, self.steps),
+        }
+
+
+def run_rows(
+    rows: Sequence[Row],
+    *,
+    methods: Sequence[str] = (),
+    clients: int = 1,
+    steps: int | None = None,
+    seed: int = 0,
+    jobs: int = 1,
+    watch: Watch | None = None,
+) -> Iterator[Figure]:
+    """Run rows on ``clients`` clients each, and yield each method's figure as soon as its last client is done."""
+    if clients < 1:
+        raise InvalidInput(f"clients must be at least 1, not {clients}")
+    wanted: dict[tuple[str, str], list[Outcome]] = {}
+    tasks, names = [], {}
+    for row in rows:
+        chosen = [row.method(name) for name in methods] or list(row.methods.values())
+        wanted |= {(row.name, method.name): [] for method in chosen}
+        for index in range(clients):
+            for method in chosen:
+                task = Task(
+                    f"{row.name} {method.name} client {index}",
+                    KINDS[row.kind] if row.kind in KINDS else _unknown(row),
+                    {"setting": row.setting, "method": method, "index": index, "steps": steps, "seed": seed},
+                )
+                tasks.append(task)
+                names[task.name] = (row, method)
+    for task, outcome in run_tasks(tasks, jobs=jobs, watch=watch):
+        row, method = names[task.name]
+        done = wanted[row.name, method.name]
+        done.append(outcome)
+        if len(done) == clients:
+            yield _figure(row, method, done)
+
+
+def reconstruct_client(
+    setting: dict[str, Any], method: Method, index: int, steps: int | None, seed: int, report: Report
+) -> Outcome:
+    """Attack one client and score it."""
+    observation, truth = client_of(setting, index, seed)
+    options = method.options if steps is None else {**method.options, "steps": steps}
+    attack = attacks.build(method.attack, **options)
+    result = attack(observation, seed=seed + index, progress=report)
+    scored = score(result, truth, threshold=setting["threshold"])
+    values = {name: (scored[name].mean, scored[name].chance) for name in scored}
+    taken = 0 if result.trace is None else len(result.trace.losses)
+    return {"values": values, "steps": taken, "seconds": result.seconds}
+
+
+def estimate_labels(
+    setting: dict[str, Any], method: Method, index: int, steps: int | None, seed: int, report: Report
+) -> Outcome:
+    """Estimate one client's label counts and count the errors."""
+    observation, truth = client_of(setting, index, seed)
+    began = time.perf_counter()
+    labels = LastLayer(dummies=3000, **method.options)(observation, generator(seed, "labels", index))
+    seconds = time.perf_counter() - began
+    counts = truth.label_counts
+    reference = truth.reference_targets
+    known = None if reference is None else torch.bincount(reference, minlength=len(counts))
+    wrong = float(label_errors(labels, truth.targets))
+    return {
+        "values": {"label_errors": (wrong, _value(label_error_chance(counts, known)))},
+        "steps": 1,
+        "seconds": seconds,
+    }
+
+
+def _value(chance: Any) -> float:
+    return float(getattr(chance, "value", chance))
+
+
+KINDS = {"reconstruction": reconstruct_client, "labels": estimate_labels}
+
+
+def _unknown(row: Row) -> Any:
+    raise UnknownName(f"kind of row ({row.name})", row.kind, KINDS)
+
+
+def _figure(row: Row, method: Method, outcomes: Sequence[Outcome]) -> Figure:
+    metrics = outcomes[0]["values"]
+    columns = {name: [outcome["values"][name] for outcome in outcomes] for name in metrics}
+    return Figure(
+        row,
+        method,
+        len(outcomes),
+        max(outcome["steps"] for outcome in outcomes),
+        {name: mean_interval(torch.tensor([value for value, _ in pairs])) for name, pairs in columns.items()},
+        {name: sum(chance for _, chance in pairs) / len(pairs) for name, pairs in columns.items()},
+        sum(outcome["seconds"] for outcome in outcomes) / len(outcomes),
+    )
+
+
+HEAD = (
+    "date", "row", "method", "clients", "steps", "metric", "ours", "low", "high", "published", "chance",
+    "seconds_per_client", "command",
+)  # fmt: skip
+
+
+def keep(figure: Figure, command: str) -> Path:
+    """Add a figure to the benchmark's ``results.csv``, one line a metric."""
+    path = figure.row.folder / "results.csv"
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file)
+        if is_new:
+            writer.writerow(HEAD)
+        for name, value in figure.ours.items():
+            writer.writerow(
+                [
+                    date.today().isoformat(), figure.row.name, figure.method.name, figure.clients, figure.steps, name,
+                    _short(value.mean), _short(value.low), _short(value.high), figure.method.published.get(name, ""),
+                    _short(figure.chance[name]), f"{figure.seconds:.1f}", command,
+                ]
+            )  # fmt: skip
+    return path
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

@@ -1,0 +1,81 @@
+"""From a row's setting to its clients: data, network, local training, what the server sees."""
+
+from __future__ import annotations
+
+import json
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from leakscope.data import Dataset, by_group, load
+from leakscope.errors import CorruptFile, InvalidInput
+from leakscope.federated.client import fedavg
+from leakscope.federated.rounds import run_federation
+from leakscope.models import build
+from leakscope.observation import Observation
+from leakscope.seeding import derive, generator
+from leakscope.truth import Truth
+
+KEYS = {
+    "data", "model", "model_options", "samples", "lr", "epochs", "batch_size", "momentum", "weight_decay", "grant",
+    "hide", "threshold", "rounds", "mode",
+}  # fmt: skip
+
+
+def client_of(setting: dict[str, Any], index: int, seed: int) -> tuple[Observation, Truth]:
+    """What the server sees of client ``index``, and the truth. Every client has its own network and order."""
+    return _client_of(json.dumps(setting), index, seed)
+
+
+@lru_cache(maxsize=1)  # the methods of a row follow each other on the same client
+def _client_of(text: str, index: int, seed: int) -> tuple[Observation, Truth]:
+    setting = json.loads(text)
+    unknown = sorted(setting.keys() - KEYS)
+    if unknown:
+        raise CorruptFile(f"a row's setting has no {unknown[0]!r} (known: {', '.join(sorted(KEYS))})")
+    clients = _clients(setting["data"], setting["samples"], seed)
+    if index >= len(clients):
+        raise InvalidInput(f"{setting['data']} has {len(clients)} clients of {setting['samples']} samples here")
+    data = clients[index]
+    model = build(setting["model"], seed=derive(seed, "network", index) % 2**31, **setting.get("model_options", {}))
+    if setting.get("rounds"):
+        _train(model, clients, setting, seed)
+    return fedavg(
+        model,
+        data,
+        seed=derive(seed, "client", index),
+        client=f"{data.name}",
+        **{
+            key: setting[key]
+            for key in ("lr", "epochs", "batch_size", "momentum", "weight_decay", "grant", "hide", "mode")
+            if key in setting
+        },
+    )
+
+
+def _train(model: nn.Module, clients: list[Dataset], setting: dict[str, Any], seed: int) -> None:
+    """Train the network for some rounds with clients other than those that rows attack."""
+    trained = run_federation(
+        model,
+        clients[-min(20, len(clients) // 2) :],
+        rounds=setting["rounds"],
+        lr=setting["lr"],
+        epochs=setting["epochs"],
+        batch_size=setting["batch_size"],
+        seed=derive(seed, "federation"),
+    )
+    trained.load_into(model)
+
+
+@cache
+def _clients(name: str, samples: int, seed: int) -> list[Dataset]:
+    """The data's natural owners where it has any (writers), else random shares; in a random order."""
+    dataset = load(name)
+    draw = generator(seed, "clients", name)
+    if dataset.groups is not None:
+        clients = by_group(dataset, minimum=samples, limit=samples)
+        return [clients[row] for row in torch.randperm(len(clients), generator=draw)]
+    rows = torch.randperm(len(dataset), generator=draw).split(samples)
+    return [dataset.share(part, f"{name} {number}") for number, part in enumerate(rows) if len(part) == samples]

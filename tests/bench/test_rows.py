@@ -1,0 +1,52 @@
+import pytest
+
+from leakscope.attacks import build
+from leakscope.bench.rows import find_rows, papers
+from leakscope.bench.run import KINDS
+from leakscope.bench.setting import KEYS
+from leakscope.errors import CorruptFile, FileError, UnknownName
+from leakscope.inversion.labels import LastLayer
+
+ROWS = [row for paper in papers() for row in find_rows(paper)]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.paper}/{row.name}")
+def test_every_row_names_things_that_exist(row):
+    assert row.kind in KINDS
+    assert row.setting.keys() <= KEYS
+    assert row.methods
+    for method in row.methods.values():
+        if row.kind == "reconstruction":
+            build(method.attack, **method.options)
+        else:
+            LastLayer(**method.options)
+
+
+def test_rows_are_found_by_name_and_by_table():
+    assert [row.name for row in find_rows("dlf", "table1/femnist-10x5x50")] == ["table1/femnist-10x5x50"]
+    assert len(find_rows("dlf", "table1")) == 10
+    methods = find_rows("dlf", "table1/femnist-10x5x50")[0].methods
+    assert list(methods) == ["prior", "no-prior", "shared", "fedsgd-epoch", "fedsgd", "fast"]
+    assert methods["prior"].published == {"recovered": 0.655, "psnr": 21.5}
+
+
+def test_unknown_names_are_answered_with_the_nearest():
+    with pytest.raises(UnknownName, match="did you mean 'dlf'"):
+        find_rows("dfl")
+    with pytest.raises(UnknownName, match="did you mean 'table1/femnist-10x5x50'"):
+        find_rows("dlf", "table1/femnist-10x5x5")
+    with pytest.raises(UnknownName, match="did you mean 'prior'"):
+        find_rows("dlf", "table1/femnist-10x5x50")[0].method("priors")
+
+
+def test_a_row_that_is_none_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEAKSCOPE_BENCHMARKS", str(tmp_path))
+    path = tmp_path / "mine" / "table" / "row.toml"
+    path.parent.mkdir(parents=True)
+    for text in ("no toml [", 'title = "t"', 'title = "t"\nkind = "k"\nsetting = {}\n[methods.a]\nattak = "x"'):
+        path.write_text(text)
+        with pytest.raises(CorruptFile, match=r"row\.toml: not a benchmark row"):
+            find_rows("mine")
+    monkeypatch.setenv("LEAKSCOPE_BENCHMARKS", str(tmp_path / "nowhere"))
+    with pytest.raises(FileError, match="LEAKSCOPE_BENCHMARKS"):
+        papers()

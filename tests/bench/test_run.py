@@ -1,0 +1,134 @@
+import csv
+import json
+import sys
+
+import pytest
+
+from leakscope import cli
+from leakscope.bench.rows import find_rows
+from leakscope.bench.run import keep, run_rows
+from leakscope.bench.setting import client_of
+from leakscope.errors import CorruptFile, InvalidInput, UnknownName
+
+ROW = """
+title = "A row"
+kind = "reconstruction"
+[setting]
+data = "digits"
+model = "lenet"
+model_options = { shape = [1, 8, 8], classes = 10 }
+samples = 2
+lr = 0.01
+epochs = 1
+batch_size = 2
+grant = ["label_counts"]
+threshold = 15.0
+[methods.good]
+attack = "inverting_gradients"
+options = { steps = 4 }
+published = { psnr = 20.0 }
+[methods.other]
+attack = "idlg"
+options = { steps = 2 }
+"""
+
+LABELS = """
+title = "Labels"
+kind = "labels"
+[setting]
+data = "digits"
+model = "dlf_femnist"
+model_options = { shape = [1, 8, 8], classes = 10 }
+samples = 20
+lr = 0.01
+epochs = 2
+batch_size = 5
+[methods.interpolated]
+options = { at = "interpolated" }
+[methods.server]
+options = { at = "server" }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEAKSCOPE_BENCHMARKS", str(tmp_path))
+    (tmp_path / "mine" / "table1").mkdir(parents=True)
+    (tmp_path / "mine" / "table1" / "digits.toml").write_text(ROW)
+    (tmp_path / "mine" / "table1" / "labels.toml").write_text(LABELS)
+    return tmp_path / "mine"
+
+
+def test_a_row_gives_ours_with_an_interval_beside_the_published_and_chance(folder):
+    figures = {figure.method.name: figure for figure in run_rows(find_rows("mine", "table1/digits"), clients=3)}
+    good = figures["good"].to_json()
+    assert (good["row"], good["clients"], good["steps"], good["published"]) == ("table1/digits", 3, 4, {"psnr": 20.0})
+    assert good["ours"]["psnr"]["low"] < good["ours"]["psnr"]["mean"] < good["ours"]["psnr"]["high"]
+    assert set(good["chance"]) == set(good["ours"]) >= {"psnr", "ssim", "recovered", "label_errors"}
+    assert good["seconds_per_step"] == pytest.approx(good["seconds"] / 4)
+    assert figures["other"].steps == 2
+
+
+def test_steps_and_methods_can_be_chosen(folder):
+    (figure,) = run_rows(find_rows("mine", "table1/digits"), methods=["other"], steps=1)
+    assert (figure.method.name, figure.steps, figure.ours["psnr"].low) == ("other", 1, None)
+
+
+def test_the_same_seed_gives_the_same_figures_in_one_process_and_in_two(folder):
+    def values(**options):
+        figures = run_rows(find_rows("mine", "table1/digits"), clients=2, **options)
+        return {figure.method.name: figure.ours for figure in figures}
+
+    assert values() == values(jobs=2)
+    assert values() != values(seed=1)
+
+
+def test_label_rows_count_errors(folder):
+    figures = {figure.method.name: figure for figure in run_rows(find_rows("mine", "table1/labels"), clients=4)}
+    errors = figures["interpolated"].ours["label_errors"].mean
+    assert 0 <= errors < figures["interpolated"].chance["label_errors"] / 2
+
+
+def test_figures_are_kept_with_date_command_and_clients(folder):
+    (figure,) = run_rows(find_rows("mine", "table1/digits"), methods=["good"])
+    keep(figure, "the command")
+    path = keep(figure, "the command")
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert len(rows) == 2 * len(figure.ours)
+    psnr = next(row for row in rows if row["metric"] == "psnr")
+    assert (psnr["clients"], psnr["published"], psnr["command"]) == ("1", "20.0", "the command")
+    assert len(psnr["date"]) == 10
+
+
+def test_mistakes_are_named(folder):
+    rows = find_rows("mine", "table1/digits")
+    with pytest.raises(InvalidInput, match="clients must be at least 1"):
+        list(run_rows(rows, clients=0))
+    with pytest.raises(UnknownName, match="did you mean 'good'"):
+        list(run_rows(rows, methods=["goods"]))
+    with pytest.raises(InvalidInput, match="has 898 clients of 2 samples"):
+        client_of(rows[0].setting, 900, 0)
+    (folder / "table1" / "digits.toml").write_text(ROW.replace("lr =", "learning_rate ="))
+    with pytest.raises(CorruptFile, match="no 'learning_rate'"):
+        list(run_rows(find_rows("mine", "table1/digits")))
+
+
+def test_the_command_line_prints_json_lines_and_keeps_results(folder, monkeypatch, capsys):
+    words = ["leakscope", "bench", "mine", "--row", "table1/digits", "--method", "good", "--json"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    (line,) = capsys.readouterr().out.splitlines()
+    keys = {"row", "method", "clients", "steps", "ours", "published", "chance", "seconds", "seconds_per_step"}
+    assert json.loads(line).keys() == keys
+    assert "leakscope bench mine" in (folder / "results.csv").read_text()
+
+
+def test_the_command_line_lists_rows_and_shows_tables(folder, monkeypatch, capsys):
+    for words, said in ((["--list"], "good, other"), (["--method", "good", "--no-save"], "published")):
+        monkeypatch.setattr(sys, "argv", ["leakscope", "bench", "mine", "--row", "table1/digits", *words])
+        with pytest.raises(SystemExit):
+            cli.main()
+        assert said in capsys.readouterr().out
+    assert not (folder / "results.csv").exists()

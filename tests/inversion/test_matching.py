@@ -1,0 +1,66 @@
+"""Epochs put back into one order."""
+
+import pytest
+import torch
+
+from leakscope.errors import InvalidInput
+from leakscope.inversion.matching import average_epochs, match_epochs
+
+
+def pictures(samples=8, seed=0):
+    return torch.rand(samples, 1, 6, 6, generator=torch.Generator().manual_seed(seed))
+
+
+def shuffled(samples, epochs=4):
+    orders = [torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed)) for seed in range(epochs)]
+    return torch.stack([samples[order] for order in orders])
+
+
+def test_permutations_are_undone():
+    copies = shuffled(pictures())
+    assert not torch.equal(copies[1], copies[0])
+    assert torch.equal(match_epochs(copies), copies[:1].expand_as(copies))
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 6), (3, 4, 4), (30,)], ids=str)
+def test_permutations_are_undone_under_noise(shape):
+    draw = torch.Generator().manual_seed(1)
+    clean = shuffled(torch.rand(8, *shape, generator=draw))
+    error = 0.1 * torch.randn(clean.shape, generator=draw)
+    matched = match_epochs(clean + error)
+    assert torch.equal(matched[0], (clean + error)[0])
+    assert (matched - clean[0]).abs().max() < 0.6
+    assert (matched - clean[0]).square().mean() == pytest.approx(error.square().mean().item(), rel=1e-4)
+
+
+def test_the_average_of_noisy_epochs_is_nearer_than_each():
+    clean = shuffled(pictures(), epochs=9)
+    noisy = clean + 0.1 * torch.randn(clean.shape, generator=torch.Generator().manual_seed(1))
+    error = (average_epochs(noisy) - clean[0]).square().mean()
+    assert error.item() == pytest.approx(0.01 / 9, rel=0.3)
+
+
+def test_the_average_of_permuted_copies_is_the_first():
+    copies = shuffled(pictures())
+    assert torch.allclose(average_epochs(copies), copies[0])
+    assert torch.equal(average_epochs(copies[:1]), copies[0])
+
+
+def test_the_assignment_is_one_to_one():
+    """Both samples of the second epoch are nearest to the first one's first; only one of them may have it."""
+    copies = torch.tensor([[[0.0], [1.0]], [[0.2], [0.1]]])
+    assert match_epochs(copies)[1].flatten().tolist() == pytest.approx([0.1, 0.2])
+    assert sorted(match_epochs(shuffled(pictures()))[3].flatten(1).sum(1).tolist()) == pytest.approx(
+        sorted(pictures().flatten(1).sum(1).tolist())
+    )
+
+
+def test_the_sum_of_the_psnrs_decides_not_that_of_the_errors():
+    """A perfect match and a bad one have more PSNR than two fair ones, though a larger error."""
+    copies = torch.tensor([[[0.0], [0.1]], [[0.1], [0.2]]])
+    assert match_epochs(copies)[1].flatten().tolist() == pytest.approx([0.2, 0.1])
+
+
+def test_what_has_no_epochs_is_refused():
+    with pytest.raises(InvalidInput, match=r"expected \(epochs, samples, ...\), not a tensor of shape \(4, 5\)"):
+        match_epochs(torch.zeros(4, 5))
