@@ -7,6 +7,7 @@ import io
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -46,9 +47,9 @@ def cifar_records(samples: int, label_bytes: int, seed: int = 0) -> np.ndarray:
     return records
 
 
-def tar_gz(members: dict[str, bytes]) -> bytes:
+def tar(members: dict[str, bytes], mode: Literal["w:gz", "w:bz2"] = "w:gz") -> bytes:
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+    with tarfile.open(fileobj=buffer, mode=mode) as archive:
         for name, content in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)

@@ -32,7 +32,7 @@ def test_every_layout_gives_the_same(tmp_path: Path) -> None:
     images = records[:, 1:].reshape(-1, 3, 32, 32)
     test = builders.cifar_records(2, 1, 5)
     write(tmp_path / "extracted" / "cifar10", members)
-    write(tmp_path / "archive" / "cifar10", {"cifar-10-binary.tar.gz": builders.tar_gz(members)})
+    write(tmp_path / "archive" / "cifar10", {"cifar-10-binary.tar.gz": builders.tar(members)})
     (tmp_path / "npz" / "cifar10").mkdir(parents=True)
     np.savez(
         tmp_path / "npz" / "cifar10" / "subset.npz",
@@ -55,7 +55,7 @@ def test_cifar100_labels(tmp_path: Path) -> None:
     records = builders.cifar_records(4, 2)
     records[:, 0], records[:, 1] = [0, 19, 3, 4], [99, 0, 50, 7]
     members = {f"cifar-100-binary/{name}.bin": records.tobytes() for name in ("train", "test")}
-    write(tmp_path / "cifar100", {"cifar-100-binary.tar.gz": builders.tar_gz(members)})
+    write(tmp_path / "cifar100", {"cifar-100-binary.tar.gz": builders.tar(members)})
     assert load("cifar100", folder=tmp_path).targets.tolist() == [99, 0, 50, 7]
     coarse = load("cifar100", folder=tmp_path, coarse=True)
     assert coarse.targets.tolist() == [0, 19, 3, 4]
@@ -64,7 +64,7 @@ def test_cifar100_labels(tmp_path: Path) -> None:
 
 def test_download(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     address, served = server
-    content = builders.tar_gz(builders.cifar10_members())
+    content = builders.tar(builders.cifar10_members())
     (served / "cifar-10-binary.tar.gz").write_bytes(content)
     remote = Remote(address + "cifar-10-binary.tar.gz", "md5:" + hashlib.md5(content).hexdigest())
     monkeypatch.setitem(storage.REMOTES["cifar10"], "cifar-10-binary.tar.gz", remote)
@@ -73,7 +73,7 @@ def test_download(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_corrupt_archives(tmp_path: Path) -> None:
     members = builders.cifar10_members()
-    archive = builders.tar_gz(members)
+    archive = builders.tar(members)
     path = tmp_path / "cifar10" / "cifar-10-binary.tar.gz"
     path.parent.mkdir()
     without = {name: content for name, content in members.items() if "batch_3" not in name}
@@ -81,8 +81,8 @@ def test_corrupt_archives(tmp_path: Path) -> None:
     for content, problem in [
         (archive[:-5000], "cannot be read"),
         (b"not an archive", "cannot be read"),
-        (builders.tar_gz(without), "data_batch_3"),
-        (builders.tar_gz(ragged), "holds 3074 bytes; expected a multiple of 3073"),
+        (builders.tar(without), "data_batch_3"),
+        (builders.tar(ragged), "holds 3074 bytes; expected a multiple of 3073"),
     ]:
         path.write_bytes(content)
         with pytest.raises(CorruptFile, match=problem):

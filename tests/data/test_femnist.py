@@ -17,6 +17,7 @@ from leakscope.data import by_group, load, storage
 from leakscope.data.storage import Remote
 from leakscope.errors import CorruptFile, MissingExtra, UnknownName
 
+from .builders import tar
 from .real import REAL, needs_data
 
 
@@ -107,16 +108,6 @@ def hdf5(writers: dict[str, list[int]], seed: int = 0) -> bytes:
     return buffer.getvalue()
 
 
-def archive(members: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:bz2") as tar:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
-
-
 MEMBERS = {
     "fed_emnist_train.h5": hdf5({"f0001_41": [1, 2], "f0002_10": [61]}),
     "fed_emnist_test.h5": hdf5({"f0001_41": [3], "f0002_10": [4, 5]}, seed=1),
@@ -136,7 +127,7 @@ def test_hdf5_files_of_one_writer_are_put_together(tmp_path: Path) -> None:
 
 def test_download_is_unpacked_once(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     address, served = server
-    content = archive(MEMBERS)
+    content = tar(MEMBERS, "w:bz2")
     (served / "fed_emnist.tar.bz2").write_bytes(content)
     remote = Remote(address + "fed_emnist.tar.bz2", f"sha256:{hashlib.sha256(content).hexdigest()}")
     monkeypatch.setitem(storage.REMOTES["femnist"], "fed_emnist.tar.bz2", remote)
@@ -150,9 +141,9 @@ def test_download_is_unpacked_once(server: tuple[str, Path], monkeypatch: pytest
     "content",
     [
         b"not an archive",
-        archive({"other.h5": b""}),
-        archive({**MEMBERS, "fed_emnist_test.h5": b"not HDF5"}),
-        archive({**MEMBERS, "fed_emnist_test.h5": hdf5({"f0001_41": [62]})}),
+        tar({"other.h5": b""}, "w:bz2"),
+        tar({**MEMBERS, "fed_emnist_test.h5": b"not HDF5"}, "w:bz2"),
+        tar({**MEMBERS, "fed_emnist_test.h5": hdf5({"f0001_41": [62]})}, "w:bz2"),
     ],
 )
 def test_corrupt_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from leakscope import DataSpec, data, fedavg, run_federation
+from leakscope import DataSpec, data, fedavg, models, run_federation
 from leakscope.errors import InvalidInput, UnknownName
 from leakscope.federated.rounds import evaluate
 from leakscope.params import buffers_of, flatten, parameters_of
@@ -311,3 +311,13 @@ def test_clients_that_cannot_take_part():
         run_federation(conv(), [client(3), table(3)], rounds=1, lr=0.1)
     with pytest.raises(UnknownName, match="did you mean 'labels'"):
         run_federation(conv(), [client(3)], rounds=1, lr=0.1, grant=["lables"])
+
+
+def test_private_statistics_are_scored_with_each_clients_own():
+    digits = data.load("digits")
+    everyone = data.iid(digits.share(range(400)), clients=4, seed=0)
+    model = models.build("mlp", shape=(1, 8, 8), classes=10, hidden=[32], batch_norm=True, seed=0)
+    options = {"rounds": 30, "lr": 0.2, "batch_size": 20, "test": digits.share(range(400, 700)), "test_every": 30}
+    private = run_federation(model, everyone, share_statistics=False, **options)
+    shared = run_federation(model, everyone, **options)
+    assert private.history[-1][1] > shared.history[-1][1] - 0.1 > 0.6

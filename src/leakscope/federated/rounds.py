@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -87,7 +88,8 @@ def run_federation(
     ``clients_per_round`` are drawn anew each round (default: all). ``weighting`` is by ``"samples"`` or
     ``"uniform"``. Messages of the clients in ``watch`` are kept as observations every ``every``-th round.
     With ``share_statistics=False`` each client keeps its own batch-norm statistics and nobody else sees them.
-    ``test`` is scored (accuracy, or mean squared error) every ``test_every`` rounds into ``history``.
+    ``test`` is scored (accuracy, or mean squared error) every ``test_every`` rounds into ``history``; where
+    statistics are private, with each client's own, and averaged.
     ``together=None`` trains equal-shaped clients in one vectorised step where the model is small and allows it.
     The model itself is left as it is. Ctrl-C returns what was reached. ``progress(done, rounds)`` is called
     each round.
@@ -146,7 +148,8 @@ def run_federation(
                     own[index] = statistics
             done = number + 1
             if test is not None and (done % test_every == 0 or done == rounds):
-                history.append((done, evaluate(model, test, weights, shared)))
+                kept = [shared] if share_statistics else own
+                history.append((done, fmean(evaluate(model, test, weights, buffers) for buffers in kept)))
             if progress is not None:
                 progress(done, rounds)
     except KeyboardInterrupt:
