@@ -42,3 +42,13 @@ def test_impossible_shares(arguments):
 def test_mean_of_nothing():
     with pytest.raises(InvalidInput, match="no values"):
         mean_interval(torch.tensor([]))
+
+
+def test_an_interval_ends_where_no_value_can_lie() -> None:
+    values = torch.tensor([0.1, 0.9, 1.0])
+    free, bound = mean_interval(values), mean_interval(values, limits=(0.0, 1.0))
+    assert free.low is not None
+    assert free.high is not None
+    assert free.low < 0
+    assert free.high > 1
+    assert (bound.low, bound.high) == (0.0, 1.0)

@@ -17,7 +17,7 @@ from leakscope.bench.rows import Method, Row
 from leakscope.bench.setting import client_of
 from leakscope.errors import InvalidInput, UnknownName
 from leakscope.inversion.labels import LastLayer
-from leakscope.metrics import Interval, label_error_chance, label_errors, mean_interval, score
+from leakscope.metrics import METRICS, Interval, label_error_chance, label_errors, mean_interval, score
 from leakscope.progress import Report
 from leakscope.seeding import generator
 from leakscope.sweep.engines import Task, Watch, run_tasks
@@ -140,7 +140,10 @@ def _figure(row: Row, method: Method, outcomes: Sequence[Outcome]) -> Figure:
         method,
         len(outcomes),
         max(outcome["steps"] for outcome in outcomes),
-        {name: mean_interval(torch.tensor([value for value, _ in pairs])) for name, pairs in columns.items()},
+        {
+            name: mean_interval(torch.tensor([value for value, _ in pairs]), limits=METRICS[name].limits)
+            for name, pairs in columns.items()
+        },
         {name: sum(chance for _, chance in pairs) / len(pairs) for name, pairs in columns.items()},
         sum(outcome["seconds"] for outcome in outcomes) / len(outcomes),
     )

@@ -19,8 +19,12 @@ class Interval:
     high: float | None
 
 
-def mean_interval(values: Tensor, confidence: float = 0.95) -> Interval:
+def mean_interval(
+    values: Tensor, confidence: float = 0.95, limits: tuple[float, float] = (-math.inf, math.inf)
+) -> Interval:
     """The mean of the values with Student's t interval; a single value has no interval.
+
+    The interval ends at ``limits``, beyond which no value can lie.
 
     >>> import torch
     >>> mean_interval(torch.tensor([1.0, 2.0, 3.0]))  # doctest: +ELLIPSIS
@@ -39,7 +43,7 @@ def mean_interval(values: Tensor, confidence: float = 0.95) -> Interval:
     if count == 1:
         return Interval(mean, None, None)
     margin = float(stdtrit(count - 1, (1 + confidence) / 2)) * exact.std().item() / math.sqrt(count)
-    return Interval(mean, mean - margin, mean + margin)
+    return Interval(mean, max(mean - margin, limits[0]), min(mean + margin, limits[1]))
 
 
 def wilson_interval(successes: float, trials: int, confidence: float = 0.95) -> Interval:

@@ -59,7 +59,11 @@ def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips
     for name, values in quality.values.items():
         chance = best({guess.source: guess.value(name) for guess in guesses}, METRICS[name].better)
         share = name == "recovered"
-        interval = wilson_interval(float(values.sum()), len(values)) if share else mean_interval(values)
+        interval = (
+            wilson_interval(float(values.sum()), len(values))
+            if share
+            else mean_interval(values, limits=METRICS[name].limits)
+        )
         measures.append(_measure(name, interval, chance, len(values), values, _data_range(name, ruler)))
     if result.labels is not None:
         labels = result.labels.detach().cpu()
@@ -138,7 +142,15 @@ def _label_measures(
     if classes is None:
         known = labels.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         error = target_error(pairing.apply(known), true.double())
-        return [_measure("target_error", mean_interval(error), target_error_chance(true, reference), len(true), error)]
+        return [
+            _measure(
+                "target_error",
+                mean_interval(error, limits=METRICS["target_error"].limits),
+                target_error_chance(true, reference),
+                len(true),
+                error,
+            )
+        ]
     wrong, trials = label_errors(labels, true), max(len(labels), len(true))
     share = wilson_interval(wrong, trials)
     assert share.low is not None
