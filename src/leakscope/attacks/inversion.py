@@ -107,18 +107,18 @@ class Inversion(Attack):
 
         before = 0
         if isinstance(self.start, WarmStart):
-            warm = self.start.inversion
-            before, starts = self.restarts * (warm.stop.max_steps or 0), []
-            for restart in range(self.restarts):
-                counted = _counted(report, restart * (warm.stop.max_steps or 0), before + (total or 0))
-                solution, found = warm.optimise(observation, targets, derive(seed, "warm", restart), counted)
-                inputs, units = solution.variables["inputs"], warm._units(observation.data)
-                if units != data:
-                    inputs = data.normalise(units.denormalise(inputs))
-                if solution.outcome.kind == "interrupted":
-                    return replace(solution, variables=solution.variables | {"inputs": inputs}), found
-                inputs = inputs.unflatten(0, (found, -1))[0]
-                starts.append(self.start.spread(inputs, client.copies, generator(seed, "noise", restart)))
+            before = self.restarts * (self.start.inversion.stop.max_steps or 0)
+            warm = self._warm(self.start, observation, targets, seed, report, before + (total or 0))
+            if warm[-1][0].outcome.kind == "interrupted":
+                return warm[-1]
+            starts = [
+                self.start.spread(
+                    solution.variables["inputs"].unflatten(0, (found, -1))[0],
+                    client.copies,
+                    generator(seed, "noise", restart),
+                )
+                for restart, (solution, found) in enumerate(warm)
+            ]
         else:
             starts = [
                 self._blind(observation, client.copies, generator(seed, "start", i)) for i in range(self.restarts)
@@ -137,6 +137,23 @@ class Inversion(Attack):
             report=_counted(report, before, before + (total or 0)),
         )
         return min(solutions, key=lambda solution: solution.loss), client.copies
+
+    def _warm(
+        self, start: WarmStart, observation: Observation, targets: Tensor, seed: int, report: Report, total: int
+    ) -> list[tuple[Solution, int]]:
+        """What the cheaper inversion gives for each restart, in this one's units; an interrupt ends the list."""
+        data, units = self._units(observation.data), start.inversion._units(observation.data)
+        results = []
+        for restart in range(self.restarts):
+            counted = _counted(report, restart * (start.inversion.stop.max_steps or 0), total)
+            solution, found = start.inversion.optimise(observation, targets, derive(seed, "warm", restart), counted)
+            if units != data:
+                inputs = data.normalise(units.denormalise(solution.variables["inputs"]))
+                solution = replace(solution, variables=solution.variables | {"inputs": inputs})
+            results.append((solution, found))
+            if solution.outcome.kind == "interrupted":
+                break
+        return results
 
     def _blind(self, observation: Observation, copies: int, draw: torch.Generator) -> Tensor:
         """A start that knows nothing."""
