@@ -2,7 +2,10 @@
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -133,3 +136,48 @@ def test_who_stops_listening_ends_the_workers(children):
 
 def test_there_is_a_core():
     assert 1 <= cores() <= (os.cpu_count() or 1)
+
+
+def test_workers_do_not_outlive_a_driver_that_is_killed(tmp_path):
+    script = (
+        "import sys\n"
+        "from leakscope.sweep.engines import Task, run_tasks\n"
+        "from tests.sweep.test_engines import say_and_sleep\n"
+        "if __name__ == '__main__':\n"
+        "    tasks = [Task(str(i), say_and_sleep, {'path': f'{sys.argv[1]}/{i}'}) for i in range(2)]\n"
+        "    list(run_tasks(tasks, jobs=2))\n"
+    )
+    (tmp_path / "driver.py").write_text(script)
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    driver = subprocess.Popen([sys.executable, str(tmp_path / "driver.py"), str(tmp_path)], env=environment)
+    try:
+        assert _within(60, lambda: all((tmp_path / name).exists() for name in "01"))
+        workers = [int((tmp_path / name).read_text()) for name in "01"]
+    finally:
+        driver.kill()
+        driver.wait()
+    assert _within(20, lambda: not any(_alive(worker) for worker in workers))
+
+
+def say_and_sleep(path, report):
+    partial = Path(f"{path}.part")
+    partial.write_text(str(os.getpid()))
+    partial.rename(path)
+    time.sleep(300)
+
+
+def _within(seconds, condition):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return "zombie" not in Path(f"/proc/{process}/status").read_text() if Path("/proc").exists() else True

@@ -7,9 +7,11 @@ threads in one process mostly wait for each other.
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import queue
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -88,6 +90,15 @@ def _processes(tasks: Sequence[Task], jobs: int, watch: Watch | None) -> Iterato
 def _prepare_worker() -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides what an interrupt means
+    threading.Thread(target=_end_with_the_driver, daemon=True).start()
+
+
+def _end_with_the_driver() -> None:
+    """A driver that is killed cannot end its workers: each watches for that itself."""
+    driver = multiprocessing.parent_process()
+    if driver is not None:
+        multiprocessing.connection.wait([driver.sentinel])
+        os._exit(1)
 
 
 def _run(task: Task, messages: Any) -> Any:
