@@ -138,6 +138,7 @@ def test_there_is_a_core():
     assert 1 <= cores() <= (os.cpu_count() or 1)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_workers_do_not_outlive_a_driver_that_is_killed(tmp_path):
     script = (
         "import sys\n"
@@ -152,11 +153,12 @@ def test_workers_do_not_outlive_a_driver_that_is_killed(tmp_path):
     driver = subprocess.Popen([sys.executable, str(tmp_path / "driver.py"), str(tmp_path)], env=environment)
     try:
         assert _within(60, lambda: all((tmp_path / name).exists() for name in "01"))
-        workers = [int((tmp_path / name).read_text()) for name in "01"]
+        children = [process for process in _processes() if _parent(process) == driver.pid]
+        assert {int((tmp_path / name).read_text()) for name in "01"} < set(children)  # the workers and the manager
     finally:
         driver.kill()
         driver.wait()
-    assert _within(20, lambda: not any(_alive(worker) for worker in workers))
+    assert _within(20, lambda: not any(map(_alive, children)))
 
 
 def say_and_sleep(path, report):
@@ -175,9 +177,20 @@ def _within(seconds, condition):
     return False
 
 
-def _alive(process):
+def _processes():
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _status(process):
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return "zombie" not in Path(f"/proc/{process}/status").read_text() if Path("/proc").exists() else True
+        return dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+
+
+def _parent(process):
+    return int(_status(process).get("PPid", -1))
+
+
+def _alive(process):
+    return "zombie" not in _status(process).get("State", "zombie")

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from multiprocessing.managers import SyncManager
 from typing import Any
 
 import torch
@@ -70,7 +71,9 @@ def _here(tasks: Sequence[Task], watch: Watch | None) -> Iterator[tuple[Task, An
 
 def _processes(tasks: Sequence[Task], jobs: int, watch: Watch | None) -> Iterator[tuple[Task, Any]]:
     context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
+    manager = SyncManager(ctx=context)
+    manager.start(_follow_the_driver)
+    with manager:
         messages: Any = manager.Queue()
         with ProcessPoolExecutor(jobs, context, initializer=_prepare_worker) as pool:
             try:
@@ -89,6 +92,10 @@ def _processes(tasks: Sequence[Task], jobs: int, watch: Watch | None) -> Iterato
 
 def _prepare_worker() -> None:
     torch.set_num_threads(1)
+    _follow_the_driver()
+
+
+def _follow_the_driver() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides what an interrupt means
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
 
