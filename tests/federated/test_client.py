@@ -141,6 +141,25 @@ def test_grants_and_hides_are_what_the_observation_shows():
     assert fedsgd(conv(), data, grant="labels", hide="samples")[0].training.samples is None
 
 
+def test_the_labels_of_every_batch_are_in_the_order_trained_on():
+    data = client(7)
+    assert fedavg(conv(), data, **AVG)[0].label_batches is None
+    observation, truth = fedavg(conv(), data, **AVG, grant=["label_batches"])
+    assert observation.label_batches is not None
+    assert observation.label_batches.shape == (2, 7)
+    assert torch.equal(observation.label_batches.flatten(), data.targets[torch.cat(truth.order)])
+    assert (observation.labels, observation.label_counts) == (None, None)
+    single, _ = fedsgd(conv(), data, grant="label_batches")
+    assert single.label_batches is not None
+    assert torch.equal(single.label_batches, data.targets[None])
+
+
+@pytest.mark.parametrize("name", ["epochs", "batch_size", "samples"])
+def test_label_batches_do_not_go_with_a_hidden_recipe(name):
+    with pytest.raises(InvalidInput, match=f"label_batches tell the {name}: grant the one, or hide the other"):
+        fedavg(conv(), client(6), **AVG, grant=["label_batches"], hide=[name])
+
+
 def test_a_regression_may_grant_its_targets_but_has_no_counts():
     data = table(5)
     observation, truth = fedsgd(linear(), data, grant=["labels"])
@@ -150,6 +169,8 @@ def test_a_regression_may_grant_its_targets_but_has_no_counts():
     assert torch.equal(truth.targets, data.targets)
     with pytest.raises(InvalidInput, match=r"label_counts cannot be granted.*regression"):
         fedsgd(linear(), data, grant=["label_counts"])
+    with pytest.raises(InvalidInput, match=r"label_batches cannot be granted.*regression"):
+        fedsgd(linear(), data, grant=["label_batches"])
 
 
 @pytest.mark.parametrize("run", [fedsgd, partial(fedavg, **AVG)], ids=["fedsgd", "fedavg"])

@@ -91,6 +91,21 @@ def test_watched_messages_are_those_of_their_round():
     assert torch.equal(federation.truths[1].inputs, everyone[1].inputs)
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_the_labels_of_every_batch_are_those_of_the_round(together):
+    model, everyone = conv(), clients(6, 6)
+    federation = run_federation(
+        model, everyone, rounds=2, **RECIPE, watch=[1], grant=["label_batches"], together=together
+    )
+    found = [observation.label_batches for observation in federation.observations[1]]
+    for number, batches in enumerate(found):
+        alone, _ = fedavg(
+            model, everyone[1], **RECIPE, grant=["label_batches"], seed=derive(0, "client", 1, "round", number)
+        )
+        assert same(batches, alone.label_batches)
+    assert not same(*found)
+
+
 @pytest.mark.parametrize("name", [name for name in NETWORKS if "dropout" not in name and name != "spare"])
 def test_together_gives_the_numbers_of_one_by_one(name):
     model, everyone = make(name), clients(10, 7, 10, 5, 7, 10)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -13,13 +13,14 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from leakscope.data.dataset import Dataset
 from leakscope.errors import InvalidInput, UnknownName
+from leakscope.federated.defence import Defence, Protection, check_defences
 from leakscope.federated.training import Batch, Trainer, draw_order, in_mode, local_sgd
 from leakscope.observation import LocalTraining, Mode, Observation
 from leakscope.params import Params, buffers_of, parameters_of
 from leakscope.seeding import generator, seeded
 from leakscope.truth import Truth
 
-GRANTS = ("labels", "label_counts")
+GRANTS = ("labels", "label_counts", "label_batches", "defences")
 HIDEABLE = ("lr", "epochs", "batch_size", "samples", "momentum", "weight_decay")
 
 
@@ -30,6 +31,7 @@ def fedsgd(
     loss: str | None = None,
     mode: Mode = "train",
     share_statistics: bool = True,
+    defences: Defence | Iterable[Defence] = (),
     grant: Iterable[str] = (),
     hide: Iterable[str] = (),
     client: str | None = None,
@@ -38,13 +40,16 @@ def fedsgd(
 ) -> tuple[Observation, Truth]:
     """The client sends the gradient of its loss on all of ``data`` as one batch (FedSGD).
 
-    ``grant`` gives the attacker ``"labels"`` or ``"label_counts"``; ``hide`` withholds parts of the recipe;
+    ``defences`` are what the client does to protect its samples (:mod:`leakscope.defences`), in their order.
+    ``grant`` gives the attacker the ``"labels"``, the ``"label_counts"``, the ``"label_batches"`` (which labels are
+    in which batch) or the knowledge of the ``"defences"``; ``hide`` withholds parts of the recipe;
     ``share_statistics=False`` keeps batch-norm statistics from the server.
     """
     grant, hide = check_exposure(data, grant, hide)
     training = recipe_for(data, loss=loss, mode=mode, epochs=1)
+    chain = check_defences(defences, model, training.mode)
     check_model(model, data, training.loss)
-    trainer = Trainer(model, training)
+    trainer = Trainer(model, training, protection=Protection(chain, seed))
     state = trainer.start(parameters_of(model), None)
     order = (torch.arange(len(data)),)
     try:
@@ -54,7 +59,8 @@ def fedsgd(
         raise explained(problem) from problem
     observation = observe(
         model, data, training, state.weights, gradient=gradient, returned=None, returned_buffers=buffers,
-        share_statistics=share_statistics, grant=grant, hide=hide, client=client, round=round,
+        share_statistics=share_statistics, order=order, defences=chain, grant=grant, hide=hide, client=client,
+        round=round,
     )  # fmt: skip
     return observation, truth_of(data, order)
 
@@ -71,6 +77,7 @@ def fedavg(
     loss: str | None = None,
     mode: Mode = "train",
     share_statistics: bool = True,
+    defences: Defence | Iterable[Defence] = (),
     grant: Iterable[str] = (),
     hide: Iterable[str] = (),
     client: str | None = None,
@@ -80,7 +87,7 @@ def fedavg(
     """The client trains on ``data`` and sends its weights (FedAvg, McMahan et al. 2017, algorithm 1).
 
     Every epoch has a new random order, drawn from ``seed``; the last batch may be ragged; ``batch_size=None``
-    is one full batch. See :func:`fedsgd` for ``grant``, ``hide`` and ``share_statistics``.
+    is one full batch. See :func:`fedsgd` for ``defences``, ``grant``, ``hide`` and ``share_statistics``.
     """
     grant, hide = check_exposure(data, grant, hide)
     training = recipe_for(
@@ -93,31 +100,45 @@ def fedavg(
         momentum=momentum,
         weight_decay=weight_decay,
     )
+    chain = check_defences(defences, model, training.mode)
     check_model(model, data, training.loss)
     sent = parameters_of(model)
-    order, returned, buffers = train_client(model, prepared(data, sent), training, sent, buffers_of(model), seed)
+    order, returned, buffers = train_client(model, prepared(data, sent), training, sent, buffers_of(model), seed, chain)
     observation = observe(
         model, data, training, sent, gradient=None, returned=returned, returned_buffers=buffers,
-        share_statistics=share_statistics, grant=grant, hide=hide, client=client, round=round,
+        share_statistics=share_statistics, order=order, defences=chain, grant=grant, hide=hide, client=client,
+        round=round,
     )  # fmt: skip
     return observation, truth_of(data, order)
 
 
 def train_client(
-    model: nn.Module, samples: Batch, training: LocalTraining, weights: Params, buffers: Params, seed: int
+    model: nn.Module,
+    samples: Batch,
+    training: LocalTraining,
+    weights: Params,
+    buffers: Params,
+    seed: int,
+    defences: Sequence[Defence] = (),
 ) -> tuple[tuple[Tensor, ...], Params, Params]:
     """Train one client on its :func:`prepared` samples; return the order of its rows, its weights and buffers."""
     inputs, targets = samples
-    order = draw_order(
-        len(inputs), int(training.need("batch_size")), int(training.need("epochs")), generator(seed, "order")
-    )
+    order = order_of(training, seed)
     batches = ((inputs[rows], targets[rows]) for rows in order)
     try:
         with seeded(seed, "dropout"):
-            returned, statistics = local_sgd(model, weights, batches, training, buffers=buffers)
+            returned, statistics = local_sgd(
+                model, weights, batches, training, buffers=buffers, protection=Protection(defences, seed)
+            )
     except ValueError as problem:
         raise explained(problem) from problem
     return order, returned, statistics
+
+
+def order_of(training: LocalTraining, seed: int) -> tuple[Tensor, ...]:
+    """The rows of each of a client's local steps."""
+    samples, size, epochs = (int(training.need(name)) for name in ("samples", "batch_size", "epochs"))
+    return draw_order(samples, size, epochs, generator(seed, "order"))
 
 
 def observe(
@@ -131,6 +152,8 @@ def observe(
     returned_buffers: Params | None,
     buffers: Params | None = None,
     share_statistics: bool = True,
+    order: Sequence[Tensor] = (),
+    defences: Sequence[Defence] = (),
     grant: Iterable[str] = (),
     hide: Iterable[str] = (),
     client: str | None = None,
@@ -145,6 +168,9 @@ def observe(
     counts = None
     if "label_counts" in grant:
         counts = torch.bincount(data.targets, minlength=data.spec.classes or 0)
+    batches = None
+    if "label_batches" in grant:
+        batches = data.targets[torch.cat(tuple(order)).to(data.targets.device)].reshape(-1, len(data))
     if buffers is None:
         buffers = buffers_of(model)
     return Observation(
@@ -158,6 +184,8 @@ def observe(
         returned_buffers=returned_buffers if share_statistics and returned_buffers else None,
         labels=data.targets.clone() if "labels" in grant else None,
         label_counts=counts,
+        label_batches=batches,
+        defences=tuple(map(repr, defences)) if "defences" in grant else None,
         client=client or data.name,
         round=round,
     )
@@ -172,8 +200,12 @@ def check_exposure(data: Dataset, grant: Iterable[str], hide: Iterable[str]) -> 
     for name in hidden:
         if name not in HIDEABLE:
             raise UnknownName("part of the recipe to hide", name, HIDEABLE)
-    if "label_counts" in grants and data.spec.classes is None:
-        raise InvalidInput("label_counts cannot be granted: this data is a regression and has no classes")
+    for name in ("label_counts", "label_batches"):
+        if name in grants and data.spec.classes is None:
+            raise InvalidInput(f"{name} cannot be granted: this data is a regression and has no classes")
+    for name in ("epochs", "batch_size", "samples"):
+        if "label_batches" in grants and name in hidden:
+            raise InvalidInput(f"label_batches tell the {name}: grant the one, or hide the other")
     return grants, hidden
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from leakscope.data.dataset import Dataset
 from leakscope.errors import InvalidInput
@@ -21,12 +21,14 @@ from leakscope.federated.client import (
     check_model,
     explained,
     observe,
+    order_of,
     prepared,
     recipe_for,
     train_client,
     truth_of,
 )
-from leakscope.federated.training import Batch, State, Trainer, draw_order, in_mode
+from leakscope.federated.defence import Defence, Protection, check_defences
+from leakscope.federated.training import Batch, State, Trainer, in_mode
 from leakscope.observation import LocalTraining, Mode, Observation
 from leakscope.params import Params, buffers_of, parameters_of, weighted_mean
 from leakscope.seeding import derive, generator, seeded
@@ -73,6 +75,7 @@ def run_federation(
     clients_per_round: int | None = None,
     weighting: str = "samples",
     share_statistics: bool = True,
+    defences: Defence | Iterable[Defence] = (),
     watch: Collection[int] = (),
     every: int = 1,
     grant: Iterable[str] = (),
@@ -89,8 +92,10 @@ def run_federation(
     ``"uniform"``. Messages of the clients in ``watch`` are kept as observations every ``every``-th round.
     With ``share_statistics=False`` each client keeps its own batch-norm statistics and nobody else sees them.
     ``test`` is scored (accuracy, or mean squared error) every ``test_every`` rounds into ``history``; where
-    statistics are private, with each client's own, and averaged.
-    ``together=None`` trains equal-shaped clients in one vectorised step where the model is small and allows it.
+    statistics are private, with each client's own, and averaged. ``defences`` are those of every client, each
+    with random numbers of its own.
+    ``together=None`` trains equal-shaped clients in one vectorised step where the model is small and allows it, and
+    no defence asks for the gradient of each sample, which would be those of all clients at once.
     The model itself is left as it is. Ctrl-C returns what was reached. ``progress(done, rounds)`` is called
     each round.
     """
@@ -105,12 +110,14 @@ def run_federation(
     ]  # fmt: skip
     for data, recipe in zip(clients, recipes, strict=True):
         check_model(model, data, recipe.loss)
+    chain = check_defences(defences, model, mode)
     architecture = architecture_of(model, share_statistics)
     weights, shared = parameters_of(model), buffers_of(model)
     own = [shared for _ in clients]
     samples = [prepared(data, weights) for data in clients]
     small = sum(value.numel() for value in weights.values()) < TOGETHER_BELOW
-    train = _train_together if together or (together is None and small) else _train_one_by_one
+    light = small and not Protection(chain, seed).needs_sample_gradients
+    train = _train_together if together or (together is None and light) else _train_one_by_one
     observations: dict[int, list[Observation]] = {index: [] for index in watch}
     history: list[tuple[int, float]] = []
     done, interrupted = 0, False
@@ -120,21 +127,22 @@ def run_federation(
             before = {index: shared if share_statistics else own[index] for index in chosen}
             jobs = [(samples[i], recipes[i], before[i], derive(seed, "client", i, "round", number)) for i in chosen]
             try:
-                results = train(model, jobs, weights)
+                results = train(model, jobs, weights, chain)
             except _CannotTrainTogether:
                 if together:
                     raise
                 train = _train_one_by_one
-                results = train(model, jobs, weights)
+                results = train(model, jobs, weights, chain)
             if number % every == 0:
-                for index, (returned, statistics) in zip(chosen, results, strict=True):
+                for index, job, (returned, statistics) in zip(chosen, jobs, results, strict=True):
                     if index in observations:
                         observations[index].append(
                             observe(
                                 model, clients[index], recipes[index], weights, gradient=None,
                                 returned=returned, buffers=before[index], returned_buffers=statistics,
-                                share_statistics=share_statistics, grant=grant, hide=hide,
-                                client=f"client-{index}", round=number, architecture=architecture,
+                                share_statistics=share_statistics, order=order_of(recipes[index], job[3]),
+                                defences=chain, grant=grant, hide=hide, client=f"client-{index}", round=number,
+                                architecture=architecture,
                             )
                         )  # fmt: skip
             shares = [float(len(clients[i])) if weighting == "samples" else 1.0 for i in chosen]
@@ -180,11 +188,18 @@ class _CannotTrainTogether(InvalidInput):
     """The model does something that cannot be vectorised, such as branching on a value."""
 
 
-def _train_one_by_one(model: nn.Module, jobs: Sequence[Job], weights: Params) -> list[Returned]:
-    return [train_client(model, samples, recipe, weights, buffers, seed)[1:] for samples, recipe, buffers, seed in jobs]
+def _train_one_by_one(
+    model: nn.Module, jobs: Sequence[Job], weights: Params, defences: Sequence[Defence]
+) -> list[Returned]:
+    return [
+        train_client(model, samples, recipe, weights, buffers, seed, defences)[1:]
+        for samples, recipe, buffers, seed in jobs
+    ]
 
 
-def _train_together(model: nn.Module, jobs: Sequence[Job], weights: Params) -> list[Returned]:
+def _train_together(
+    model: nn.Module, jobs: Sequence[Job], weights: Params, defences: Sequence[Defence]
+) -> list[Returned]:
     """Train clients of equal sizes and recipes as one; the others, and those alone of their kind, one by one."""
     kinds: dict[LocalTraining, list[int]] = {}
     for position, (_, recipe, _, _) in enumerate(jobs):
@@ -193,32 +208,26 @@ def _train_together(model: nn.Module, jobs: Sequence[Job], weights: Params) -> l
     for recipe, positions in kinds.items():
         group = [jobs[position] for position in positions]
         trained = (
-            _train_one_by_one(model, group, weights) if len(group) == 1 else _train_group(model, group, recipe, weights)
+            _train_one_by_one(model, group, weights, defences)
+            if len(group) == 1
+            else _train_group(model, group, recipe, weights, defences)
         )
         results.update(zip(positions, trained, strict=True))
     return [results[position] for position in range(len(jobs))]
 
 
-def _train_group(model: nn.Module, jobs: Sequence[Job], recipe: LocalTraining, weights: Params) -> list[Returned]:
+def _train_group(
+    model: nn.Module, jobs: Sequence[Job], recipe: LocalTraining, weights: Params, defences: Sequence[Defence]
+) -> list[Returned]:
     trainer = Trainer(model, recipe, functional=True)
-    orders = [
-        draw_order(len(inputs), int(recipe.need("batch_size")), int(recipe.need("epochs")), generator(seed, "order"))
-        for (inputs, _), _, _, seed in jobs
-    ]
+    orders = [order_of(recipe, seed) for *_, seed in jobs]
+    protections = [Protection(defences, seed) for *_, seed in jobs]
     count = len(jobs)
-    stacked = trainer.start(
+    state = trainer.start(
         {name: value.expand(count, *value.shape) for name, value in weights.items()},
         {name: torch.stack([buffers[name] for _, _, buffers, _ in jobs]) for name in jobs[0][2]},
     )
-    parts = (stacked.weights, stacked.velocity, stacked.buffers)
-
-    def step(
-        weights: Params, velocity: Params, buffers: Params, inputs: Tensor, targets: Tensor
-    ) -> tuple[Params, Params, Params]:
-        after = trainer.step(State(weights, velocity, buffers), (inputs, targets), graph=True)
-        return after.weights, after.velocity, after.buffers
-
-    every_client = torch.func.vmap(step, randomness="different")
+    step = _defended_step if protections[0].needs_sample_gradients else _plain_step
     try:
         with seeded(jobs[0][3], "dropout"), torch.no_grad(), trainer.active():
             for number in range(len(orders[0])):
@@ -226,14 +235,38 @@ def _train_group(model: nn.Module, jobs: Sequence[Job], recipe: LocalTraining, w
                     torch.stack([samples[side][rows[number]] for (samples, *_), rows in zip(jobs, orders, strict=True)])
                     for side in (0, 1)
                 )
-                parts = every_client(*parts, inputs, targets)
+                state = step(trainer, state, (inputs, targets), protections)
     except ValueError as problem:
         raise explained(problem) from problem
     except RuntimeError as problem:
         first = str(problem).partition("\n")[0]
         raise _CannotTrainTogether(f"these clients cannot train together ({first}); use together=False") from problem
-    weights_after, _, buffers_after = parts
-    return [(_one_of(weights_after, index), _one_of(buffers_after, index)) for index in range(count)]
+    return [(_one_of(state.weights, index), _one_of(state.buffers, index)) for index in range(count)]
+
+
+def _plain_step(trainer: Trainer, state: State, batch: Batch, _: Sequence[Protection]) -> State:
+    """One step of all clients at once."""
+
+    def step(weights: Params, velocity: Params, buffers: Params, batch: Batch) -> tuple[Params, Params, Params]:
+        after = trainer.step(State(weights, velocity, buffers), batch, graph=True)
+        return after.weights, after.velocity, after.buffers
+
+    every_client = torch.func.vmap(step, randomness="different")
+    return State(*every_client(state.weights, state.velocity, state.buffers, batch))
+
+
+def _defended_step(trainer: Trainer, state: State, batch: Batch, protections: Sequence[Protection]) -> State:
+    """One step: the gradients of all clients' samples at once, then each client's defences by themselves."""
+
+    def of_samples(weights: Params, buffers: Params, batch: Batch) -> tuple[Params, Params]:
+        return trainer.sample_gradients(State(weights, {}, buffers), batch)
+
+    gradients, buffers = torch.func.vmap(of_samples, randomness="different")(state.weights, state.buffers, batch)
+    means = [
+        protection.mean_gradient({name: value[index] for name, value in gradients.items()})
+        for index, protection in enumerate(protections)
+    ]
+    return trainer.descend(state, {name: torch.stack([mean[name] for mean in means]) for name in means[0]}, buffers)
 
 
 def _one_of(stacked: Params, index: int) -> Params:

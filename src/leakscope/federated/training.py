@@ -38,6 +38,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakscope.errors import InvalidInput, UnknownName
+from leakscope.federated.defence import Protection
 from leakscope.observation import LocalTraining, Mode
 from leakscope.params import Params, buffers_of
 
@@ -95,14 +96,22 @@ class Trainer:
 
     ``functional`` takes gradients by ``torch.func``, as ``torch.func.vmap`` over steps needs. The numbers are
     the same but for dropout masks on transposed tensors, and for weight decay, which then also shrinks
-    parameters that the forward pass does not touch.
+    parameters that the forward pass does not touch. ``protection`` are the client's defences.
     """
 
-    def __init__(self, model: nn.Module, training: LocalTraining, *, functional: bool = False) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        training: LocalTraining,
+        *,
+        functional: bool = False,
+        protection: Protection | None = None,
+    ) -> None:
         if training.loss not in LOSSES:
             raise UnknownName("loss", training.loss, LOSSES)
         self.model = model
         self.functional = functional
+        self.protection = protection
         self.loss_function = LOSSES[training.loss]
         self.mode: Mode = training.mode
         self.lr = float(training.lr) if training.lr is not None else math.nan
@@ -142,9 +151,10 @@ class Trainer:
 
     def _gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
         """The gradient of those parameters that have one."""
-        trained = {name: state.weights[name] for name in self.trainable}
-        fixed = {name: value for name, value in state.weights.items() if name not in trained}
-        buffers = {name: value.detach().clone() for name, value in state.buffers.items()}
+        if self.protection is not None and self.protection.needs_sample_gradients:
+            of_samples, after = self._explained_sample_gradients(state, batch)
+            return self.protection.mean_gradient(of_samples), after
+        trained, fixed, buffers = self._parts(state)
         if self.functional:
 
             def loss(trained: Params, buffers: Params, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Params]:
@@ -162,16 +172,55 @@ class Trainer:
             gradients = torch.autograd.grad(value, list(leaves.values()), create_graph=graph, allow_unused=True)
         return {name: value for name, value in zip(leaves, gradients, strict=True) if value is not None}, buffers
 
+    def _parts(self, state: State) -> tuple[Params, Params, Params]:
+        """The weights that are trained, those that are not, and buffers of their own for one forward pass."""
+        trained = {name: state.weights[name] for name in self.trainable}
+        fixed = {name: value for name, value in state.weights.items() if name not in trained}
+        return trained, fixed, {name: value.detach().clone() for name, value in state.buffers.items()}
+
+    def sample_gradients(self, state: State, batch: Batch) -> tuple[Params, Params]:
+        """The gradient of each sample's own loss, stacked along the first dimension, and the buffers afterwards.
+
+        Their mean is the batch's gradient, for losses that are a mean over samples. By ``torch.func``.
+        """
+        trained, fixed, buffers = self._parts(state)
+
+        def loss(trained: Params, buffers: Params, inputs: Tensor, target: Tensor) -> tuple[Tensor, Params]:
+            return self._loss(trained, fixed, buffers, inputs.unsqueeze(0), target.unsqueeze(0)), buffers
+
+        every_sample = torch.func.vmap(
+            torch.func.grad(loss, has_aux=True),
+            in_dims=(None, None, 0, 0),
+            out_dims=(0, None),  # type: ignore[arg-type]  # buffers that samples write to are refused
+            randomness="different",
+        )
+        found: tuple[Params, Params] = every_sample(trained, buffers, *batch)
+        return found
+
+    def _explained_sample_gradients(self, state: State, batch: Batch) -> tuple[Params, Params]:
+        try:
+            return self.sample_gradients(state, batch)
+        except (RuntimeError, ValueError) as problem:
+            first = str(problem).partition("\n")[0]
+            raise InvalidInput(
+                f"the gradient of each sample, which a defence asks for, cannot be taken of this model ({first}); "
+                "use a model that treats the samples of a batch apart, or no such defence"
+            ) from problem
+
     def step(self, state: State, batch: Batch, *, graph: bool) -> State:
         """One local step."""
-        gradient, buffers = self._gradient(state, batch, graph=graph)
+        return self.descend(state, *self._gradient(state, batch, graph=graph))
+
+    def descend(self, state: State, gradient: Params, buffers: Params) -> State:
+        """The state after a step along a batch's gradient; clients may be stacked along the first dimension."""
         weights, velocity = dict(state.weights), dict(state.velocity)
         for name, value in gradient.items():
+            # Sums with a factor: one pass over the numbers less than a product and a sum, in both directions.
             if self.weight_decay:
-                value = value + self.weight_decay * state.weights[name]
+                value = value.add(state.weights[name], alpha=self.weight_decay)
             if self.momentum:
-                velocity[name] = value = self.momentum * state.velocity[name] + value
-            weights[name] = state.weights[name] - self.lr * value
+                velocity[name] = value = value.add(state.velocity[name], alpha=self.momentum)
+            weights[name] = state.weights[name].add(value, alpha=-self.lr)
         return State(weights, velocity, buffers)
 
 
@@ -184,14 +233,18 @@ def local_sgd(
     buffers: Mapping[str, Tensor] | None = None,
     gradients: Gradients = "none",
     functional: bool = False,
+    protection: Protection | None = None,
 ) -> tuple[Params, Params]:
     """Train ``weights`` on ``batches`` one after another; return the weights and buffers after the last.
 
     ``model`` gives the architecture only and is left as it is. ``gradients`` chooses how the result depends
     on the batches (see the module's table); ``functional`` makes ``"graph"`` fit for ``torch.func.vmap``.
+    ``protection`` are a real client's defences: what they do is not to be differentiated.
     """
     training.need("lr")
-    trainer = Trainer(model, training, functional=functional)
+    if protection is not None and gradients != "none":
+        raise InvalidInput(f"training with defences cannot be differentiated; use gradients='none', not {gradients!r}")
+    trainer = Trainer(model, training, functional=functional, protection=protection)
     state = trainer.start(weights, buffers)
     with trainer.active():
         if gradients == "adjoint":
