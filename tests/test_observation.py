@@ -139,11 +139,67 @@ def test_batch_sizes_and_steps_count_the_ragged_batch():
             {"label_counts": torch.tensor([1, 1]), "training": LocalTraining(samples=3)},
             "add up to 2, but the client has 3 samples",
         ),
+        ({"label_batches": torch.tensor([[0, 1]]), "data": DataSpec((2,), None)}, "only for classification"),
+        ({"label_batches": torch.tensor([0, 1])}, r"label_batches must be \(epochs, samples\), not of shape \(2,\)"),
+        ({"label_batches": torch.zeros(0, 2, dtype=torch.long)}, r"not of shape \(0, 2\)"),
+        ({"label_batches": torch.tensor([[0, 2]])}, "label_batches must be at least 0 and below 2; found 0 to 2"),
+        ({"label_batches": torch.tensor([[0.0, 1.0]])}, "label_batches must be whole numbers"),
+        ({"label_batches": torch.tensor([[0, 1], [1, 0]])}, r"has shape \(2, 2\); expected \(1, 2\)"),
+        (
+            {"label_batches": torch.tensor([[0, 1]]), "training": LocalTraining(samples=3)},
+            r"has shape \(1, 2\); expected \(1, 3\)",
+        ),
+        (
+            {"label_batches": torch.tensor([[0, 1]]), "labels": torch.tensor([1, 1])},
+            "label_batches and labels do not hold the same labels",
+        ),
+        (
+            {"label_batches": torch.tensor([[0, 1]]), "label_counts": torch.tensor([0, 2])},
+            "label_batches and label_counts do not hold the same labels",
+        ),
+        ({"defences": "GaussianNoise(sigma=0.1)"}, "defences must be a tuple of texts, their reprs"),
+        ({"defences": (0.1,)}, "defences must be a tuple of texts"),
     ],
 )
 def test_impossible_observations_are_refused(changes, words):
     with pytest.raises(InvalidInput, match=words):
         observation(**changes)
+
+
+WEIGHTS = {"gradient": None, "returned": tree()}
+
+
+@pytest.mark.parametrize(
+    ("batches", "recipe", "words"),
+    [
+        ([[0, 1], [0, 0]], {}, "must hold the same labels in every epoch, in whatever order"),
+        ([[0, 1]], {}, r"has shape \(1, 2\); expected \(2, 2\)"),
+        (
+            [[0, 1], [1, 0]],
+            {"epochs": None},
+            r"the epochs are unknown here; supply them too.*knowing\(epochs=",
+        ),
+        ([[0, 1], [1, 0]], {"batch_size": None}, "the batch_size are unknown here"),
+        ([[0, 1], [1, 0]], {"samples": None}, "the samples are unknown here"),
+    ],
+)
+def test_impossible_label_batches_are_refused(batches, recipe, words):
+    known = {"epochs": 2, "samples": 2, "batch_size": 1, **recipe}
+    with pytest.raises(InvalidInput, match=words):
+        observation(**WEIGHTS, label_batches=torch.tensor(batches), training=LocalTraining(**known))
+
+
+def test_label_batches_that_agree_with_what_else_is_granted():
+    batches = torch.tensor([[0, 1], [1, 0]], dtype=torch.int32)
+    seen = observation(
+        **WEIGHTS, label_batches=batches, training=LocalTraining(epochs=2, samples=2, batch_size=1),
+        labels=torch.tensor([1, 0]), label_counts=torch.tensor([1, 1]), defences=["A()"],
+    )  # fmt: skip
+    assert seen.label_batches is batches
+    assert seen.defences == ("A()",)
+    assert seen.threat_model()[-1] == (
+        "It is granted the client's labels and label counts and labels of every batch and defences (A())."
+    )
 
 
 def test_tensors_are_kept_in_the_order_of_the_model():
@@ -193,7 +249,7 @@ def test_the_update_is_the_gradient_or_the_difference():
 
 
 def test_another_device_gets_a_copy_of_everything():
-    seen, _ = fedavg(batch_norm(), client(6), lr=0.1, grant=["labels", "label_counts"])
+    seen, _ = fedavg(batch_norm(), client(6), lr=0.1, grant=["labels", "label_counts", "label_batches", "defences"])
     moved = seen.to("cpu")
     assert moved.device == torch.device("cpu")
     assert moved.model is not seen.model
@@ -201,6 +257,9 @@ def test_another_device_gets_a_copy_of_everything():
         assert same(getattr(moved, name), getattr(seen, name))
     assert same(moved.labels, seen.labels)
     assert same(moved.label_counts, seen.label_counts)
+    assert same(moved.label_batches, seen.label_batches)
+    assert moved.label_batches is not None
+    assert moved.defences == seen.defences == ()
     assert moved.gradient is None
     assert moved.threat_model() == seen.threat_model()
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from leakscope import DataSpec, container, fedavg, fedsgd, load, load_all, models, save, save_all
 from leakscope.data import Dataset
+from leakscope.defences import GaussianNoise, RandomPruning
 from leakscope.errors import CorruptFile, FileError, FutureVersion, LeakscopeError
 from leakscope.federated.client import prepared
 from leakscope.federated.training import local_sgd
@@ -22,7 +23,7 @@ from leakscope.storage import VERSION, observation_files
 from tests.federated.networks import Tied, client, same, table
 
 TREES = ("sent", "gradient", "returned", "buffers", "returned_buffers")
-TENSORS = ("labels", "label_counts")
+TENSORS = ("labels", "label_counts", "label_batches")
 
 
 def mlp(shape=(1, 4, 4), classes=3, **options):
@@ -36,12 +37,16 @@ def frozen():
 
 
 AVG: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch_size": 3}
+NOISE = (RandomPruning(0.2), GaussianNoise(0.01))
 KINDS = {
     "gradient": lambda: fedsgd(mlp(), client(6)),
     "weights": lambda: fedavg(mlp(), client(6), **AVG, client="Zoë", round=12),
     "statistics": lambda: fedavg(mlp(batch_norm=True), client(6), **AVG),
     "withheld statistics": lambda: fedavg(mlp(batch_norm=True), client(6), **AVG, share_statistics=False),
     "labels": lambda: fedavg(mlp(), client(6), **AVG, grant=["labels", "label_counts"]),
+    "label batches": lambda: fedavg(mlp(), client(7), **AVG, grant=["label_batches"]),
+    "defences": lambda: fedavg(mlp(), client(6), **AVG, defences=NOISE, grant=["defences"]),
+    "no defences": lambda: fedsgd(mlp(), client(6), grant=["defences"]),
     "hidden recipe": lambda: fedavg(mlp(), client(6), **AVG, hide=["lr", "epochs", "samples", "momentum"]),
     "regression": lambda: fedsgd(mlp((6,), 1), table(5), grant=["labels"]),
     "float64": lambda: fedavg(mlp(batch_norm=True).double(), client(6), **AVG),
@@ -127,6 +132,15 @@ def test_a_newer_version_asks_for_an_upgrade(tmp_path):
         load(path)
 
 
+def test_a_file_of_the_first_version_is_read_as_it_was(tmp_path):
+    observation, _ = KINDS["labels"]()
+    path = save(observation, tmp_path / "x.safetensors")
+    document, tensors = container.read_container(path, "observation", VERSION)
+    del document["defences"]
+    path = container.write_container(tmp_path / "old.safetensors", "observation", 1, document, tensors)
+    assert_equal(load(path), observation)
+
+
 def test_a_failing_save_leaves_the_old_file(tmp_path, monkeypatch):
     observation, _ = KINDS["weights"]()
     path = save(observation, tmp_path / "x.safetensors")
@@ -203,12 +217,15 @@ def seal(path, document, tensors):
     return path
 
 
+GRANTS = ["labels", "label_counts", "label_batches", "defences"]
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A small observation, its file, and what is in it."""
     pairs = Dataset(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]), DataSpec((2,), 2, columns=("a", "b")), "Ada")
     model = models.build("mlp", shape=(2,), classes=2, hidden=(2,), batch_norm=True, seed=0)
-    observation, _ = fedavg(model, pairs, lr=0.5, epochs=2, batch_size=2, grant=["labels", "label_counts"])
+    observation, _ = fedavg(model, pairs, lr=0.5, epochs=2, batch_size=2, grant=GRANTS)
     path = save(observation, tmp_path_factory.mktemp("saved") / "x.safetensors")
     return observation, path.read_bytes(), *container.read_container(path, "observation", VERSION)
 
@@ -237,6 +254,10 @@ def test_sealing_by_hand_is_sealing(saved, tmp_path):
         ({"labels": torch.tensor([0, 1, 2, 0])}, "labels must be at least 0 and below 2"),
         ({"labels": torch.tensor([0, 1])}, "2 labels are granted for 4 samples"),
         ({"label_counts": torch.tensor([1, 1])}, "label_counts add up to 2"),
+        ({"label_batches": torch.tensor([0, 1, 1, 0])}, r"label_batches must be \(epochs, samples\)"),
+        ({"label_batches": torch.tensor([[0, 1, 1, 0]])}, r"expected \(2, 4\)"),
+        ({"label_batches": torch.tensor([[0, 1, 1, 0], [1, 1, 1, 0]])}, "the same labels in every epoch"),
+        ({"label_batches": torch.tensor([[1, 1, 1, 0]] * 2)}, "label_batches and labels do not hold the same"),
         ({"buffers/features.1.running_var": torch.full((2,), float("nan"))}, r"buffers\['features.1.running_var'\]"),
         ({"buffers/features.1.running_var": torch.zeros(2, dtype=torch.long)}, "has type torch.int64"),
         ({"sent/head.bias": torch.zeros(2).to(torch.float8_e4m3fn)}, r"x\.safetensors: "),
@@ -285,6 +306,7 @@ WRONG: dict[tuple[str, ...], list[Any]] = {
     ("round",): [REMOVED, None, "1", 1.5, True, []],
     ("kind",): [REMOVED, "gradient", None, "weight", []],
     ("frozen",): [REMOVED, None, "head.bias", {}, ["nothing"], [5], [None], [[]]],
+    ("defences",): ["GaussianNoise(sigma=0.1)", 5, {}, [5], [None], [[]]],
     ("extra",): [1],
 }
 

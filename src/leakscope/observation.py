@@ -1,7 +1,7 @@
 """What an honest-but-curious server sees of one client in one round: the input of every attack.
 
 The fields *are* the threat model. What the attacker does not know is ``None``; what it is granted beyond
-the exchanged tensors (labels, label counts) is a field with a name, which reports print.
+the exchanged tensors (labels, which defences the client uses) is a field with a name, which reports print.
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ class Observation:
     ``model`` is the architecture; the weights sent to the client are in ``sent``. Exactly one of
     ``gradient`` (FedSGD) and ``returned`` (FedAvg: the weights after local training) came back.
     ``buffers`` and ``returned_buffers`` are batch-norm statistics before and after; ``None`` = withheld.
-    ``labels`` and ``label_counts`` are knowledge granted to the attacker.
+    ``labels``, ``label_counts``, ``label_batches`` (epochs, samples: the labels in the order in which the client
+    trained on them) and ``defences`` (their reprs, in order; none is ``()``) are knowledge granted to the attacker.
     """
 
     model: nn.Module = field(repr=False)
@@ -174,6 +175,8 @@ class Observation:
     returned_buffers: Params | None = field(default=None, repr=False)
     labels: Tensor | None = None
     label_counts: Tensor | None = None
+    label_batches: Tensor | None = None
+    defences: tuple[str, ...] | None = None
     client: str = "client"
     round: int = 0
 
@@ -188,6 +191,12 @@ class Observation:
                 # In the model's order, whatever the order in which they arrived: attacks count layers by it.
                 object.__setattr__(self, name, {key: value[key] for key in expected})
         self._check_labels()
+        if self.label_batches is not None:
+            self._check_label_batches(self.label_batches)
+        if self.defences is not None:
+            if not isinstance(self.defences, (tuple, list)) or not all(isinstance(one, str) for one in self.defences):
+                raise InvalidInput(f"defences must be a tuple of texts, their reprs; not {self.defences!r}")
+            object.__setattr__(self, "defences", tuple(self.defences))
 
     def _check_labels(self) -> None:
         samples, classes = self.training.samples, self.data.classes
@@ -213,6 +222,36 @@ class Observation:
                 raise InvalidInput(
                     f"label_counts add up to {int(self.label_counts.sum())}, but the client has {samples} samples"
                 )
+
+    def _check_label_batches(self, batches: Tensor) -> None:
+        classes, training = self.data.classes, self.training
+        if classes is None:
+            raise InvalidInput("label_batches exist only for classification; this data is a regression")
+        if batches.ndim != 2 or not batches.numel():
+            raise InvalidInput(f"label_batches must be (epochs, samples), not of shape {tuple(batches.shape)}")
+        _check_whole("label_batches", batches, below=classes)
+        if self.kind == "weights":
+            for name in ("epochs", "batch_size", "samples"):
+                if getattr(training, name) is None:
+                    raise InvalidInput(
+                        f"label_batches tell which labels are in which batch, but the {name} are unknown here; "
+                        f"supply them too: observation.knowing({name}=..., label_batches=...)"
+                    )
+        expected = (training.epochs if self.kind == "weights" else 1, training.samples or batches.shape[1])
+        if tuple(batches.shape) != expected:
+            raise InvalidInput(
+                f"label_batches has shape {tuple(batches.shape)}; expected {expected}, one label for each sample of "
+                "each epoch"
+            )
+        ordered = batches.sort(1).values
+        if bool((ordered != ordered[0]).any()):
+            raise InvalidInput("label_batches must hold the same labels in every epoch, in whatever order")
+        if self.labels is not None and not torch.equal(self.labels.sort().values, ordered[0].to(self.labels)):
+            raise InvalidInput("label_batches and labels do not hold the same labels; grant what agrees")
+        if self.label_counts is not None:
+            counts = torch.bincount(ordered[0].long(), minlength=classes)
+            if not torch.equal(counts, self.label_counts.to(counts)):
+                raise InvalidInput("label_batches and label_counts do not hold the same labels; grant what agrees")
 
     @property
     def kind(self) -> Literal["gradient", "weights"]:
@@ -272,6 +311,7 @@ class Observation:
             returned_buffers=move(self.returned_buffers),
             labels=None if self.labels is None else self.labels.to(device),
             label_counts=None if self.label_counts is None else self.label_counts.to(device),
+            label_batches=None if self.label_batches is None else self.label_batches.to(device),
         )
 
     def threat_model(self) -> list[str]:
@@ -284,7 +324,10 @@ class Observation:
             f"{name} {getattr(self.training, name)}" for name in recipe if getattr(self.training, name) is not None
         ]
         unknown = [name for name in recipe if getattr(self.training, name) is None]
-        granted = [name.replace("_", " ") for name in ("labels", "label_counts") if getattr(self, name) is not None]
+        names = {"labels": "labels", "label_counts": "label counts", "label_batches": "labels of every batch"}
+        granted = [words for name, words in names.items() if getattr(self, name) is not None]
+        if self.defences is not None:
+            granted.append(f"defences ({', '.join(self.defences) or 'none'})")
         sentences = [
             f"The attacker is an honest-but-curious server: it sees the model, the weights it sent, and {what}.",
             f"It knows of the client's recipe: {', '.join(known)}.",
@@ -322,6 +365,6 @@ def _check_tensors(what: str, tensors: Mapping[str, Tensor], expected: Mapping[s
 def _check_whole(what: str, values: Tensor, below: int | None = None) -> None:
     if values.is_floating_point() or values.is_complex():
         raise InvalidInput(f"{what} must be whole numbers, not {values.dtype}")
-    if len(values) and (int(values.min()) < 0 or (below is not None and int(values.max()) >= below)):
+    if values.numel() and (int(values.min()) < 0 or (below is not None and int(values.max()) >= below)):
         limit = "" if below is None else f" and below {below}"
         raise InvalidInput(f"{what} must be at least 0{limit}; found {int(values.min())} to {int(values.max())}")

@@ -22,11 +22,11 @@ from leakscope.observation import DataSpec, LocalTraining, Observation
 from leakscope.seeding import seeded
 
 KIND = "observation"
-VERSION = 1
+VERSION = 2  # 1: without label batches and defences
 _TREES = ("sent", "gradient", "returned", "buffers", "returned_buffers")
-_TENSORS = ("labels", "label_counts")
+_TENSORS = ("labels", "label_counts", "label_batches")
 _LONGEST_RECIPE = 10_000  # characters: no network of ours has thousands of layers, which even unallocated take time
-_DOCUMENT = {"model", "frozen", "data", "training", "client", "round", "kind"}
+_DOCUMENT = {"model", "frozen", "data", "training", "client", "round", "kind", "defences"}
 
 
 def save(observation: Observation, path: Location) -> Path:
@@ -40,6 +40,7 @@ def save(observation: Observation, path: Location) -> Path:
         "client": observation.client,
         "round": observation.round,
         "kind": observation.kind,
+        "defences": observation.defences,
     }
     tensors: dict[str, Tensor] = {}
     for tree in _TREES:
@@ -110,6 +111,7 @@ def _assemble(
             trees.setdefault(tree, {})[name] = value
     if "sent" not in trees:
         raise CorruptFile(f"{path}: the weights that were sent to the client are missing")
+    document = {"defences": None, **document}  # version 1 has none
     wrong = sorted(document.keys() ^ _DOCUMENT)
     if wrong:
         problem = "has an unknown" if wrong[0] in document else "lacks the"
@@ -125,6 +127,8 @@ def _assemble(
         round=round_number,
         labels=tensors.get("labels"),
         label_counts=tensors.get("label_counts"),
+        label_batches=tensors.get("label_batches"),
+        defences=document["defences"],
         **{"gradient": None, "returned": None, **trees},  # type: ignore[arg-type]
     )
     if observation.kind != document["kind"]:

@@ -18,6 +18,7 @@ from leakscope.inversion.labels import (
     estimate_label_counts,
     last_linear,
     round_counts,
+    rows_of_first_epoch,
 )
 from leakscope.seeding import generator
 
@@ -98,6 +99,22 @@ def test_granted_labels_are_taken_as_they_are(source):
 def test_granted_counts_are_spelled_out(source):
     observation, truth = fedsgd(network(), DIGITS.share([8, 2, 5, 8]), grant=["label_counts"])
     assert source(observation, generator(0)).tolist() == sorted(truth.targets.tolist())
+
+
+@pytest.mark.parametrize("source", [Granted(), LastLayer(), LastLayer(shuffle=True)], ids=repr)
+def test_granted_batches_are_every_epochs_labels_in_the_order_trained_on(source):
+    observation, truth = fedavg(
+        network(), DIGITS.share(range(7)), lr=0.01, epochs=3, batch_size=3, grant=["label_batches", "label_counts"]
+    )
+    labels = source(observation, generator(0))
+    assert torch.equal(labels, truth.targets[torch.cat(truth.order)])
+
+
+def test_places_of_the_same_label_in_the_first_epoch():
+    labels = torch.tensor([[5, 3, 5, 8, 3], [3, 5, 8, 5, 3], [5, 3, 5, 8, 3]])
+    rows = rows_of_first_epoch(labels)
+    assert rows.tolist() == [[0, 1, 2, 3, 4], [1, 0, 3, 2, 4], [0, 1, 2, 3, 4]]
+    assert torch.equal(labels[0][rows], labels)
 
 
 def test_labels_that_nobody_granted():

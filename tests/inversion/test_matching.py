@@ -61,6 +61,36 @@ def test_the_sum_of_the_psnrs_decides_not_that_of_the_errors():
     assert match_epochs(copies)[1].flatten().tolist() == pytest.approx([0.2, 0.1])
 
 
+def test_only_samples_of_the_same_label_are_matched():
+    """By their looks alone the second epoch's samples would change places."""
+    copies = torch.tensor([[[0.0], [1.0], [0.5]], [[1.0], [0.0], [0.5]]])
+    assert match_epochs(copies)[1].flatten().tolist() == [0.0, 1.0, 0.5]
+    labels = torch.tensor([[7, 8, 8], [7, 8, 8]])
+    assert match_epochs(copies, labels)[1].flatten().tolist() == [1.0, 0.0, 0.5]
+    turned = copies.clone()
+    turned[1, 1:] = copies[1, 1:].flip(0)
+    assert torch.equal(match_epochs(turned, labels), match_epochs(copies, labels))
+
+
+def test_labels_at_other_places_in_every_epoch_lead_to_the_right_samples():
+    own, labels = pictures(), torch.tensor([0, 1, 1, 2, 2, 2, 3, 3])
+    orders = torch.stack([torch.randperm(8, generator=torch.Generator().manual_seed(seed)) for seed in range(4)])
+    copies = own[orders]
+    assert torch.equal(match_epochs(copies, labels[orders]), copies[:1].expand_as(copies))
+    noise = torch.rand(copies.shape, generator=torch.Generator().manual_seed(9))  # no epoch looks like another
+    for epoch, before, order in zip(match_epochs(noise, labels[orders]), noise, orders, strict=True):
+        rows = [(before == sample).flatten(1).all(1).nonzero().item() for sample in epoch]
+        assert sorted(rows) == list(range(8))
+        assert torch.equal(labels[order[rows]], labels[orders[0]])
+    assert torch.allclose(average_epochs(copies, labels[orders]), copies[0])
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(2, 7), torch.zeros(8), torch.arange(16).reshape(2, 8)], ids=str)
+def test_labels_that_do_not_fit_the_epochs_are_refused(labels):
+    with pytest.raises(InvalidInput, match=r"labels must be \(epochs, samples\), one for each of the copies"):
+        match_epochs(shuffled(pictures(), epochs=2), labels)
+
+
 def test_what_has_no_epochs_is_refused():
     with pytest.raises(InvalidInput, match=r"expected \(epochs, samples, ...\), not a tensor of shape \(4, 5\)"):
         match_epochs(torch.zeros(4, 5))

@@ -203,6 +203,24 @@ def test_one_order_does_not_explain_what_was_trained_in_several():
     assert distance(FullSimulation(), observation, inputs[:5], targets[:5]) > 1e-9
 
 
+@pytest.mark.parametrize("functional", [False, True])
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+def test_shared_variables_follow_the_labels_of_every_epoch(recipe, functional):
+    """Where every label is another, they tell the order; the variables are in that of the first epoch."""
+    observation, inputs, targets = trained(**recipe)
+    count = recipe.get("samples", 5)
+    assert len(targets[:count].unique()) == count
+    assert distance(FullSimulation(), observation, inputs[:count], targets, functional) < 1e-20
+
+
+@pytest.mark.parametrize("update_model", [SingleStep(), Surrogate(), FullSimulation(one_batch=True)], ids=repr)
+def test_models_without_an_order_take_the_first_epochs_labels(update_model):
+    observation, inputs, targets = trained()
+    ready = update_model.begin(observation, functional=False)
+    every, first = (ready(inputs[:5], labels, **ready.extra) for labels in (targets, targets[:5]))
+    assert close(every, first)
+
+
 @pytest.mark.parametrize("recipe", [{}, {"momentum": 0.9, "weight_decay": 0.01}], ids=str)
 def test_equal_epochs_are_shared_variables(recipe):
     observation, inputs, targets = trained(**recipe)
@@ -304,3 +322,35 @@ def test_the_surrogate_of_a_gradient_is_a_single_step():
 def test_a_surrogate_starts_between_the_weights(position):
     with pytest.raises(InvalidInput, match=r"position must lie in \[0, 1\]"):
         Surrogate(position)
+
+
+@pytest.mark.parametrize("per_epoch", [True, False])
+@pytest.mark.parametrize("functional", [False, True])
+def test_new_orders_are_those_of_another_client_with_the_same_samples(per_epoch, functional):
+    """The drawn orders are part of the seeded randomness: drawing them again tells what must have been trained."""
+    observation, inputs, targets = trained_in_one_order()
+    torch.manual_seed(5)
+    client = FullSimulation(per_epoch=per_epoch, new_orders=True).begin(observation, functional=functional)
+    torch.manual_seed(5)
+    rows = [torch.randperm(5) for _ in range(3)]
+    batches = [(inputs[part], targets[part]) for order in rows for part in order.split(2)]
+    returned, _ = local_sgd(observation.model, observation.sent, batches, observation.training)
+    copies = torch.cat([inputs] * client.copies)
+    assert client.copies == (3 if per_epoch else 1)
+    same = Observation(observation.model, observation.data, observation.sent, observation.training, returned=returned)
+    assert L2()(client(copies, targets), same.summed_gradient()).item() < 1e-20
+    assert L2()(client(copies, targets), observation.summed_gradient()).item() > 1e-6
+
+
+def test_new_orders_give_way_to_known_ones():
+    """Labels of every batch tell the order, where all labels differ."""
+    rows = data.load("digits").targets.tolist()
+    own = DIGITS.share([rows.index(label) for label in range(5)])
+    observation, truth = fedavg(network(), own, lr=0.1, epochs=3, batch_size=2, grant=("label_batches",))
+    inputs, _ = prepared(own, observation.sent)
+    labels = observation.label_batches.flatten().long()
+    first = torch.cat(truth.order[:3])
+    for per_epoch in (True, False):
+        client = FullSimulation(per_epoch=per_epoch, new_orders=True).begin(observation, functional=False)
+        predicted = client(torch.cat([inputs[first]] * client.copies), labels)
+        assert L2()(predicted, observation.summed_gradient()).item() < 1e-20

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
 
 import torch
 from torch import nn
 
+from leakscope import defences
 from leakscope.data import Dataset, by_group, load
 from leakscope.errors import CorruptFile, InvalidInput
-from leakscope.federated.client import fedavg
+from leakscope.federated.client import fedavg, fedsgd
 from leakscope.federated.rounds import run_federation
 from leakscope.models import build
 from leakscope.observation import Observation
@@ -20,7 +22,7 @@ from leakscope.truth import Truth
 
 KEYS = {
     "data", "model", "model_options", "samples", "lr", "epochs", "batch_size", "momentum", "weight_decay", "grant",
-    "hide", "threshold", "rounds", "mode",
+    "hide", "threshold", "rounds", "mode", "defence", "sends", "normalise", "clients", "training_samples",
 }  # fmt: skip
 
 
@@ -35,18 +37,29 @@ def _client_of(text: str, index: int, seed: int) -> tuple[Observation, Truth]:
     unknown = sorted(setting.keys() - KEYS)
     if unknown:
         raise CorruptFile(f"a row's setting has no {unknown[0]!r} (known: {', '.join(sorted(KEYS))})")
-    clients = _clients(setting["data"], setting["samples"], seed)
+    clients = _clients(setting["data"], setting["samples"], seed, setting.get("normalise", True))
     if index >= len(clients):
         raise InvalidInput(f"{setting['data']} has {len(clients)} clients of {setting['samples']} samples here")
     data = clients[index]
     model = build(setting["model"], seed=derive(seed, "network", index) % 2**31, **setting.get("model_options", {}))
     if setting.get("rounds"):
         _train(model, clients, setting, seed)
+    if setting.get("sends", "weights") == "gradient":
+        return fedsgd(
+            model,
+            data,
+            seed=derive(seed, "client", index),
+            client=f"{data.name}",
+            round=setting.get("rounds", 0),
+            defences=defences_of(setting),
+            **{key: setting[key] for key in ("grant", "hide", "mode") if key in setting},
+        )
     return fedavg(
         model,
         data,
         seed=derive(seed, "client", index),
         client=f"{data.name}",
+        defences=defences_of(setting),
         **{
             key: setting[key]
             for key in ("lr", "epochs", "batch_size", "momentum", "weight_decay", "grant", "hide", "mode")
@@ -55,8 +68,19 @@ def _client_of(text: str, index: int, seed: int) -> tuple[Observation, Truth]:
     )
 
 
+def defences_of(setting: dict[str, Any]) -> tuple[defences.Defence, ...]:
+    """The clients' defences: ``defence`` is one, ``{ name = "gaussian_noise", sigma = 0.01 }``, or a list of them."""
+    chosen = setting.get("defence", [])
+    chain = [chosen] if isinstance(chosen, dict) else chosen
+    if not isinstance(chain, list) or not all(isinstance(one, dict) and "name" in one for one in chain):
+        raise CorruptFile(f"a row's defence is a table with a name, or a list of such, not {chosen!r}")
+    return tuple(defences.build(**one) for one in chain)
+
+
 def _train(model: nn.Module, clients: list[Dataset], setting: dict[str, Any], seed: int) -> None:
     """Train the network for some rounds with clients other than those that rows attack."""
+    if "training_samples" in setting:
+        clients = _clients(setting["data"], setting["training_samples"], seed, setting.get("normalise", True))
     trained = run_federation(
         model,
         clients[-min(20, len(clients) // 2) :],
@@ -64,15 +88,21 @@ def _train(model: nn.Module, clients: list[Dataset], setting: dict[str, Any], se
         lr=setting["lr"],
         epochs=setting["epochs"],
         batch_size=setting["batch_size"],
+        defences=defences_of(setting),
         seed=derive(seed, "federation"),
     )
     trained.load_into(model)
 
 
 @cache
-def _clients(name: str, samples: int, seed: int) -> list[Dataset]:
-    """The data's natural owners where it has any (writers), else random shares; in a random order."""
+def _clients(name: str, samples: int, seed: int, normalise: bool = True) -> list[Dataset]:
+    """The data's natural owners where it has any (writers), else random shares; in a random order.
+
+    Without ``normalise`` the model takes pixels as they are.
+    """
     dataset = load(name)
+    if not normalise:
+        dataset = replace(dataset, spec=replace(dataset.spec, mean=(0.0,), std=(1.0,)))
     draw = generator(seed, "clients", name)
     if dataset.groups is not None:
         clients = by_group(dataset, minimum=samples, limit=samples)

@@ -31,7 +31,7 @@ from leakscope.errors import MissingKnowledge, UnknownName
 from leakscope.federated.training import in_mode
 from leakscope.inversion.checks import whole
 from leakscope.observation import Observation
-from leakscope.params import Params, scale
+from leakscope.params import Params
 
 Place = Literal["server", "client", "interpolated"]
 Part = Literal["bias", "kernel"]
@@ -41,13 +41,16 @@ class Labels(Protocol):
     """Where an attack takes the labels from."""
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """One label (or regression target) for each of the client's samples."""
+        """One label (or regression target) for each of the client's samples.
+
+        Where the observation grants the labels of every batch: for each sample of each epoch, one after another.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Granted:
-    """The labels, or label counts, that the observation grants."""
+    """The labels, label counts or labels of every batch that the observation grants."""
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """The granted labels; counts in the order of the classes."""
@@ -66,7 +69,7 @@ class LastLayer:
 
     ``at`` says where the statistics are taken (see the module's table); ``read`` whether the bias or the kernel
     is read, by default the bias where there is one. ``shuffle`` puts the labels into a random order, as batches
-    that are cut from them want it (DLF's RandOrder).
+    that are cut from them want it (DLF's RandOrder); granted labels of every batch stay in theirs (appendix B.3).
     """
 
     at: Place = "interpolated"
@@ -87,19 +90,34 @@ class LastLayer:
         if labels is None:
             counts = estimate_label_counts(observation, generator, at=self.at, read=self.read, dummies=self.dummies)
             labels = torch.repeat_interleave(torch.arange(len(counts)), counts).to(observation.device)
-        if self.shuffle:
+        if self.shuffle and observation.label_batches is None:
             labels = labels[torch.randperm(len(labels), generator=generator).to(labels.device)]
         return labels
 
 
 def granted_labels(observation: Observation) -> Tensor | None:
-    """The labels that the observation grants, as a list in no particular order; ``None`` if it grants none."""
+    """The labels that the observation grants, as a list in no particular order; ``None`` if it grants none.
+
+    Labels of every batch come first: those of each epoch in the order trained on, one epoch after another.
+    """
+    if observation.label_batches is not None:
+        return observation.label_batches.flatten().long()
     if observation.labels is not None:
         return observation.labels
     if observation.label_counts is not None:
         counts = observation.label_counts
         return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
     return None
+
+
+def rows_of_first_epoch(labels: Tensor) -> Tensor:
+    """For each place of each epoch a place of the first that has the same label, no place twice in an epoch.
+
+    ``labels`` is (epochs, samples), the same labels in every epoch. Of several with the same label the first is
+    taken for the first, and so on: which of them is which, labels cannot tell.
+    """
+    order = labels.argsort(dim=1, stable=True)
+    return torch.empty_like(order).scatter_(1, order, order[:1].expand_as(order))
 
 
 def estimate_label_counts(
@@ -114,46 +132,72 @@ def estimate_label_counts(
 
     For a FedAvg update the mean gradient over the local steps takes the gradient's place.
     """
-    if observation.data.classes is None or observation.training.loss != "cross_entropy":
-        raise MissingKnowledge(
-            "labels can only be inferred for classification with cross-entropy; "
-            "supply them with observation.knowing(labels=...)"
-        )
+    reading = last_layer(observation, read)
     samples = int(observation.training.need("samples"))
-    name, layer = last_linear(observation.model, observation.data.classes)
-    if not layer.weight.requires_grad:
-        raise MissingKnowledge(
-            f"labels cannot be inferred: the last layer, {name!r}, is not trained; "
-            "supply them with observation.knowing(labels=...)"
-        )
-    gradient, steps = observation.difference(), 1
-    if observation.kind == "weights":
-        steps = observation.training.steps
-        gradient = scale(gradient, 1 / (observation.training.need("lr") * steps))
-    trained_bias = layer.bias is not None and layer.bias.requires_grad
-    bias = gradient[f"{name}.bias"] if trained_bias and read != "kernel" else None
-    if read == "bias" and bias is None:
-        raise MissingKnowledge(f"labels cannot be read from the bias: the last layer, {name!r}, trains none")
-    if bias is not None and samples == 1:
-        counts = torch.zeros(observation.data.classes, dtype=torch.long)
-        counts[int(bias.argmin())] = 1
+    seen = reading.mean_gradient(observation, observation.difference())
+    if reading.part == "bias" and samples == 1:
+        counts = torch.zeros(len(seen), dtype=torch.long)
+        counts[int(seen.argmin())] = 1
         return counts
     places = _places(observation, at)
     draws = generator.get_state()  # the same dummies at both places
     statistics = []
     for weights in places:
         generator.set_state(draws)
-        statistics.append(dummy_statistics(observation, weights, layer, dummies, generator))
+        statistics.append(dummy_statistics(observation, weights, reading.layer, dummies, generator))
     probabilities, activations = (torch.stack(values) for values in zip(*statistics, strict=True))
-    share = torch.arange(steps, device=observation.device) / steps if len(places) == 2 else None
-    if share is not None:
+    if len(places) == 2:
+        steps = observation.training.steps
+        share = torch.arange(steps, device=observation.device) / steps
         probabilities = torch.lerp(probabilities[0], probabilities[1], share.to(probabilities)[:, None])
         activations = torch.lerp(activations[0], activations[1], share.to(activations))
-    if bias is not None:
-        estimate = (probabilities - bias).mean(0)
+    if reading.part == "bias":
+        estimate = (probabilities - seen).mean(0)
     else:
-        estimate = (probabilities - gradient[f"{name}.weight"].sum(1) / activations[:, None]).mean(0)
+        estimate = (probabilities - seen / activations[:, None]).mean(0)
     return round_counts(samples * estimate, samples)
+
+
+@dataclass(frozen=True, eq=False)
+class LastLayerReading:
+    """Where an update tells of labels: the bias of the last linear layer, or the row sums of its kernel."""
+
+    name: str
+    layer: nn.Linear
+    part: Part
+
+    def mean_gradient(self, observation: Observation, difference: Params) -> Tensor:
+        """One number a class: the mean over the local steps that made this difference of the weights.
+
+        With momentum a step's gradient counts as often as its velocity is applied.
+        """
+        value = difference[f"{self.name}.{'bias' if self.part == 'bias' else 'weight'}"]
+        value = value if self.part == "bias" else value.sum(1)
+        if observation.kind == "gradient":
+            return value
+        training = observation.training
+        keep, steps = float(training.momentum or 0.0), training.steps
+        often = sum((1 - keep ** (steps - step)) / (1 - keep) for step in range(steps)) if keep else steps
+        return value / (training.need("lr") * often)
+
+
+def last_layer(observation: Observation, read: Part | None = None) -> LastLayerReading:
+    """Where labels can be read: by default from the bias where there is one. A clear refusal where nowhere."""
+    if observation.data.classes is None or observation.training.loss != "cross_entropy":
+        raise MissingKnowledge(
+            "labels can only be inferred for classification with cross-entropy; "
+            "supply them with observation.knowing(labels=...)"
+        )
+    name, layer = last_linear(observation.model, observation.data.classes)
+    if not layer.weight.requires_grad:
+        raise MissingKnowledge(
+            f"labels cannot be inferred: the last layer, {name!r}, is not trained; "
+            "supply them with observation.knowing(labels=...)"
+        )
+    trained_bias = layer.bias is not None and layer.bias.requires_grad
+    if read == "bias" and not trained_bias:
+        raise MissingKnowledge(f"labels cannot be read from the bias: the last layer, {name!r}, trains none")
+    return LastLayerReading(name, layer, "bias" if trained_bias and read != "kernel" else "kernel")
 
 
 def _places(observation: Observation, at: Place) -> list[Params]:
@@ -203,6 +247,13 @@ def dummy_statistics(
     """The mean class probabilities, and the mean sum of what enters the last layer, for random inputs."""
     like = next(iter(observation.sent.values()))
     inputs = torch.randn(dummies, *observation.data.shape, generator=generator).to(like.device, like.dtype)
+    return input_statistics(observation, weights, layer, inputs)
+
+
+def input_statistics(
+    observation: Observation, weights: Params, layer: nn.Linear, inputs: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The mean class probabilities, and the mean sum of what enters the last layer, for these inputs."""
     entering: list[Tensor] = []
     hook = layer.register_forward_pre_hook(lambda _, arguments: entering.append(arguments[0]))
     try:

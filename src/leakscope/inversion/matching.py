@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from leakscope.errors import InvalidInput
 
 
-def match_epochs(copies: Tensor) -> Tensor:
+def match_epochs(copies: Tensor, labels: Tensor | None = None) -> Tensor:
     """Order every epoch's samples like those of the first (DLF, appendix C).
 
     ``copies`` is (epochs, samples, ...), as a person sees them. Each later epoch is assigned one-to-one to the
-    first so that the sum of the PSNRs is largest.
+    first so that the sum of the PSNRs is largest. Where the ``labels`` of every epoch are known, (epochs, samples),
+    only samples of the same label are assigned to each other.
     """
     if copies.dim() < 3:
         raise InvalidInput(f"expected (epochs, samples, ...), not a tensor of shape {tuple(copies.shape)}")
+    if labels is None:
+        labels = torch.zeros(copies.shape[:2], dtype=torch.long, device=copies.device)
+    elif labels.shape != copies.shape[:2] or bool((labels.sort(1).values != labels[0].sort().values).any()):
+        raise InvalidInput("labels must be (epochs, samples), one for each of the copies, the same in every epoch")
     first = copies[0]
-    return torch.stack([first, *(epoch[_assign(first, epoch)] for epoch in copies[1:])])
+    rest = zip(copies[1:], labels[1:], strict=True)
+    return torch.stack([first, *(epoch[_assign(first, epoch, labels[0, :, None] != own)] for epoch, own in rest)])
 
 
-def average_epochs(copies: Tensor) -> Tensor:
+def average_epochs(copies: Tensor, labels: Tensor | None = None) -> Tensor:
     """One sample from the several reconstructions of each: match the epochs, then average (DLF's MatchEpoch)."""
-    return match_epochs(copies).mean(0)
+    return match_epochs(copies, labels).mean(0)
 
 
-def _assign(reference: Tensor, others: Tensor) -> Tensor:
-    """For each row of ``reference`` the row of ``others`` that is its partner."""
+def _assign(reference: Tensor, others: Tensor, forbidden: Tensor) -> Tensor:
+    """For each row of ``reference`` the row of ``others`` that is its partner, and not a forbidden one."""
     from scipy.optimize import linear_sum_assignment
 
     squared = torch.cdist(reference.flatten(1).double(), others.flatten(1).double()).square()
     # The logarithm of the error is the PSNR up to sign, factor and constant; the floor keeps equal rows finite.
-    _, partners = linear_sum_assignment((squared / reference[0].numel()).clamp_min(1e-10).log().cpu().numpy())
+    cost = (squared / reference[0].numel()).clamp_min(1e-10).log().masked_fill(forbidden, math.inf)
+    _, partners = linear_sum_assignment(cost.cpu().numpy())
     return torch.as_tensor(partners, device=others.device)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from leakscope.errors import InvalidInput, MissingKnowledge
 from leakscope.federated.training import Gradients, Trainer, local_sgd
+from leakscope.inversion.labels import rows_of_first_epoch
 from leakscope.observation import Observation
 from leakscope.params import Params, elementwise, scale, subtract
 
@@ -36,16 +37,20 @@ class ClientModel:
 
     ``inputs`` are ``copies`` times the client's samples, one copy after another (one an epoch, where epochs
     have their own). ``batches`` is how many batches of the client's size that makes. ``extra`` are further
-    variables to optimise, at their start.
+    variables to optimise, at their start. ``epoch_labels`` says whether ``targets`` may be those of every epoch, one
+    after another; other models are given the first epoch's.
     """
 
     predict: Predict
     copies: int = 1
     batches: int = 1
     extra: Params = field(default_factory=dict)
+    epoch_labels: bool = False
 
     def __call__(self, inputs: Tensor, targets: Tensor, **extra: Tensor) -> Params:
         """The update that these samples would have caused."""
+        if not self.epoch_labels:
+            targets = targets[: len(inputs) // self.copies]
         return self.predict(inputs, targets, **extra)
 
 
@@ -115,9 +120,12 @@ class FullSimulation:
     """The client's local training on the dummy samples.
 
     ``per_epoch`` gives every epoch its own variables (DLF), for the client drew a new order in each; otherwise
-    all epochs share them (Geiping et al.). ``one_batch`` takes each epoch as one step on all samples, as long
-    as the epoch's steps together (DLF's baseline FedSGD-Epoch). For a FedSGD observation this is
-    :class:`SingleStep`. Momentum and weight decay that are unknown are taken to be zero.
+    all epochs share them (Geiping et al.), in orders that agree with the labels where each epoch's are known.
+    ``new_orders`` takes the samples in another random order in each epoch, drawn once: as the client does, though in
+    orders of its own, and nearer to its update than one order for all epochs. Variables of different epochs then lie
+    in the same order, sample by sample. ``one_batch`` takes each epoch as one step on all samples, as long as the
+    epoch's steps together (DLF's baseline FedSGD-Epoch). For a FedSGD observation this is :class:`SingleStep`.
+    Momentum and weight decay that are unknown are taken to be zero.
 
     ``gradients`` is how to differentiate through it (see :mod:`leakscope.federated.training`): ``"graph"`` is
     fast, ``"adjoint"`` needs little memory; ``None`` takes the graph up to ``graph_limit`` numbers in all the
@@ -126,6 +134,7 @@ class FullSimulation:
 
     per_epoch: bool = False
     one_batch: bool = False
+    new_orders: bool = False
     gradients: Gradients | None = None
     graph_limit: int = 100_000_000
 
@@ -142,15 +151,25 @@ class FullSimulation:
         numbers = epochs * len(sizes) * sum(value.numel() for value in sent.values())
         chosen = self.gradients or ("graph" if numbers <= self.graph_limit else "adjoint")
         copies = epochs if self.per_epoch else 1
+        drawn = torch.stack([torch.randperm(samples) for _ in range(epochs)]) if self.new_orders else None
 
         def predict(inputs: Tensor, targets: Tensor) -> Params:
-            if len(targets) == samples:
+            if drawn is not None:
+                known = len(targets) > samples
+                rows = rows_of_first_epoch(targets.unflatten(0, (epochs, -1))) if known else drawn.to(targets.device)
+                targets = targets if known else targets[rows.flatten()]
+                first = samples * torch.arange(epochs, device=rows.device) if self.per_epoch else 0 * rows[:, 0]
+                inputs = inputs[(rows + first[:, None]).flatten()]
+            elif len(targets) == samples:
                 targets = torch.cat([targets] * copies)
-            batches = list(zip(inputs.split(sizes * copies), targets.split(sizes * copies), strict=True))
+            if len(targets) > len(inputs):  # shared variables, and the labels of every epoch
+                inputs = inputs[rows_of_first_epoch(targets.unflatten(0, (epochs, -1))).flatten()]
+            passes = len(inputs) // samples
+            batches = list(zip(inputs.split(sizes * passes), targets.split(sizes * passes), strict=True))
             weights, _ = local_sgd(
                 observation.model,
                 sent,
-                batches if self.per_epoch else batches * epochs,
+                batches * (epochs // passes),
                 training,
                 buffers=buffers,
                 gradients="graph" if functional else chosen,
@@ -158,7 +177,7 @@ class FullSimulation:
             )
             return scale(subtract(sent, weights), 1 / lr)
 
-        return ClientModel(predict, copies, _batches(observation, copies))
+        return ClientModel(predict, copies, _batches(observation, copies), epoch_labels=True)
 
 
 def _known_steps(observation: Observation) -> int:
