@@ -9,6 +9,10 @@ from contextlib import contextmanager
 Report = Callable[[int, int | None, float], None]
 
 
+def silent(step: int, total: int | None, loss: float) -> None:
+    """Report to nobody."""
+
+
 @contextmanager
 def progress_bar(description: str, progress: bool | Report | None = None) -> Iterator[Report]:
     """Yield ``report(step, total, loss)``.
@@ -22,7 +26,7 @@ def progress_bar(description: str, progress: bool | Report | None = None) -> Ite
     if progress is None:
         progress = sys.stderr.isatty()
     if not progress:
-        yield lambda step, total, loss: None
+        yield silent
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

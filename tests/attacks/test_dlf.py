@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from leakscope.attacks import Inversion, WarmStart, dlf, dlf_paper, surrogate
+from leakscope.attacks.refined_labels import RefinedLabels
 from leakscope.errors import InvalidInput, UnknownName
 from leakscope.inversion.matching import average_epochs
 from leakscope.inversion.objectives import L2, Cosine
@@ -115,9 +116,10 @@ def test_the_surrogate_learns_its_place_slowly():
 
 
 def test_dlf_starts_from_the_surrogate():
-    attack = dlf(warm_steps=11, noise=0.7)
-    assert attack.start == WarmStart(surrogate(steps=11), 0.7)
-    assert attack.update_model == FullSimulation(per_epoch=True)
+    attack = dlf(warm_steps=11, label_steps=12)
+    assert attack.start == WarmStart(surrogate(steps=11), 0.3)
+    assert attack.labels == RefinedLabels(surrogate(steps=12))
+    assert attack.update_model == FullSimulation(per_epoch=True, new_orders=True)
     result = run(dlf(steps=2, warm_steps=2))
     assert result.epochs is not None
     assert result.epochs.shape == (2, 4, 1, 8, 8)

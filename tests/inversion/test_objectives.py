@@ -89,3 +89,12 @@ def test_decay_weights_each_layer_less_than_the_one_before():
 def test_a_decay_that_is_none_is_refused(decay):
     with pytest.raises(InvalidInput, match="decay must be a number above 0"):
         L2(decay=decay)
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1.0, 1e6])
+def test_a_relative_distance_does_not_know_the_size_of_updates(factor):
+    objective = L2(decay=0.5, relative=True)
+    one, other = update(1), update(2)
+    expected = L2(decay=0.5)(one, other) / L2(decay=0.5)(scale(other, 0), other)
+    assert objective(scale(one, factor), scale(other, factor)).item() == pytest.approx(expected.item())
+    assert objective(scale(one, 0), other).item() == pytest.approx(1)

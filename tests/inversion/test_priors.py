@@ -7,6 +7,7 @@ from leakscope.errors import InvalidInput, UnknownName
 from leakscope.inversion.priors import (
     DISTANCES,
     SUMMARIES,
+    EpochAgreement,
     EpochOrderInvariant,
     PixelRange,
     SquaredVariation,
@@ -178,7 +179,33 @@ def test_summaries_and_distances_that_do_not_exist_are_named(options, message):
         EpochOrderInvariant(**options)
 
 
-@pytest.mark.parametrize("prior", [SquaredVariation, PixelRange, EpochOrderInvariant])
+@pytest.mark.parametrize("prior", [SquaredVariation, PixelRange, EpochOrderInvariant, EpochAgreement])
 def test_no_prior_takes_a_negative_weight(prior):
     with pytest.raises(InvalidInput, match="must be a number of at least 0"):
         prior(weight=-1)
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+def test_vectorised_problems_share_one_random_convolution(seed):
+    prior, problems = EpochOrderInvariant(1.0, "conv+max", seed=seed), noise(3, 2, 4, 3, 6, 6)
+    gradients, values = torch.func.vmap(torch.func.grad_and_value(prior), in_dims=(0, None), randomness="different")(
+        problems, SPEC
+    )
+    assert torch.allclose(values, torch.stack([prior(problem, SPEC) for problem in problems]), rtol=1e-12)
+    first = problems[0].clone().requires_grad_()
+    assert torch.allclose(gradients[0], torch.autograd.grad(prior(first, SPEC), first)[0], rtol=1e-9, atol=1e-12)
+
+
+def test_the_random_convolution_is_that_of_its_seed():
+    epochs = noise(3, 4, 3, 6, 6)
+    one, again, other = (EpochOrderInvariant(1.0, "conv+mean", seed=seed).value(epochs).item() for seed in (0, 0, 1))
+    assert one == again != other
+
+
+def test_the_agreement_of_epochs_by_hand():
+    copies = torch.stack([torch.zeros(2, 1, 2, 2), torch.ones(2, 1, 2, 2)])
+    assert EpochAgreement(3.0)(copies, SPEC).item() == pytest.approx(3 * 4 * 0.25)
+    assert EpochAgreement(3.0)(copies[:1], SPEC).item() == 0
+    same = noise(1, 4, 1, 3, 3).expand(5, 4, 1, 3, 3)
+    assert EpochAgreement()(same, SPEC).item() == pytest.approx(0, abs=1e-12)
+    assert EpochAgreement()(torch.stack([same[0], same[0].flip(0)]), SPEC).item() > 0  # the order counts

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from leakscope.attacks.inversion import Inversion, WarmStart
+from leakscope.attacks.refined_labels import RefinedLabels
 from leakscope.errors import UnknownName
 from leakscope.inversion.labels import LastLayer
 from leakscope.inversion.objectives import L2, Cosine
-from leakscope.inversion.optimisers import Adam, Decay, Ramp
+from leakscope.inversion.optimisers import Adam, Constant, Decay, Ramp
 from leakscope.inversion.priors import (
     Distance,
+    EpochAgreement,
     EpochOrderInvariant,
     PixelRange,
     Prior,
@@ -28,7 +30,7 @@ Method = Literal["prior", "no-prior", "shared", "fedsgd-epoch", "fedsgd"]
 
 @dataclass(frozen=True)
 class Preset:
-    """The settings that the authors chose for one dataset (their code; appendix A)."""
+    """The settings that the authors chose for one dataset (their code; appendix A), and below them :func:`dlf`'s."""
 
     lr: float
     decay: Decay
@@ -38,10 +40,15 @@ class Preset:
     summary: Summary
     invariance: float
 
+    fast_lr: float
+    relative_weight: float
+    agreement: float
+    noise: float
+
 
 PRESETS: dict[str, Preset] = {
-    "femnist": Preset(0.4, Decay(0.995, 10), Ramp(1, 2), 0.001, 2, "mean", 1000),
-    "cifar100": Preset(0.1, Decay(0.997, 20), Ramp(4, 2), 0.0002, 10, "conv+max", 6.075),
+    "femnist": Preset(0.4, Decay(0.995, 10), Ramp(1, 2), 0.001, 2, "mean", 1000, 0.3, 200, 0.05, 0.3),
+    "cifar100": Preset(0.1, Decay(0.997, 20), Ramp(4, 2), 0.0002, 10, "conv+max", 6.075, 0.1, 200, 0.02, 0.2),
 }
 
 _UPDATE_MODELS: dict[str, UpdateModel] = {
@@ -127,29 +134,34 @@ def dlf(
     lr: float | None = None,
     steps: int = 80,
     warm_steps: int = 100,
-    noise: float = 0.3,
+    label_steps: int = 40,
     restarts: int = 1,
 ) -> Inversion:
-    """:func:`dlf_paper` in a fraction of its time: a surrogate's reconstruction is where the simulation starts.
+    """DLF beyond the paper: better reconstructions, in a fraction of :func:`dlf_paper`'s time.
 
-    ``warm_steps`` steps of :func:`surrogate` cost about as much as a few simulated ones, and leave ``steps``
-    simulated ones to do what 400 do from noise.
+    It differs in four things. A surrogate's reconstruction, whose ``warm_steps`` cost as much as a few simulated
+    ones, is where the simulation starts. Each epoch is simulated in a random order of its own, not all in the same
+    one. The copies of a sample in different epochs are held together one by one (:class:`EpochAgreement`), where
+    the paper's prior compares only sums over all of them. Label counts that are not granted are corrected by a
+    first reconstruction of ``label_steps`` steps (:class:`RefinedLabels`).
+
+    The matching loss is relative to the size of the update, so that the weights of the priors do not depend on the
+    network; ``preset`` has them for grey handwriting (``"femnist"``) and for colour pictures (``"cifar100"``).
     """
     chosen = _preset(preset)
     return Inversion(
-        objective=L2(decay=math.exp(-1)),
-        update_model=FullSimulation(per_epoch=True),
-        labels=LastLayer(at="interpolated", dummies=3000, shuffle=True),
+        objective=L2(decay=math.exp(-1), relative=True),
+        update_model=FullSimulation(per_epoch=True, new_orders=True),
+        labels=RefinedLabels(surrogate(steps=label_steps)),
         priors=(
             SquaredVariation(chosen.variation),
             PixelRange(chosen.pixel_range),
-            EpochOrderInvariant(chosen.invariance, chosen.summary),
+            EpochAgreement(chosen.agreement),
         ),
-        optimiser=Adam(lr=0.75 * chosen.lr if lr is None else lr, betas=(0.9, 0.99)),
+        optimiser=Adam(lr=chosen.fast_lr if lr is None else lr, betas=(0.9, 0.99)),
         stop=MaxSteps(steps),
-        start=WarmStart(surrogate(steps=warm_steps), noise),
-        match_weight=Ramp(4, 4),
-        per_batch=True,
+        start=WarmStart(surrogate(steps=warm_steps), chosen.noise),
+        match_weight=Constant(chosen.relative_weight),
         box=False,
         keep_last=True,
         rescale=True,

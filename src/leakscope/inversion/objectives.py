@@ -54,10 +54,12 @@ class L2:
     """Squared Euclidean distance between the updates (Zhu et al. 2019).
 
     ``decay`` weights layer l = 0, 1, ... by ``decay ** l`` (DLF's code: 1/e); a layer's kernel and bias share
-    their weight.
+    their weight. ``relative`` divides by the squared norm of the observed update in the same weights: 1 for an
+    update of zero, whatever the size of the network and of its gradients.
     """
 
     decay: float = 1.0
+    relative: bool = False
     scale_free: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -66,9 +68,13 @@ class L2:
     def __call__(self, predicted: Params, observed: Params) -> Tensor:
         """The distance, not below 0."""
         layers = layers_of(observed)
-        return torch.stack(
-            [self.decay ** layers[name] * (predicted[name] - observed[name]).square().sum() for name in observed]
-        ).sum()
+        distance = self._total({name: predicted[name] - observed[name] for name in observed}, layers)
+        if not self.relative:
+            return distance
+        return distance / self._total(observed, layers).clamp_min(torch.finfo(distance.dtype).tiny)
+
+    def _total(self, tree: Params, layers: dict[str, int]) -> Tensor:
+        return torch.stack([self.decay ** layers[name] * value.square().sum() for name, value in tree.items()]).sum()
 
 
 def layers_of(tree: Mapping[str, Tensor]) -> dict[str, int]:

@@ -141,11 +141,13 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """The learning rate stays as it is."""
+    """The same factor at every step."""
+
+    factor: float = 1.0
 
     def __call__(self, step: int, total: int | None) -> float:
-        """Always one."""
-        return 1.0
+        """Always the factor."""
+        return self.factor
 
 
 @dataclass(frozen=True)

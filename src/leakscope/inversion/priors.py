@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, Protocol, get_args
 
 import torch
@@ -138,15 +140,52 @@ class EpochOrderInvariant:
         return differences.square().mean() if self.distance == "l2" else differences.abs().mean()
 
     def _convolved(self, inputs: Tensor) -> Tensor:
-        channels = inputs.shape[2]
-        kernel = torch.randn(96, channels, 3, 3, generator=generator(self.seed, "convolution")) / (9 * channels) ** 0.5
-        features: Tensor = F.conv2d(inputs.flatten(0, 1), kernel.to(inputs), padding=1)
+        kernel = _kernel(self.seed, inputs.shape[2]).to(inputs)
+        features: Tensor = F.conv2d(inputs.flatten(0, 1), kernel, padding=1)
         return features.reshape(*inputs.shape[:2], *features.shape[1:])
 
     def like(self, reference: EpochOrderInvariant, data: DataSpec, *, epochs: int, samples: int) -> EpochOrderInvariant:
         """This prior with the weight at which it counts as much as ``reference`` at a random start (section 5.4)."""
         start = torch.randn(epochs, samples, *data.shape, generator=generator(self.seed, "start"))
         return replace(self, weight=reference.weight * float(reference.value(start) / self.value(start)))
+
+
+@dataclass(frozen=True)
+class EpochAgreement:
+    r"""A sample is the same in every epoch: the squared distance of its copies from their mean,
+
+    .. math:: \lambda\,\frac{1}{E N}\sum_{e, i} \lVert \tilde x_{e,i} - \tfrac1E \sum_{e'} \tilde x_{e',i}\rVert^2.
+
+    Stronger than :class:`EpochOrderInvariant`, which compares sums over all samples, and for copies that lie in the
+    same order (``FullSimulation(per_epoch=True, new_orders=True)``): between one set of variables for all epochs (an
+    infinite weight) and one for each (none). What freedom it leaves takes up what the unknown orders change.
+    """
+
+    weight: float = 0.05
+    name = "agreement"
+
+    def __post_init__(self) -> None:
+        not_negative("the weight of the epochs' agreement", self.weight)
+
+    def applies(self, data: DataSpec) -> bool:
+        """Any data."""
+        return self.weight > 0
+
+    def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
+        """The weighted distance, averaged over copies."""
+        return self.weight * (inputs - inputs.mean(0)).square().flatten(2).sum(2).mean()
+
+
+@lru_cache
+def _kernel(seed: int, channels: int) -> Tensor:
+    """The random convolution's kernel: drawn in a thread of its own, for within ``vmap`` each problem drew another."""
+
+    def draw() -> Tensor:
+        kernel = torch.randn(96, channels, 3, 3, generator=generator(seed, "convolution"))
+        return kernel / float((9 * channels) ** 0.5)
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(draw).result()
 
 
 def _has_neighbours(data: DataSpec) -> bool:
