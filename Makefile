@@ -28,7 +28,7 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.test
-	$(BIN)/python benchmarks/speed/local_sgd.py
+	$(BIN)/leakscope bench speed
 	$(BIN)/python benchmarks/speed/federation.py
 
 clean:

@@ -75,7 +75,7 @@ def _processes(tasks: Sequence[Task], jobs: int, watch: Watch | None) -> Iterato
     manager.start(_follow_the_driver)
     with manager:
         messages: Any = manager.Queue()
-        with ProcessPoolExecutor(jobs, context, initializer=_prepare_worker) as pool:
+        with ProcessPoolExecutor(jobs, context, initializer=prepare_worker) as pool:
             try:
                 running: dict[Future[Any], Task] = {pool.submit(_run, task, messages): task for task in tasks}
                 while running:
@@ -90,7 +90,8 @@ def _processes(tasks: Sequence[Task], jobs: int, watch: Watch | None) -> Iterato
                 raise
 
 
-def _prepare_worker() -> None:
+def prepare_worker() -> None:
+    """Make a process that was started for work one of a single thread, which ends with its driver."""
     torch.set_num_threads(1)
     _follow_the_driver()
 
