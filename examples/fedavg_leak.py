@@ -1,6 +1,6 @@
 """Ten digits, five epochs of local training, one set of weights sent back: what does the server see?
 
-    python examples/fedavg_leak.py        # about a minute; writes fedavg_leak.png
+python examples/fedavg_leak.py        # about a minute; writes fedavg_leak.png
 """
 
 import leakscope as ls

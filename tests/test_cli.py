@@ -154,10 +154,13 @@ def test_list_names_everything(run):
     code, out, _ = run("list")
     assert code == 0
     names = (*ls.attacks.ATTACKS, *ls.data.DATASETS, *ls.metrics.METRICS, *ls.models.MODELS, "module:factory")
+    names += tuple(ls.defences.DEFENCES)
     assert [name for name in names if name not in out] == []
     code, out, _ = run("list", "models")
     assert "lenet" in out
     assert "psnr" not in out
+    code, out, _ = run("list", "defences")
+    assert "gaussian_noise       Gaussian noise of deviation ``sigma`` on each sample's gradient" in out
 
 
 def test_data_tells_where_things_are_and_what_is_in_them(run, monkeypatch):

@@ -5,9 +5,9 @@ import sys
 import leakscope
 
 PUBLIC = {
-    "Attack", "DataSpec", "Dataset", "Federation", "LeakscopeError", "LocalTraining", "Observation", "Reconstruction",
-    "Score", "Truth", "attacks", "data", "errors", "fedavg", "fedsgd", "load", "load_all", "local_sgd", "metrics",
-    "models", "run_federation", "save", "save_all", "score",
+    "Attack", "DataSpec", "Dataset", "Defence", "Federation", "LeakscopeError", "LocalTraining", "Observation",
+    "Reconstruction", "Score", "Truth", "attacks", "data", "defences", "errors", "fedavg", "fedsgd", "load", "load_all",
+    "local_sgd", "metrics", "models", "run_federation", "save", "save_all", "score",
 }  # fmt: skip
 
 

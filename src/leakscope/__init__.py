@@ -8,11 +8,12 @@
 >>> score = ls.score(result, truth)
 """
 
-from leakscope import attacks, data, errors, metrics, models
+from leakscope import attacks, data, defences, errors, metrics, models
 from leakscope.attacks import Attack, Reconstruction
 from leakscope.data import Dataset
 from leakscope.errors import LeakscopeError
 from leakscope.federated.client import fedavg, fedsgd
+from leakscope.federated.defence import Defence
 from leakscope.federated.rounds import Federation, run_federation
 from leakscope.federated.training import local_sgd
 from leakscope.metrics import Score, score
@@ -26,6 +27,7 @@ __all__ = [
     "Attack",
     "DataSpec",
     "Dataset",
+    "Defence",
     "Federation",
     "LeakscopeError",
     "LocalTraining",
@@ -35,6 +37,7 @@ __all__ = [
     "Truth",
     "attacks",
     "data",
+    "defences",
     "errors",
     "fedavg",
     "fedsgd",

@@ -114,21 +114,40 @@ def attack(
 
 @app.command()
 def bench(
-    paper: Annotated[str, typer.Argument(help="Whose tables: dlf.")],
+    context: typer.Context,
+    paper: Annotated[str | None, typer.Argument(help="Whose tables (dlf), or: speed.")] = None,
     row: Annotated[str | None, typer.Option(help="A row, or a table: table1/femnist-10x5x50, table1.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Only this method; may be given again.")] = None,
-    clients: Annotated[int, typer.Option(min=1, help="On how many clients.")] = 1,
+    clients: Annotated[int | None, typer.Option(min=1, help="On how many clients.", show_default="the row's")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Attack steps instead of the row's own.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same figures.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Processes, one core each.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     names: Annotated[bool, typer.Option("--list", help="Name the rows and their methods.")] = False,
     save: Annotated[bool, typer.Option(help="Add the figures to the benchmark's results.csv.")] = True,
+    pictures: Annotated[Path | None, typer.Option(help="Folder for pictures of attacks under way (epafl).")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="How often to measure; for speed only.")] = 3,
 ) -> None:
-    """Run a paper's tables: the published figure, ours with a 95% interval, chance and cost."""
-    from leakscope.bench.rows import find_rows
+    """Run a paper's tables: the published figure, ours with a 95% interval, chance and cost.
+
+    Or measure the speed: what a step of an attack costs, beside the client's own training.
+    """
+    from leakscope.bench.rows import find_rows, papers
     from leakscope.bench.run import keep, run_rows
 
+    if paper == "speed":
+        _refuse(context, paper, {"row", "method", "clients", "steps", "seed", "jobs", "save", "pictures"})
+        _bench_speed(repeats, as_json=as_json, names=names)
+        return
+    known = [*papers(), "speed"]
+    if paper is None and names:
+        screen.print("\n".join(known))
+        return
+    if paper is None:
+        raise InvalidInput(f"which benchmark? There are: {', '.join(known)}")
+    if paper not in known:
+        raise UnknownName("benchmark", paper, known)
+    _refuse(context, paper, {"repeats"})
     rows = find_rows(paper, row)
     if names:
         for one in rows:
@@ -137,7 +156,14 @@ def bench(
     command = "leakscope " + " ".join(sys.argv[1:])
     with _watching() as watch:
         for figure in run_rows(
-            rows, methods=method or (), clients=clients, steps=steps, seed=seed, jobs=jobs, watch=watch
+            rows,
+            methods=method or (),
+            clients=clients,
+            steps=steps,
+            seed=seed,
+            jobs=jobs,
+            watch=watch,
+            pictures=pictures,
         ):
             if save:
                 keep(figure, command)
@@ -145,6 +171,34 @@ def bench(
                 print(json.dumps(figure.to_json()), flush=True)
             else:
                 _show(figure)
+
+
+def _refuse(context: typer.Context, benchmark: str, names: set[str]) -> None:
+    """Refuse options that were given and that belong to another benchmark."""
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name in names and source is not None and source.name == "COMMANDLINE":
+            words = "/".join((*option.opts, *option.secondary_opts))
+            raise InvalidInput(f"leakscope bench {benchmark} has no option {words}")
+
+
+def _bench_speed(repeats: int, *, as_json: bool, names: bool) -> None:
+    from leakscope.bench.speed import FIGURES, measure_speed
+
+    if names:
+        for name, meaning in FIGURES.items():
+            screen.print(f"{name}  [dim]{escape(meaning)}[/dim]", soft_wrap=True)
+        return
+    found = measure_speed(repeats=repeats).to_json()
+    if as_json:
+        print(json.dumps(found), flush=True)
+        return
+    table = Table("figure", "value", "what it is", padding=(0, 1))
+    for name, meaning in FIGURES.items():
+        table.add_row(name, f"{found[name]:.3g}", escape(meaning))
+    screen.print(table)
+    seconds = ", ".join(f"{name} {value:.3g}" for name, value in found["seconds"].items())
+    screen.print(f"one thread, {repeats} turns, medians; CPU seconds: {seconds}", style="dim", soft_wrap=True)
 
 
 def _show(figure: Figure) -> None:
@@ -157,7 +211,8 @@ def _show(figure: Figure) -> None:
     for name, value in figure.ours.items():
         interval = "-" if value.low is None or value.high is None else f"{value.low:.4g} to {value.high:.4g}"
         published = str(figure.method.published.get(name, "-"))
-        table.add_row(name, f"{value.mean:.4g}", interval, published, f"{figure.chance[name]:.4g}")
+        chance = f"{figure.chance[name]:.4g}" if name in figure.chance else "-"
+        table.add_row(name, f"{value.mean:.4g}", interval, published, chance)
     screen.print(table)
 
 
@@ -183,14 +238,14 @@ def _watching() -> Iterator[Callable[[str, int, int | None, float], None] | None
 @app.command("list")
 def list_names(kind: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(KINDS)}.")] = None) -> None:
     """What there is: attacks, datasets, defences, metrics, models."""
-    from leakscope import attacks, data, metrics, models
+    from leakscope import attacks, data, defences, metrics, models
 
     if kind is not None and kind not in KINDS:
         raise UnknownName("kind of thing", kind, KINDS)
     tables: dict[str, dict[str, str]] = {
         "attacks": {key: _summary(factory) for key, factory in attacks.ATTACKS.items()},
         "datasets": {key: f"{source.summary} [{source.origin}]" for key, source in data.DATASETS.items()},
-        "defences": {},
+        "defences": {key: _summary(factory) for key, factory in defences.DEFENCES.items()},
         "metrics": {key: metric.description for key, metric in metrics.METRICS.items()},
         "models": {
             **{key: _summary(factory) for key, factory in models.MODELS.items()},
@@ -201,8 +256,6 @@ def list_names(kind: Annotated[str | None, typer.Argument(help=f"One of: {', '.j
         screen.print(title, style="bold")
         for key, text in tables[title].items():
             screen.print(f"  {escape(key):<20} {escape(text)}", soft_wrap=True)
-        if not tables[title]:
-            screen.print("  none in this version")
 
 
 @app.command()

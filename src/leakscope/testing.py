@@ -221,7 +221,7 @@ def _left_alone(observation: Observation) -> Iterator[None]:
 
 def _picture(observation: Observation) -> dict[str, Any]:
     """Everything about an observation that an attack could change."""
-    picture: dict[str, Any] = {"labels": observation.labels, "label_counts": observation.label_counts}
+    picture: dict[str, Any] = {name: getattr(observation, name) for name in ("labels", "label_counts", "label_batches")}
     for name in ("sent", "gradient", "returned", "buffers", "returned_buffers"):
         tensors: dict[str, Tensor] = getattr(observation, name) or {}
         picture |= {f"{name}[{key!r}]": value for key, value in tensors.items()}

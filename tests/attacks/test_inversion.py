@@ -6,15 +6,17 @@ import pytest
 import torch
 
 from leakscope import data, models
-from leakscope.attacks import Inversion, idlg, inverting_gradients
+from leakscope.attacks import Inversion, dlf, dlf_paper, idlg, inverting_gradients
+from leakscope.attacks.inversion import WarmStart
 from leakscope.data import Dataset
 from leakscope.errors import DataNotFound, InvalidInput, MissingExtra, MissingKnowledge
 from leakscope.federated.client import fedavg, fedsgd
 from leakscope.inversion.lbfgs import LBFGS
 from leakscope.inversion.objectives import L2, Cosine
 from leakscope.inversion.optimisers import Adam
-from leakscope.inversion.stopping import MaxSteps
-from leakscope.inversion.update_models import SingleStep
+from leakscope.inversion.priors import EpochOrderInvariant
+from leakscope.inversion.stopping import AnyOf, MaxSteps, Threshold
+from leakscope.inversion.update_models import FullSimulation, SingleStep
 from leakscope.metrics import psnr, score
 from leakscope.observation import DataSpec
 from leakscope.seeding import generator
@@ -58,6 +60,20 @@ def test_vectorised_restarts_are_those_one_by_one(kind):
     )
     assert torch.allclose(one.samples, all_.samples, rtol=1e-7, atol=1e-9)
     assert one.loss == pytest.approx(all_.loss, rel=1e-7)
+
+
+def test_vectorised_restarts_share_the_random_convolution_of_a_prior():
+    observation, _ = small_case("weights", dtype=torch.double)
+    attack = Inversion(
+        update_model=FullSimulation(per_epoch=True),
+        priors=(EpochOrderInvariant(1.0, "conv+max", seed=31),),
+        stop=MaxSteps(3),
+        restarts=3,
+    )
+    # With this seed the best restart is not the first, whose kernel was always the right one.
+    one, all_ = (run(replace(attack, vectorise=vectorise), observation, seed=1) for vectorise in (False, True))
+    assert all_.loss == pytest.approx(one.loss, rel=1e-7)
+    assert torch.allclose(one.samples, all_.samples, rtol=1e-7, atol=1e-9)
 
 
 def test_vectorised_batch_norm_in_train_mode_is_refused_with_the_way_out():
@@ -138,6 +154,81 @@ def test_settings_that_cannot_work_are_refused(options):
         Inversion(**options)
 
 
+@pytest.fixture(scope="module")
+def batched():
+    """Six digits, two of each of three labels, and the labels of every batch."""
+    digits = data.load("digits")
+    rows = torch.cat([(digits.targets == label).nonzero().flatten()[:2] for label in (3, 1, 7)])
+    model = models.build("dlf_femnist", shape=(1, 8, 8), classes=10, channels=[8, 16], dense=32, seed=0)
+    return fedavg(model, digits.share(rows), lr=0.01, epochs=3, batch_size=2, grant=["label_batches"])
+
+
+class Still(Inversion):
+    """Starts, and ends, at the truth: every epoch's samples in the order trained on."""
+
+    truth = None
+
+    def _blind(self, observation, copies, draw):
+        rows = torch.cat(self.truth.order)[: copies * len(self.truth)]
+        return observation.data.normalise(self.truth.inputs[rows])
+
+
+@pytest.mark.parametrize("update_model", [FullSimulation(per_epoch=True), FullSimulation(), SingleStep()], ids=repr)
+def test_labels_of_every_batch_stay_with_their_samples(batched, update_model):
+    observation, truth = batched
+    attack = Still(update_model=update_model, objective=L2(), optimiser=Adam(lr=1e-9), stop=MaxSteps(1))
+    object.__setattr__(attack, "truth", truth)
+    result = run(attack, observation)
+    first = torch.cat(truth.order)[: len(truth)]
+    assert result.labels is not None
+    assert torch.equal(result.labels, truth.targets[first])
+    assert torch.allclose(result.samples, truth.inputs[first], atol=1e-5)
+    if update_model == FullSimulation(per_epoch=True):
+        assert result.loss < 1e-8  # the true samples in their true batches
+        assert result.epochs is not None
+        assert torch.allclose(result.epochs, truth.inputs[first].expand(3, *truth.inputs.shape), atol=1e-5)
+
+
+def test_epochs_are_matched_within_labels(batched):
+    """A random start shows nothing, and matching by looks alone would mix the labels."""
+    observation, _ = batched
+    batches = observation.label_batches
+    assert batches is not None
+    attack = Inversion(
+        update_model=FullSimulation(per_epoch=True), stop=MaxSteps(1), optimiser=Adam(lr=1e-9), start="uniform",
+        snapshot_every=1,
+    )  # fmt: skip
+    result = run(attack, observation)
+    assert result.trace is not None
+    assert result.epochs is not None
+    start = observation.data.denormalise(result.trace.snapshots[0][1]["inputs"]).unflatten(0, (3, 6))
+    for epoch, before, labels in zip(result.epochs, start, batches, strict=True):
+        where = torch.cdist(epoch.flatten(1), before.flatten(1)).argmin(1)
+        assert torch.equal(labels[where], batches[0])
+
+
+def test_a_warm_start_is_copied_to_the_places_of_its_labels(batched):
+    observation, _ = batched
+    batches = observation.label_batches
+    assert batches is not None
+    inputs = torch.rand(6, 1, 8, 8)
+    spread = WarmStart(Inversion(), noise=0.0).spread(inputs, 3, generator(0), batches.long()).unflatten(0, (3, 6))
+    for epoch, labels in zip(spread, batches, strict=True):
+        where = [(inputs == sample).flatten(1).all(1).nonzero().item() for sample in epoch]
+        assert sorted(where) == list(range(6))
+        assert torch.equal(batches[0][where], labels)
+
+
+@pytest.mark.parametrize("attack", [dlf(steps=2, warm_steps=2), dlf_paper(steps=2), inverting_gradients(steps=2)])
+def test_attacks_take_the_labels_of_every_batch(batched, attack):
+    observation, truth = batched
+    result = run(attack, observation)
+    assert result.labels is not None
+    assert torch.equal(result.labels, truth.targets[torch.cat(truth.order)[:6]])
+    check = run(attack, observation.to("cpu"))
+    assert torch.equal(check.samples, result.samples)
+
+
 def test_a_direction_needs_no_learning_rate_and_a_distance_does():
     model, own = models.lenet(shape=(1, 8, 8), seed=0), data.load("digits").share([0])
     observation, truth = fedavg(model, own, lr=0.01, hide=["lr"], grant=["labels"])
@@ -152,6 +243,46 @@ def test_early_stopping_stops_early():
     assert result.outcome.kind == "converged"
     assert result.trace is not None
     assert len(result.trace.losses) < 100
+
+
+@pytest.mark.parametrize("when", [3, 4, 6])
+def test_ctrl_c_in_the_last_step_of_a_warm_start_ends_the_attack(when):
+    """Of two restarts, whose warm starts take three steps each: in either's last step, or in the second's first."""
+    lines = []
+
+    def report(step, total, loss):
+        lines.append((step, loss))
+        if step == when:
+            raise KeyboardInterrupt
+
+    warm = Inversion(stop=MaxSteps(3))
+    attack = replace(warm, start=WarmStart(warm), stop=MaxSteps(5), restarts=2)
+    result = attack(GRADIENT, progress=report)
+    assert result.outcome.kind == "interrupted"
+    assert lines[-1][0] == when
+    assert result.samples.shape == GRADIENT_TRUTH.inputs.shape
+    # The best of both restarts is kept, not the one that was interrupted.
+    assert result.loss <= min(loss for _, loss in lines)
+
+
+def test_ctrl_c_is_not_lost_when_the_best_restart_had_ended_before():
+    def report(step, total, loss):
+        if step == 4:
+            raise KeyboardInterrupt
+
+    class OneIsDone(Inversion):
+        """Two restarts, of which the first starts at the samples themselves and so converges at once."""
+
+        def _blind(self, observation, copies, draw):
+            there = torch.equal(draw.get_state(), generator(0, "start", 0).get_state())
+            known = observation.data.normalise(GRADIENT_TRUTH.inputs)
+            return known.clone() if there else super()._blind(observation, copies, draw)
+
+    observation = replace(GRADIENT, labels=GRADIENT_TRUTH.targets)
+    stop = AnyOf(Threshold(1e-6), MaxSteps(9))
+    result = OneIsDone(restarts=2, stop=stop)(observation, progress=report)
+    assert result.outcome.kind == "interrupted"
+    assert result.loss < 1e-6
 
 
 def test_idlg_recovers_a_digit_almost_exactly():

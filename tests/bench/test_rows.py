@@ -3,7 +3,9 @@ import pytest
 from leakscope.attacks import build
 from leakscope.bench.rows import find_rows, papers
 from leakscope.bench.run import KINDS
-from leakscope.bench.setting import KEYS
+from leakscope.bench.setting import KEYS, defences_of
+from leakscope.bench.together import TOGETHER, attack_of
+from leakscope.defences import GaussianNoise, LaplacianNoise, RandomPruning
 from leakscope.errors import CorruptFile, FileError, UnknownName
 from leakscope.inversion.labels import LastLayer
 
@@ -12,14 +14,17 @@ ROWS = [row for paper in papers() for row in find_rows(paper)]
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.paper}/{row.name}")
 def test_every_row_names_things_that_exist(row):
-    assert row.kind in KINDS
+    assert row.kind in KINDS or row.kind in TOGETHER
     assert row.setting.keys() <= KEYS
     assert row.methods
+    defences_of(row.setting)
     for method in row.methods.values():
         if row.kind == "reconstruction":
             build(method.attack, **method.options)
+        elif row.kind in TOGETHER:
+            attack_of(method)
         else:
-            LastLayer(**method.options)
+            LastLayer(**{name: value for name, value in method.options.items() if name != "refine"})
 
 
 def test_rows_are_found_by_name_and_by_table():
@@ -28,6 +33,18 @@ def test_rows_are_found_by_name_and_by_table():
     methods = find_rows("dlf", "table1/femnist-10x5x50")[0].methods
     assert list(methods) == ["prior", "no-prior", "shared", "fedsgd-epoch", "fedsgd", "fast"]
     assert methods["prior"].published == {"recovered": 0.655, "psnr": 21.5}
+
+
+def test_defended_rows_have_the_defences_of_their_names():
+    found = {row.name.removeprefix("defended/"): defences_of(row.setting) for row in find_rows("dlf", "defended")}
+    assert found == {
+        "femnist-gaussian-0.01": (GaussianNoise(0.01),),
+        "femnist-gaussian-0.03": (GaussianNoise(0.03),),
+        "femnist-laplacian-0.01": (LaplacianNoise(0.01),),
+        "femnist-laplacian-0.02": (LaplacianNoise(0.02),),
+        "femnist-pruning-0.2": (RandomPruning(0.2),),
+        "femnist-pruning-0.5": (RandomPruning(0.5),),
+    }
 
 
 def test_unknown_names_are_answered_with_the_nearest():

@@ -9,6 +9,7 @@ from leakscope.bench.rows import find_rows
 from leakscope.bench.run import keep, run_rows
 from leakscope.bench.setting import client_of
 from leakscope.errors import CorruptFile, InvalidInput, UnknownName
+from leakscope.params import flatten
 
 ROW = """
 title = "A row"
@@ -111,6 +112,27 @@ def test_mistakes_are_named(folder):
     (folder / "table1" / "digits.toml").write_text(ROW.replace("lr =", "learning_rate ="))
     with pytest.raises(CorruptFile, match="no 'learning_rate'"):
         list(run_rows(find_rows("mine", "table1/digits")))
+
+
+def test_a_rows_clients_defend_themselves(folder):
+    setting = find_rows("mine", "table1/digits")[0].setting
+    plain, _ = client_of(setting, 0, 0)
+    one = {"name": "gaussian_noise", "sigma": 0.1}
+    told = {"grant": ["defences", "label_batches"]}
+    single, _ = client_of({**setting, **told, "defence": one}, 0, 0)
+    several, _ = client_of({**setting, **told, "defence": [one, {"name": "random_pruning", "probability": 0.5}]}, 0, 0)
+    assert single.defences == ("GaussianNoise(sigma=0.1)",)
+    assert several.defences == ("GaussianNoise(sigma=0.1)", "RandomPruning(probability=0.5)")
+    assert single.label_batches is not None
+    updates = [flatten(observation.difference()) for observation in (plain, single, several)]
+    assert len({float(update.norm()) for update in updates}) == 3
+    with pytest.raises(UnknownName, match="did you mean 'gaussian_noise'"):
+        client_of({**setting, "defence": {"name": "gausian_noise", "sigma": 0.1}}, 0, 0)
+    with pytest.raises(CorruptFile, match="a row's defence is a table with a name"):
+        client_of({**setting, "defence": "gaussian_noise"}, 0, 0)
+    trained, _ = client_of({**setting, "defence": one, "rounds": 1}, 0, 0)
+    undefended, _ = client_of({**setting, "rounds": 1}, 0, 0)
+    assert float((flatten(trained.sent) - flatten(undefended.sent)).norm()) > 0
 
 
 def test_the_command_line_prints_json_lines_and_keeps_results(folder, monkeypatch, capsys):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from leakscope.errors import UnknownName
 from leakscope.inversion.lbfgs import LBFGS
 
 
@@ -203,3 +204,50 @@ def test_the_factor_scales_the_first_move():
         run.step(Problems(valley), factor)
     whole, half = (run.variables["x"] - start() for run in runs)
     assert torch.allclose(half, whole / 2)
+
+
+def steep(x):
+    """A wall on which a fixed step jumps further and further."""
+    return (x.square() + 1).sqrt().sum() + (x - 1).pow(4).sum()
+
+
+def test_backtracking_lets_no_loss_rise():
+    functions, x = [steep, valley, PROBLEMS["gradient matching"], quadratic(1.5)], 3 * start(4)
+    _, losses, _ = batched(functions, x, 6, line_search="backtracking")
+    assert bool((losses[1:] <= losses[:-1] + 1e-12).all())
+    assert bool((losses[-1] < losses[0] / 2).all())
+
+
+def test_backtracking_problems_together_are_what_they_are_alone():
+    functions, x = list(PROBLEMS.values()), 2 * start(4)
+    together, _, counts = batched(functions, x, 3, line_search="backtracking")
+    for row, function in enumerate(functions):
+        alone, _, (count,) = batched([function], x[row : row + 1], 3, line_search="backtracking")
+        assert torch.allclose(together[row], alone[0], rtol=1e-7, atol=1e-9)
+        assert counts[row] == count
+
+
+def test_backtracking_comes_back_from_where_there_is_no_number():
+    """The first step of a fixed length leaves the domain of the logarithm."""
+
+    def barrier(x):
+        return (x.square() - x.log()).sum()
+
+    x = torch.full((1, 6), 0.02, dtype=torch.double)
+    _, fixed, _ = batched([barrier], 100 * x, 3, lr=30.0)
+    found, losses, _ = batched([barrier], 100 * x, 20, lr=30.0, line_search="backtracking")
+    assert fixed.isnan().any()
+    assert losses.isfinite().all()
+    assert torch.allclose(found, torch.full_like(found, 0.5**0.5), atol=1e-4)
+
+
+def test_backtracking_keeps_to_the_budget():
+    x = 3 * start()
+    found, _, (count,) = batched([steep], x, 1, line_search="backtracking", evaluations=5, lr=1e9)
+    assert count == 5
+    assert torch.allclose(found, x)  # five looks find no way down from so long a step, so it is taken back
+
+
+def test_a_line_search_that_there_is_not_is_named():
+    with pytest.raises(UnknownName, match="no line search 'wolfe'"):
+        LBFGS(line_search="wolfe")

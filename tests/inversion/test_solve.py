@@ -336,3 +336,31 @@ def test_an_interrupt_keeps_the_last_iterate_that_was_looked_at():
     (solution,) = solve(bowl, points(1), optimiser=SGD(lr=1.5), stop=MaxSteps(5), keep_last=True, report=report)
     assert solution.outcome.kind == "interrupted"
     assert (solution.variables["x"].item(), solution.loss) == (-2.0, 4.0)
+
+
+def test_constants_stay_with_their_problems_when_others_end():
+    """Each has its own goal; the easy ones leave first."""
+    goals = torch.tensor([[1.0], [50.0], [2.0], [80.0]])
+
+    def loss(variables, constants, step):
+        return {"miss": (variables["x"] - constants["goal"]).abs().sum()}
+
+    for vectorise in (False, True):
+        solutions = solve(
+            loss,
+            points(0, 0, 0, 0),
+            optimiser=SGD(lr=1.0),
+            stop=AnyOf(Threshold(0.5), MaxSteps(100)),
+            constants={"goal": goals},
+            vectorise=vectorise,
+        )
+        assert [round(float(one.variables["x"])) for one in solutions] == [1, 50, 2, 80]
+
+
+def test_the_trace_counts_evaluations():
+    start = points(1, 2)
+    by_sgd = solve(bowl, start, optimiser=SGD(lr=0.1), stop=MaxSteps(4))
+    assert [one.trace.evaluations.tolist() for one in by_sgd] == [[1, 2, 3, 4]] * 2
+    (first, _) = solve(bowl, {"x": start["x"].repeat(1, 3)}, optimiser=LBFGS(inner=3), stop=MaxSteps(2))
+    assert first.trace.evaluations[0] == 3
+    assert len(first.trace.evaluations) == len(first.trace.losses)

@@ -6,6 +6,8 @@ from typing import Any
 
 from leakscope.attacks.base import Attack, Factory, Reconstruction
 from leakscope.attacks.dlf import dlf, dlf_paper, surrogate
+from leakscope.attacks.dlg import dlg
+from leakscope.attacks.epafl import epafl
 from leakscope.attacks.idlg import idlg
 from leakscope.attacks.inversion import Inversion, WarmStart
 from leakscope.attacks.inverting_gradients import inverting_gradients
@@ -15,6 +17,8 @@ from leakscope.errors import InvalidInput, UnknownName
 ATTACKS: dict[str, Factory] = {
     "dlf": dlf,
     "dlf_paper": dlf_paper,
+    "dlg": dlg,
+    "epafl": epafl,
     "idlg": idlg,
     "inverting_gradients": inverting_gradients,
     "surrogate": surrogate,
@@ -44,6 +48,8 @@ __all__ = [
     "build",
     "dlf",
     "dlf_paper",
+    "dlg",
+    "epafl",
     "idlg",
     "inverting_gradients",
     "surrogate",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import final
@@ -66,14 +66,42 @@ class Attack(ABC):
         standard error is a terminal) or is a function ``report(step, total, loss)``. Ctrl-C ends the attack
         and returns the best so far.
         """
-        if not isinstance(observation, Observation):
-            raise InvalidInput(f"an attack takes an Observation, not {type(observation).__name__}")
-        seed = _whole(seed)
-        if device is not None:
-            observation = _moved(observation, device)
+        observation, seed = _prepared(observation, device), _whole(seed)
         began = time.perf_counter()
         with seeded(seed, "attack"), progress_bar(f"attacking {observation.client}", progress) as report:
             result = self.run(observation, seed, report)
+        return self._finished(result, observation, seed, time.perf_counter() - began)
+
+    @final
+    def each(
+        self,
+        observations: Sequence[Observation],
+        *,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        progress: bool | Report | None = None,
+    ) -> list[Reconstruction]:
+        """Attack several observations, as one where the attack can do that; one result each, in their order.
+
+        Observation ``i`` is attacked as by ``attack(observation, seed=seed + i)``, up to rounding where problems are
+        solved together; its ``seconds`` are then its equal share. Ctrl-C returns what there is: those that were
+        attacked one by one end with the interrupted one.
+        """
+        seed = _whole(seed)
+        prepared = [_prepared(observation, device) for observation in observations]
+        seeds = [seed + index for index in range(len(prepared))]
+        if not prepared:
+            return []
+        began = time.perf_counter()
+        with seeded(seed, "attack"), progress_bar(f"attacking {len(prepared)} clients", progress) as report:
+            results = self.run_each(prepared, seeds, report)
+        share = (time.perf_counter() - began) / max(1, len(results))
+        return [
+            self._finished(result, observation, one, result.seconds or share)
+            for result, observation, one in zip(results, prepared, seeds, strict=False)
+        ]
+
+    def _finished(self, result: Reconstruction, observation: Observation, seed: int, seconds: float) -> Reconstruction:
         _check_result(result, self, observation)
         return replace(
             result,
@@ -84,15 +112,44 @@ class Attack(ABC):
             round=observation.round,
             attack=repr(self),
             seed=seed,
-            seconds=time.perf_counter() - began,
+            seconds=seconds,
         )
 
     @abstractmethod
     def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
         """Reconstruct the client's samples. Torch's generators are seeded; ``report`` shows progress."""
 
+    def run_each(
+        self, observations: Sequence[Observation], seeds: Sequence[int], report: Report
+    ) -> list[Reconstruction]:
+        """Reconstruct the samples of several clients: one after another, unless the attack knows better."""
+        results: list[Reconstruction] = []
+        for number, (observation, seed) in enumerate(zip(observations, seeds, strict=True)):
+            began = time.perf_counter()
+            with seeded(seed, "attack"):
+                result = self.run(observation, seed, _part(report, number, len(observations)))
+            results.append(replace(result, seconds=time.perf_counter() - began))
+            if result.outcome.kind == "interrupted":
+                break
+        return results
+
 
 Factory = Callable[..., Attack]
+
+
+def _part(report: Report, number: int, count: int) -> Report:
+    """A report for one of several attacks of equal length."""
+
+    def part(step: int, total: int | None, loss: float) -> None:
+        report(number * (total or 0) + step, None if total is None else count * total, loss)
+
+    return part
+
+
+def _prepared(observation: object, device: torch.device | str | None) -> Observation:
+    if not isinstance(observation, Observation):
+        raise InvalidInput(f"an attack takes an Observation, not {type(observation).__name__}")
+    return observation if device is None else _moved(observation, device)
 
 
 def _whole(seed: object) -> int:

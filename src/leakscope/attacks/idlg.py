@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 from leakscope.attacks.inversion import Inversion
+from leakscope.inversion.fragility import SmoothOnly
 from leakscope.inversion.labels import LastLayer
-from leakscope.inversion.lbfgs import LBFGS
+from leakscope.inversion.lbfgs import LBFGS, LineSearch
 from leakscope.inversion.objectives import L2
+from leakscope.inversion.optimisers import Constant
 from leakscope.inversion.stopping import AnyOf, MaxSteps, Threshold
 from leakscope.inversion.update_models import SingleStep
 
 
-def idlg(*, lr: float = 1.0, steps: int = 300, threshold: float = 1e-6, restarts: int = 1) -> Inversion:
+def idlg(
+    *,
+    lr: float = 1.0,
+    steps: int = 300,
+    threshold: float | None = 1e-6,
+    relative: bool = False,
+    line_search: LineSearch = "none",
+    restarts: int = 1,
+    retries: int = 0,
+    snapshot_every: int | None = None,
+) -> Inversion:
     r"""Read the label from the last layer's gradient, then match the gradient in Euclidean distance:
 
     .. math:: \arg\min_x \; \lVert \nabla_\theta\, \ell(f(x;\theta), c) - g \rVert^2,
 
-    by L-BFGS from N(0, 1), stopped when the loss falls below ``threshold``. Strong on small smooth networks
-    and single samples; known to be fragile with ReLU, trained weights and batches. One step is up to 20
-    L-BFGS iterations.
+    by L-BFGS from N(0, 1), stopped when the loss falls below ``threshold`` (``None``: never). Strong on small smooth
+    networks and single samples; known to be fragile with ReLU, trained weights and batches, and then the outcome says
+    so. One step is up to 20 L-BFGS iterations. ``retries`` starts what did not converge again.
+
+    What a network already predicts leaves a weak gradient, of which a wrong sample soon has a small distance:
+    ``relative`` measures the loss in per cent of the gradient's own squared norm (some hundreds for an untrained
+    LeNet), so that a threshold means the same for all.
     """
+    limit = MaxSteps(steps)
     return Inversion(
-        objective=L2(),
+        objective=L2(relative=relative),
         update_model=SingleStep(),
         labels=LastLayer(),
-        optimiser=LBFGS(lr=lr),
-        stop=AnyOf(Threshold(threshold), MaxSteps(steps)),
+        optimiser=LBFGS(lr=lr, line_search=line_search),
+        stop=limit if threshold is None else AnyOf(Threshold(threshold), limit),
+        match_weight=Constant(100.0) if relative else Constant(),
         box=False,
         restarts=restarts,
+        retries=retries,
+        snapshot_every=snapshot_every,
+        caution=SmoothOnly(),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -11,16 +12,18 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from leakscope.attacks.base import Attack, Reconstruction
 from leakscope.errors import InvalidInput
-from leakscope.inversion.checks import whole
-from leakscope.inversion.labels import Labels, LastLayer
+from leakscope.inversion.checks import count, whole
+from leakscope.inversion.fragility import Caution
+from leakscope.inversion.labels import Labels, LastLayer, rows_of_first_epoch
 from leakscope.inversion.matching import average_epochs, match_epochs
 from leakscope.inversion.objectives import Cosine, Objective
 from leakscope.inversion.optimisers import Adam, Constant, Optimiser, Schedule
 from leakscope.inversion.priors import Prior
 from leakscope.inversion.recipe import complete_recipe
+from leakscope.inversion.soft_labels import is_soft
 from leakscope.inversion.solve import Project, Solution, solve
 from leakscope.inversion.stopping import MaxSteps, Rule
-from leakscope.inversion.update_models import FullSimulation, UpdateModel
+from leakscope.inversion.update_models import ClientModel, FullSimulation, UpdateModel
 from leakscope.observation import DataSpec, Observation
 from leakscope.params import Params
 from leakscope.progress import Report
@@ -41,6 +44,10 @@ class Inversion(Attack):
     instead of the best. ``rescale`` moves pixels that the model takes as they are in units of a quarter of their
     range, as if they were normalised, for settings that were found on normalised data.
 
+    ``retries`` is how often a problem that did not converge is started again from another point: an attacker sees
+    that an attack failed, for the loss stays high. The attempt with the lowest loss is kept. ``caution`` adds to the
+    outcome where the attack is known to be fragile. :meth:`each` attacks many small clients as one.
+
     Where epochs have variables of their own, their reconstructions are matched and averaged.
     """
 
@@ -60,9 +67,12 @@ class Inversion(Attack):
     keep_last: bool = False
     rescale: bool = False
     snapshot_every: int | None = None
+    retries: int = 0
+    caution: Caution | None = None
 
     def __post_init__(self) -> None:
         whole("restarts", self.restarts)
+        count("retries", self.retries)
         if self.snapshot_every is not None:
             whole("snapshot_every", self.snapshot_every)
         for name in ("box", "vectorise", "per_batch", "keep_last", "rescale"):
@@ -74,48 +84,97 @@ class Inversion(Attack):
     def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
         """Reconstruct the client's samples."""
         observation = complete_recipe(observation, generator(seed, "recipe"))
-        like = next(iter(observation.sent.values()))
-        targets = self.labels(observation, generator(seed, "labels")).to(like.device)
-        best, copies = self.optimise(observation, targets, seed, report)
+        total = self.attempts * (self.stop.max_steps or 0) if self.retries else None
+        best: Attempt | None = None
+        for attempt in range(self.attempts):
+            again = attempt_seed(seed, attempt)
+            targets = self.labels(observation, generator(again, "labels")).to(observation.device)
+            counted = report if total is None else _counted(report, attempt * total // self.attempts, total)
+            solution, copies = self.optimise(observation, targets, again, counted)
+            best = better_of(best, (solution, copies, targets))
+            if solution.outcome.kind in ("converged", "interrupted"):
+                break
+        assert best is not None
+        return self.reconstruction(observation, *best)
+
+    def run_each(
+        self, observations: Sequence[Observation], seeds: Sequence[int], report: Report
+    ) -> list[Reconstruction]:
+        """Reconstruct the samples of several clients, as one run where they are alike and small."""
+        from leakscope.attacks.together import alike, invert_together
+
+        completed = [
+            complete_recipe(one, generator(seed, "recipe")) for one, seed in zip(observations, seeds, strict=True)
+        ]
+        if not alike(self, completed):
+            return super().run_each(observations, seeds, report)
+        return invert_together(self, completed, seeds, report)
+
+    @property
+    def attempts(self) -> int:
+        """How often a problem is started at most."""
+        return 1 + self.retries
+
+    def reconstruction(self, observation: Observation, best: Solution, copies: int, targets: Tensor) -> Reconstruction:
+        """What a solution says about the client's samples."""
         data = self._units(observation.data)
         epochs = data.denormalise(best.variables["inputs"]).unflatten(0, (copies, -1))
-        samples, matched = (epochs[0], None) if copies == 1 else (average_epochs(epochs), match_epochs(epochs))
+        each = self._labels_of_epochs(targets, copies, epochs.shape[1])
+        samples, matched = (
+            (epochs[0], None) if copies == 1 else (average_epochs(epochs, each), match_epochs(epochs, each))
+        )
         if data.bounded:
             samples = samples.clamp(0, 1)
             matched = None if matched is None else matched.clamp(0, 1)
-        labels = targets[: len(samples)]
-        return Reconstruction(samples, labels, best.outcome, best.loss, best.trace, epochs=matched)
+        soft = best.variables.get("labels")
+        labels = targets[: len(samples)] if soft is None else soft.argmax(-1)
+        words = "" if self.caution is None else self.caution(observation)
+        outcome = replace(best.outcome, sentence=f"{best.outcome}; {words}") if words else best.outcome
+        return Reconstruction(samples, labels, outcome, best.loss, best.trace, epochs=matched)
+
+    def terms(self, observation: Observation, client: ClientModel, targets: Tensor) -> Callable[[Params, int], Params]:
+        """The loss of one client, term by term, as a function of the variables and the step."""
+        data = self._units(observation.data)
+        observed = observation.difference() if self.objective.scale_free else observation.summed_gradient()
+        priors = [prior for prior in self.priors if prior.applies(data)]
+        total = self.stop.max_steps
+        share = 1 / client.batches if self.per_batch else 1.0
+
+        def terms(variables: Params, step: int) -> Params:
+            inputs, extra = variables["inputs"], {name: variables[name] for name in client.extra}
+            labels = variables["labels"].softmax(-1) if "labels" in variables else targets
+            seen = inputs if data is observation.data else observation.data.normalise(data.denormalise(inputs))
+            match = self.objective(client(seen, labels, **extra), observed)
+            found = {"match": self.match_weight(step, total) * share * match}
+            epochs = inputs.unflatten(0, (client.copies, -1))
+            return found | {prior.name: prior(epochs, data) for prior in priors}
+
+        return terms
 
     def optimise(self, observation: Observation, targets: Tensor, seed: int, report: Report) -> tuple[Solution, int]:
         """The best solution by the attacker's own loss, and how many copies of the samples it holds."""
         if self.vectorise:
             _check_vectorisable(observation)
         data = self._units(observation.data)
-        observed = observation.difference() if self.objective.scale_free else observation.summed_gradient()
         client = self.update_model.begin(observation, functional=self.vectorise)
-        priors = [prior for prior in self.priors if prior.applies(data)]
+        terms = self.terms(observation, client, targets)
         total = self.stop.max_steps
-        share = 1 / client.batches if self.per_batch else 1.0
 
         def loss(variables: Params, _: Params, step: int) -> Params:
-            inputs, extra = variables["inputs"], {name: variables[name] for name in client.extra}
-            seen = inputs if data is observation.data else observation.data.normalise(data.denormalise(inputs))
-            match = self.objective(client(seen, targets, **extra), observed)
-            terms = {"match": self.match_weight(step, total) * share * match}
-            epochs = inputs.unflatten(0, (client.copies, -1))
-            return terms | {prior.name: prior(epochs, data) for prior in priors}
+            return terms(variables, step)
 
         before = 0
         if isinstance(self.start, WarmStart):
             before = self.restarts * (self.start.inversion.stop.max_steps or 0)
             warm = self._warm(self.start, observation, targets, seed, report, before + (total or 0))
             if warm[-1][0].outcome.kind == "interrupted":
-                return warm[-1]
+                return _best(warm)
             starts = [
                 self.start.spread(
                     solution.variables["inputs"].unflatten(0, (found, -1))[0],
                     client.copies,
                     generator(seed, "noise", restart),
+                    self._labels_of_epochs(targets, client.copies, int(observation.training.need("samples"))),
                 )
                 for restart, (solution, found) in enumerate(warm)
             ]
@@ -124,19 +183,22 @@ class Inversion(Attack):
                 self._blind(observation, client.copies, generator(seed, "start", i)) for i in range(self.restarts)
             ]
         extra = {name: torch.stack([value] * self.restarts) for name, value in client.extra.items()}
+        if is_soft(targets, data):
+            more = [self.labels(observation, generator(seed, "labels", i)).to(targets) for i in range(1, self.restarts)]
+            extra["labels"] = torch.stack([targets, *more])
         solutions = solve(
             loss,
             {"inputs": torch.stack(starts), **extra},
             optimiser=self.optimiser,
             schedule=self.schedule,
             stop=self.stop,
-            project=_box(data) if self.box and data.bounded else None,
+            project=self.projection(data),
             vectorise=self.vectorise,
             keep_last=self.keep_last,
             snapshot_every=self.snapshot_every,
             report=_counted(report, before, before + (total or 0)),
         )
-        return min(solutions, key=lambda solution: solution.loss), client.copies
+        return _best([(solution, client.copies) for solution in solutions])
 
     def _warm(
         self, start: WarmStart, observation: Observation, targets: Tensor, seed: int, report: Report, total: int
@@ -168,6 +230,17 @@ class Inversion(Attack):
             start = torch.randn(shape, generator=draw)
         return start.to(like.device, like.dtype)
 
+    def projection(self, data: DataSpec) -> Project | None:
+        """What keeps iterates where they may be, if anything does."""
+        return _box(data) if self.box and data.bounded else None
+
+    def _labels_of_epochs(self, targets: Tensor, copies: int, samples: int) -> Tensor | None:
+        """The labels at each place of each epoch, (epochs, samples), where they are known and differ."""
+        if copies == 1 or len(targets) != copies * samples or getattr(self.update_model, "new_orders", False):
+            return None
+        labels: Tensor = targets.unflatten(0, (copies, samples))
+        return labels
+
     def _units(self, data: DataSpec) -> DataSpec:
         """The units in which samples are moved: the model's, or those of normalised pixels."""
         if self.rescale and data.bounded and min(data.std) > 0.5:
@@ -185,10 +258,41 @@ class WarmStart:
     inversion: Inversion
     noise: float = 0.3
 
-    def spread(self, inputs: Tensor, copies: int, draw: torch.Generator) -> Tensor:
-        """The starting inputs: ``copies`` times the samples, each with noise of its own."""
-        repeated = torch.cat([inputs] * copies)
+    def spread(self, inputs: Tensor, copies: int, draw: torch.Generator, labels: Tensor | None = None) -> Tensor:
+        """The starting inputs: ``copies`` times the samples, each with noise of its own where there are several.
+
+        Where the ``labels`` of every epoch are known, (epochs, samples), a sample is copied to a place of its label
+        in each.
+        """
+        if copies == 1:
+            return inputs
+        repeated = torch.cat([inputs] * copies) if labels is None else inputs[rows_of_first_epoch(labels).flatten()]
         return repeated + self.noise * torch.randn(repeated.shape, generator=draw).to(repeated)
+
+
+def _best(results: list[tuple[Solution, int]]) -> tuple[Solution, int]:
+    """The one with the lowest loss; if any was interrupted, all were, also when the best had ended before."""
+    best, copies = min(results, key=lambda result: result[0].loss)
+    interrupted = [solution.outcome for solution, _ in results if solution.outcome.kind == "interrupted"]
+    return replace(best, outcome=interrupted[0]) if interrupted else best, copies
+
+
+#: A solution, how many copies of the samples it holds, and the labels that were taken.
+Attempt = tuple[Solution, int, Tensor]
+
+
+def better_of(before: Attempt | None, now: Attempt) -> Attempt:
+    """The attempt with the lower loss; if the last one was interrupted, so was the whole."""
+    if before is None or now[0].loss < before[0].loss:
+        return now
+    if now[0].outcome.kind == "interrupted":
+        return replace(before[0], outcome=now[0].outcome), before[1], before[2]
+    return before
+
+
+def attempt_seed(seed: int, attempt: int) -> int:
+    """The seed of one of several attempts; the first has the attack's own."""
+    return seed if attempt == 0 else derive(seed, "attempt", attempt)
 
 
 def _counted(report: Report, before: int, total: int) -> Report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a paper's table."""
+    """One row of a paper's table. ``reference`` names a method whose time the others' is compared with."""
 
     paper: str
     name: str
@@ -33,6 +34,7 @@ class Row:
     setting: dict[str, Any]
     methods: dict[str, Method]
     folder: Path
+    reference: str = ""
 
     def method(self, name: str) -> Method:
         """A method by name."""
@@ -58,13 +60,15 @@ def papers() -> list[str]:
 
 
 def find_rows(paper: str, pattern: str | None = None) -> list[Row]:
-    """The rows of a paper, or those whose name is ``pattern`` or begins with it."""
+    """The rows of a paper, or those whose name is ``pattern``, matches it (``table?/mnist``) or begins with it."""
     if paper not in papers():
         raise UnknownName("benchmark", paper, papers())
     folder = benchmarks_folder() / paper
     names = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.toml"))
     chosen = [
-        name for name in names if pattern is None or name == pattern or name.startswith(f"{pattern.rstrip('/')}/")
+        name
+        for name in names
+        if pattern is None or fnmatchcase(name, pattern) or name.startswith(f"{pattern.rstrip('/')}/")
     ]
     if not chosen:
         raise UnknownName(f"row of {paper}", pattern, names)
@@ -76,6 +80,9 @@ def _read(paper: str, folder: Path, name: str) -> Row:
     try:
         document = tomllib.loads(path.read_text())
         methods = {key: Method(key, **value) for key, value in document["methods"].items()}
-        return Row(paper, name, document["title"], document["kind"], document["setting"], methods, folder)
+        reference = document.get("reference", "")
+        if reference and reference not in methods:
+            raise KeyError(reference)
+        return Row(paper, name, document["title"], document["kind"], document["setting"], methods, folder, reference)
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as problem:
         raise CorruptFile(f"{path}: not a benchmark row ({problem!r})") from problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ from typing import Any
 import torch
 
 from leakscope import attacks
+from leakscope.attacks.refined_labels import RefinedLabels
 from leakscope.bench.rows import Method, Row
 from leakscope.bench.setting import client_of
+from leakscope.bench.together import TOGETHER
 from leakscope.errors import InvalidInput, UnknownName
-from leakscope.inversion.labels import LastLayer
+from leakscope.inversion.labels import Labels, LastLayer
 from leakscope.metrics import METRICS, Interval, label_error_chance, label_errors, mean_interval, score
 from leakscope.progress import Report
 from leakscope.seeding import generator
@@ -37,6 +39,7 @@ class Figure:
     ours: dict[str, Interval]
     chance: dict[str, float]
     seconds: float
+    extra: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The form of every benchmark: one plain object."""
@@ -50,42 +53,80 @@ class Figure:
             "chance": self.chance,
             "seconds": self.seconds,
             "seconds_per_step": self.seconds / max(1, self.steps),
+            **self.extra,
         }
+
+    def beside(self, reference: Figure) -> Figure:
+        """The same figure with how many times faster a client is attacked than by the row's reference."""
+        name, ratio = f"speedup_over_{reference.method.name.replace('-', '_')}", reference.seconds / self.seconds
+        return replace(self, ours={**self.ours, name: Interval(ratio, None, None)}, extra={**self.extra, name: ratio})
 
 
 def run_rows(
     rows: Sequence[Row],
     *,
     methods: Sequence[str] = (),
-    clients: int = 1,
+    clients: int | None = None,
     steps: int | None = None,
     seed: int = 0,
     jobs: int = 1,
     watch: Watch | None = None,
+    pictures: Path | None = None,
 ) -> Iterator[Figure]:
-    """Run rows on ``clients`` clients each, and yield each method's figure as soon as its last client is done."""
-    if clients < 1:
+    """Run rows on ``clients`` clients each (``None``: as many as the row says, or one), and yield each method's figure
+    as soon as its last client is done; where the row has a reference, as soon as that is done too. Rows that record
+    the course of attacks draw it into the folder ``pictures``.
+    """
+    if clients is not None and clients < 1:
         raise InvalidInput(f"clients must be at least 1, not {clients}")
     wanted: dict[tuple[str, str], list[Outcome]] = {}
     tasks, names = [], {}
     for row in rows:
         chosen = [row.method(name) for name in methods] or list(row.methods.values())
         wanted |= {(row.name, method.name): [] for method in chosen}
-        for index in range(clients):
-            for method in chosen:
-                task = Task(
-                    f"{row.name} {method.name} client {index}",
-                    KINDS[row.kind] if row.kind in KINDS else _unknown(row),
-                    {"setting": row.setting, "method": method, "index": index, "steps": steps, "seed": seed},
-                )
-                tasks.append(task)
-                names[task.name] = (row, method)
+        for task, method in _tasks(row, chosen, clients, steps, seed, pictures):
+            tasks.append(task)
+            names[task.name] = (row, method)
+    waiting: list[Figure] = []
+    references: dict[str, Figure] = {}
     for task, outcome in run_tasks(tasks, jobs=jobs, watch=watch):
         row, method = names[task.name]
         done = wanted[row.name, method.name]
         done.append(outcome)
-        if len(done) == clients:
-            yield _figure(row, method, done)
+        if len(done) < sum(one is row and other is method for one, other in names.values()):
+            continue
+        figure = Figure(row, method, **done[0]) if row.kind in TOGETHER else _figure(row, method, done)
+        if (row.name, row.reference) not in wanted:
+            yield figure
+            continue
+        if method.name == row.reference:
+            references[row.name] = figure
+            yield figure
+        else:
+            waiting.append(figure)
+        ready = [one for one in waiting if one.row.name in references]
+        waiting = [one for one in waiting if one.row.name not in references]
+        yield from (one.beside(references[one.row.name]) for one in ready)
+
+
+def _tasks(
+    row: Row, methods: Sequence[Method], clients: int | None, steps: int | None, seed: int, pictures: Path | None
+) -> Iterator[tuple[Task, Method]]:
+    """The work of one row: a task a method where clients are attacked together, else one a client and method."""
+    number = row.setting.get("clients", 1) if clients is None else clients
+    common: dict[str, Any] = {"setting": row.setting, "steps": steps, "seed": seed}
+    if row.kind in TOGETHER:
+        for method in methods:
+            arguments = {**common, "method": method, "clients": number}
+            if row.kind == "stopping":
+                arguments["pictures"] = pictures
+            yield Task(f"{row.name} {method.name}", TOGETHER[row.kind], arguments), method
+        return
+    for index in range(number):
+        for method in methods:
+            function = KINDS[row.kind] if row.kind in KINDS else _unknown(row)
+            name = f"{row.name} {method.name} client {index}"
+            yield Task(name, function, {**common, "method": method, "index": index}), method
 
 
 def reconstruct_client(
@@ -108,7 +149,11 @@ def estimate_labels(
     """Estimate one client's label counts and count the errors."""
     observation, truth = client_of(setting, index, seed)
     began = time.perf_counter()
-    labels = LastLayer(dummies=3000, **method.options)(observation, generator(seed, "labels", index))
+    options = dict(method.options)
+    refine = options.pop("refine", None)
+    first = LastLayer(dummies=3000, **options)
+    source: Labels = first if refine is None else RefinedLabels(attacks.surrogate(steps=refine), first)
+    labels = source(observation, generator(seed, "labels", index))
     seconds = time.perf_counter() - began
     counts = truth.label_counts
     reference = truth.reference_targets
@@ -129,7 +174,7 @@ KINDS = {"reconstruction": reconstruct_client, "labels": estimate_labels}
 
 
 def _unknown(row: Row) -> Any:
-    raise UnknownName(f"kind of row ({row.name})", row.kind, KINDS)
+    raise UnknownName(f"kind of row ({row.name})", row.kind, [*KINDS, *TOGETHER])
 
 
 def _figure(row: Row, method: Method, outcomes: Sequence[Outcome]) -> Figure:
@@ -168,7 +213,7 @@ def keep(figure: Figure, command: str) -> Path:
                 [
                     date.today().isoformat(), figure.row.name, figure.method.name, figure.clients, figure.steps, name,
                     _short(value.mean), _short(value.low), _short(value.high), figure.method.published.get(name, ""),
-                    _short(figure.chance[name]), f"{figure.seconds:.1f}", command,
+                    _short(figure.chance.get(name)), f"{figure.seconds:.1f}", command,
                 ]
             )  # fmt: skip
     return path

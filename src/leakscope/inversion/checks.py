@@ -13,6 +13,12 @@ def whole(what: str, value: object) -> None:
         raise InvalidInput(f"{what} must be a whole number of at least 1, not {value!r}")
 
 
+def count(what: str, value: object) -> None:
+    """Refuse what is not a whole number of at least 0."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidInput(f"{what} must be a whole number of at least 0, not {value!r}")
+
+
 def positive(what: str, value: object) -> None:
     """Refuse what is not a finite number above 0."""
     if not _is_number(value) or not value > 0:  # type: ignore[operator]

@@ -29,12 +29,17 @@ Project = Callable[[Params], None]
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The course of one problem: the loss and its terms at each step, iterates kept on the way, seconds."""
+    """The course of one problem: the loss and its terms at each step, iterates kept on the way, seconds.
+
+    ``evaluations`` counts, step by step, how often the loss had been looked at by the end of it: the cost that does not
+    depend on the machine, nor on how many problems ran at once.
+    """
 
     losses: Tensor
     terms: dict[str, Tensor]
     snapshots: list[tuple[int, Params]] = field(default_factory=list)
     seconds: float = 0.0
+    evaluations: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +135,8 @@ class _Book:
         self.snapshots: list[list[tuple[int, Params]]] = [[] for _ in range(count)]
         self.outcomes: list[Outcome | None] = [None] * count
         self.seconds = [0.0] * count
+        self.looks = torch.zeros(count, dtype=torch.long)
+        self.evaluations: list[list[int]] = [[] for _ in range(count)]
         self.began = time.perf_counter()
         self.step, self.step_is_new, self.step_is_over = 0, True, False
 
@@ -139,7 +146,10 @@ class _Book:
     def evaluate(self, variables: Params, rows: Tensor) -> tuple[Tensor, Params]:
         """Losses and gradients at ``variables``, which belong to these of the running problems."""
         problems = self.running[rows]
-        constants = {name: value[problems.to(value.device)] for name, value in self.constants.items()}
+        self.looks[problems] += 1
+        constants = self.constants
+        if len(rows) < len(self.running):  # copies of what may be large: only where they differ
+            constants = {name: value[rows.to(value.device)] for name, value in constants.items()}
 
         def total(variables: Params, constants: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
             terms = self.loss(variables, constants, self.step)
@@ -187,6 +197,7 @@ class _Book:
         elapsed = time.perf_counter() - self.began
         for row, (problem, value) in enumerate(zip(self.running.tolist(), losses.tolist(), strict=True)):
             self.seconds[problem] = elapsed
+            self.evaluations[problem].append(int(self.looks[problem]))
             outcome = answers[row] if math.isfinite(value) else self._diverged(problem, value)
             if outcome is not None:
                 self.outcomes[problem] = outcome
@@ -203,13 +214,14 @@ class _Book:
         return Outcome("diverged", self.step, f"diverged: the loss became {what} at step {self.step}; {kept}")
 
     def interrupt(self) -> None:
-        """End all problems that still run."""
+        """End all problems that still ran in this step, also those that would have ended with it."""
         sentence = f"interrupted at step {self.step}; the best iterate so far is returned"
         for problem in self.running.tolist():
-            self.outcomes[problem] = self.outcomes[problem] or Outcome("interrupted", self.step, sentence)
+            self.outcomes[problem] = Outcome("interrupted", self.step, sentence)
 
     def keep(self, rows: Tensor) -> None:
         self.running = self.running[rows]
+        self.constants = {name: value[rows.to(value.device)] for name, value in self.constants.items()}
 
     def solution(self, problem: int) -> Solution:
         outcome = self.outcomes[problem]
@@ -219,6 +231,7 @@ class _Book:
             {name: torch.tensor(values, dtype=torch.double) for name, values in self.terms[problem].items()},
             self.snapshots[problem],
             self.seconds[problem],
+            torch.tensor(self.evaluations[problem], dtype=torch.long),
         )
         variables = {name: value[problem] for name, value in self.best.items()}
         return Solution(variables, self.best_losses[problem], self.best_steps[problem], outcome, trace)

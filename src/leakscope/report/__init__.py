@@ -1,6 +1,16 @@
 """What a person looks at: pictures and one self-contained page."""
 
+from leakscope.report.curves import loss_curves
 from leakscope.report.page import Page, Section, write_page
-from leakscope.report.pictures import contact_sheet, to_png
+from leakscope.report.pictures import contact_sheet, iterates_of, progress_strip, to_png
 
-__all__ = ["Page", "Section", "contact_sheet", "to_png", "write_page"]
+__all__ = [
+    "Page",
+    "Section",
+    "contact_sheet",
+    "iterates_of",
+    "loss_curves",
+    "progress_strip",
+    "to_png",
+    "write_page",
+]

@@ -9,7 +9,9 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from leakscope.attacks.base import Reconstruction
 from leakscope.errors import InvalidInput
+from leakscope.observation import DataSpec
 
 _INK, _PAPER, _FRAME = (32, 33, 36), (255, 255, 255), (190, 190, 190)
 
@@ -48,6 +50,44 @@ def contact_sheet(
                 draw.text((x + size / 2, y + size + text / 2), captions[title][index], _INK, font, anchor="mm")
             y += height
     return sheet
+
+
+def progress_strip(
+    iterates: Mapping[str, Sequence[tuple[int, Tensor]]],
+    originals: Mapping[str, Tensor] | None = None,
+    *,
+    size: int = 72,
+    columns: int = 10,
+) -> Image.Image:
+    """The course of attacks, iterates side by side (figures 1, 4 and 5 of EPAFL): ``{title: [(step, image), ...]}``.
+
+    Of more than ``columns`` iterates some are shown: the first, the last, and others between them, more of the early
+    ones, for that is where most happens. The ``originals`` of the same titles come last.
+    """
+    rows, captions = {}, {}
+    for title, course in iterates.items():
+        if not course:
+            raise InvalidInput(f"there are no iterates of {title!r}; keep some with snapshot_every=1")
+        chosen = [course[place] for place in _spread(len(course), columns)]
+        images, words = [image for _, image in chosen], [f"step {step}" for step, _ in chosen]
+        if originals is not None and title in originals:
+            images, words = [*images, originals[title].to(images[0])], [*words, "original"]
+        rows[title], captions[title] = torch.stack(images), words
+    return contact_sheet(rows, captions, size=size, columns=columns + 1)
+
+
+def iterates_of(result: Reconstruction, data: DataSpec) -> list[tuple[int, Tensor]]:
+    """What a person sees of the first sample at each step that an attack with ``snapshot_every`` kept."""
+    kept = [] if result.trace is None else result.trace.snapshots
+    return [(step, data.denormalise(variables["inputs"][:1])[0].clamp(0, 1)) for step, variables in kept]
+
+
+def _spread(count: int, wanted: int) -> list[int]:
+    """Up to ``wanted`` of the places 0 to ``count - 1``, closer to each other at the beginning."""
+    if count <= wanted:
+        return list(range(count))
+    places = [round((count - 1) * (number / (wanted - 1)) ** 1.6) for number in range(wanted)]
+    return sorted(set(places))
 
 
 def to_png(image: Image.Image) -> bytes:

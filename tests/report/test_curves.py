@@ -1,0 +1,48 @@
+import math
+
+import pytest
+import torch
+
+from leakscope.errors import InvalidInput
+from leakscope.report import loss_curves
+from leakscope.report.curves import _round_step
+
+RED = (200, 30, 30)
+FIRST, SECOND = (0, 114, 178), (230, 159, 0)
+
+
+def colours(image):
+    return {colour for _, colour in image.getcolors(100_000)}
+
+
+def test_each_curve_has_its_colour_and_a_stop_is_marked_in_red():
+    falling = torch.logspace(2, -6, 50)
+    plain = loss_curves({"a": falling, "b": falling * 3})
+    assert {FIRST, SECOND} <= colours(plain)
+    assert RED not in colours(plain)
+    assert RED in colours(loss_curves({"a": falling}, {"a": 20}, size=(500, 300), title="losses"))
+
+
+def test_what_has_no_logarithm_leaves_a_gap():
+    whole = loss_curves({"": torch.tensor([1.0, 0.5, 0.25, 0.125])})
+    broken = loss_curves({"": torch.tensor([1.0, math.nan, 0.0, 0.125])})
+
+    def ink(image):
+        return {colour: count for count, colour in image.getcolors(100_000)}[FIRST]
+
+    assert ink(broken) < ink(whole)
+
+
+def test_a_single_loss_can_be_drawn():
+    assert loss_curves({"a": torch.tensor([0.5])}).size == (760, 420)
+
+
+@pytest.mark.parametrize("curves", [{}, {"a": torch.zeros(3)}, {"a": torch.tensor([math.nan])}], ids=str)
+def test_nothing_to_draw_is_refused(curves):
+    with pytest.raises(InvalidInput, match="at least one finite loss"):
+        loss_curves(curves)
+
+
+@pytest.mark.parametrize(("last", "step"), [(1, 1), (6, 1), (7, 2), (30, 5), (99, 20), (300, 50), (4000, 1000)])
+def test_marks_stand_at_round_steps(last, step):
+    assert _round_step(last) == step
