@@ -129,14 +129,14 @@ class FullSimulation:
 
     ``gradients`` is how to differentiate through it (see :mod:`leakscope.federated.training`): ``"graph"`` is
     fast, ``"adjoint"`` needs little memory; ``None`` takes the graph up to ``graph_limit`` numbers in all the
-    weights of all steps, then the adjoint.
+    weights of all steps (some 1.5 GiB), then the adjoint.
     """
 
     per_epoch: bool = False
     one_batch: bool = False
     new_orders: bool = False
     gradients: Gradients | None = None
-    graph_limit: int = 100_000_000
+    graph_limit: int = 200_000_000
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
         """Get ready for one observation."""
