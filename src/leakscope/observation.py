@@ -143,6 +143,16 @@ class LocalTraining:
         """The number of local steps."""
         return len(self.batch_sizes) * int(self.need("epochs"))
 
+    @property
+    def applied_gradients(self) -> float:
+        """How often the client applies a gradient in all: its steps, and with momentum more.
+
+        A velocity applies the gradients of earlier steps again: that of ``s`` steps before the last counts
+        ``1 + m + ... + m^s``.
+        """
+        keep, steps = float(self.momentum or 0.0), self.steps
+        return sum((1 - keep ** (steps - step)) / (1 - keep) for step in range(steps)) if keep else steps
+
     def need(self, name: str) -> float:
         """The value of a field, or an error that names it when it is unknown."""
         value = getattr(self, name)

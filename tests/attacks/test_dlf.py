@@ -14,7 +14,7 @@ from leakscope.inversion.objectives import L2, Cosine
 from leakscope.inversion.optimisers import Adam, Decay, Ramp
 from leakscope.inversion.priors import EpochOrderInvariant, PixelRange, SquaredVariation
 from leakscope.inversion.stopping import MaxSteps
-from leakscope.inversion.update_models import FullSimulation, SingleStep, Surrogate
+from leakscope.inversion.update_models import FullSimulation, OneBatch, Surrogate
 from leakscope.testing import small_case
 
 OBSERVATION, TRUTH = small_case("weights", network="cnn")
@@ -61,7 +61,7 @@ def test_only_methods_with_variables_for_each_epoch_have_epochs(method):
         ("no-prior", FullSimulation(per_epoch=True)),
         ("shared", FullSimulation()),
         ("fedsgd-epoch", FullSimulation(one_batch=True)),
-        ("fedsgd", SingleStep()),
+        ("fedsgd", OneBatch()),
     ],
 )
 def test_a_method_is_a_model_of_the_client(method, update_model):
@@ -162,7 +162,7 @@ def test_a_warm_start_means_the_same_pixels_in_other_units(rescale, warm_rescale
     class Watched(Inversion):
         def _blind(self, observation, copies, draw):
             start = super()._blind(observation, copies, draw)
-            seen.append(self._units(observation.data).denormalise(start))
+            seen.append(self.units(observation.data).denormalise(start))
             return start
 
     again = replace(attack, start=WarmStart(Watched(start="uniform", rescale=warm_rescale, **settings), noise=0.0))

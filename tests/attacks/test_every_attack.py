@@ -18,12 +18,15 @@ from leakscope.metrics import mse, pair, score
 from leakscope.testing import check_attack, random_start, small_case
 
 QUICK: dict[str, dict[str, object]] = {
+    "agic": {"steps": 60},
+    "awa": {"steps": 100},
     "dlf": {"steps": 60, "warm_steps": 80, "lr": 0.03},
     "dlf_paper": {"steps": 160, "lr": 0.1, "invariance": 10.0},
     "dlg": {"steps": 20, "lr": 0.5},
     "epafl": {"steps": 8},
     "idlg": {"steps": 8},
     "inverting_gradients": {"steps": 60},
+    "invg_simulation": {"steps": 60},
     "surrogate": {"steps": 80},
 }
 #: Attacks whose settings are for networks of DLF's kind.

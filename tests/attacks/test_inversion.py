@@ -16,7 +16,7 @@ from leakscope.inversion.objectives import L2, Cosine
 from leakscope.inversion.optimisers import Adam
 from leakscope.inversion.priors import EpochOrderInvariant
 from leakscope.inversion.stopping import AnyOf, MaxSteps, Threshold
-from leakscope.inversion.update_models import FullSimulation, SingleStep
+from leakscope.inversion.update_models import FullSimulation, OneBatch
 from leakscope.metrics import psnr, score
 from leakscope.observation import DataSpec
 from leakscope.seeding import generator
@@ -173,7 +173,7 @@ class Still(Inversion):
         return observation.data.normalise(self.truth.inputs[rows])
 
 
-@pytest.mark.parametrize("update_model", [FullSimulation(per_epoch=True), FullSimulation(), SingleStep()], ids=repr)
+@pytest.mark.parametrize("update_model", [FullSimulation(per_epoch=True), FullSimulation(), OneBatch()], ids=repr)
 def test_labels_of_every_batch_stay_with_their_samples(batched, update_model):
     observation, truth = batched
     attack = Still(update_model=update_model, objective=L2(), optimiser=Adam(lr=1e-9), stop=MaxSteps(1))
@@ -232,7 +232,7 @@ def test_attacks_take_the_labels_of_every_batch(batched, attack):
 def test_a_direction_needs_no_learning_rate_and_a_distance_does():
     model, own = models.lenet(shape=(1, 8, 8), seed=0), data.load("digits").share([0])
     observation, truth = fedavg(model, own, lr=0.01, hide=["lr"], grant=["labels"])
-    attack = Inversion(Cosine(), SingleStep(), optimiser=Adam(signed=True), stop=MaxSteps(60))
+    attack = Inversion(Cosine(), OneBatch(), optimiser=Adam(signed=True), stop=MaxSteps(60))
     assert score(run(attack, observation), truth).above_chance("mse")
     with pytest.raises(MissingKnowledge, match="needs the client's lr"):
         run(replace(attack, objective=L2()), observation)

@@ -14,6 +14,7 @@ from leakscope.federated.client import fedavg, fedsgd
 from leakscope.inversion.labels import (
     Granted,
     LastLayer,
+    MostNegative,
     dummy_statistics,
     estimate_label_counts,
     last_linear,
@@ -89,7 +90,7 @@ def test_the_same_generator_gives_the_same_counts_and_torchs_own_is_left_alone()
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("source", [Granted(), LastLayer()], ids=repr)
+@pytest.mark.parametrize("source", [Granted(), LastLayer(), MostNegative()], ids=repr)
 def test_granted_labels_are_taken_as_they_are(source):
     observation, truth = fedsgd(network(), DIGITS.share([8, 2, 5]), grant=["labels"])
     assert source(observation, generator(0)).tolist() == truth.targets.tolist()
@@ -327,3 +328,42 @@ def test_an_estimate_that_adds_up_is_rounded_up_or_down(values):
     counts = round_counts(estimate + (total - sum(values)) / len(values), total)
     assert (counts - estimate).abs().max() <= 2
     assert int(counts.sum()) == total
+
+
+def rows_with_labels(*labels):
+    """The first digits with these labels."""
+    left = list(range(len(DIGITS)))
+    return [left.pop(next(i for i, row in enumerate(left) if DIGITS.targets[row] == label)) for label in labels]
+
+
+def read(labels, *, model=None, **options):
+    """What MostNegative reads of a batch with these labels, sorted."""
+    model = models.mlp(shape=(1, 8, 8), classes=10, hidden=[32], seed=0) if model is None else model
+    observation, _ = fedsgd(model, DIGITS.share(rows_with_labels(*labels)))
+    return sorted(MostNegative(**options)(observation, generator(0, "labels")).tolist())
+
+
+@pytest.mark.parametrize("labels", [(3,), (1, 7), (0, 2, 5, 9)], ids=str)
+@pytest.mark.parametrize("distinct", [False, True])
+def test_distinct_labels_are_the_most_negative_rows(labels, distinct):
+    """Yin et al. 2021: after ReLU only the row of a class that is there has a negative entry."""
+    assert read(labels, distinct=distinct) == sorted(labels)
+
+
+@pytest.mark.parametrize("labels", [(3, 3), (1, 1, 1, 7), (4, 4, 8, 8, 0, 0)], ids=str)
+def test_labels_that_occur_more_than_once_are_counted(labels):
+    assert read(labels) == sorted(labels)
+    assert len(set(read(labels, distinct=True))) == len(labels)  # the paper's assumption, wrong here
+
+
+def test_labels_of_a_fedavg_update_are_read_too():
+    model = models.mlp(shape=(1, 8, 8), classes=10, hidden=[32], seed=0)
+    observation, _ = fedavg(model, DIGITS.share(rows_with_labels(2, 4, 6, 8)), lr=0.01, epochs=2, batch_size=1)
+    assert sorted(MostNegative()(observation, generator(0, "labels")).tolist()) == [2, 4, 6, 8]
+
+
+def test_more_samples_than_classes_cannot_be_distinct():
+    observation, _ = fedsgd(network(), DIGITS.share(range(11)))
+    with pytest.raises(InvalidInput, match="distinct=False"):
+        MostNegative(distinct=True)(observation, generator(0, "labels"))
+    assert len(MostNegative()(observation, generator(0, "labels"))) == 11

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from leakscope.errors import InvalidInput
-from leakscope.inversion.matching import average_epochs, match_epochs
+from leakscope.inversion.matching import average_epochs, match_epochs, match_greedily
 
 
 def pictures(samples=8, seed=0):
@@ -94,3 +94,45 @@ def test_labels_that_do_not_fit_the_epochs_are_refused(labels):
 def test_what_has_no_epochs_is_refused():
     with pytest.raises(InvalidInput, match=r"expected \(epochs, samples, ...\), not a tensor of shape \(4, 5\)"):
         match_epochs(torch.zeros(4, 5))
+
+
+def test_greedy_pairs_undo_a_permutation():
+    samples = pictures()
+    order = torch.randperm(8, generator=torch.Generator().manual_seed(3))
+    pairs = match_greedily(samples, samples[order])
+    assert [int(order[other]) for _, other in pairs] == list(range(8))
+
+
+def test_the_most_similar_are_paired_first():
+    """One to one: the second of the first epoch must take what the better match leaves."""
+    first, second = torch.tensor([[0.0], [0.4]]), torch.tensor([[0.1], [5.0]])
+    assert match_greedily(first, second) == [(0, 0), (1, 1)]
+    assert match_greedily(first, torch.tensor([[0.35], [5.0]])) == [(0, 1), (1, 0)]
+
+
+def test_a_filter_comes_first_and_what_is_left_is_paired_without_it():
+    first, second = torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([[0.0], [1.0], [2.0]])
+    allowed = torch.tensor([[False, True, False], [True, False, False], [False, False, False]])
+    assert match_greedily(first, second, allowed=allowed) == [(0, 1), (1, 0), (2, 2)]
+
+
+def test_pooling_looks_through_noise():
+    """Noise that cancels within 2 x 2 pixels is no difference."""
+    samples = pictures(2)
+    noise = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).repeat(3, 3)
+    noisy = samples.flip(0) + torch.stack([noise, 0 * noise])[:, None]
+    assert match_greedily(samples, noisy, pool=2) == [(0, 1), (1, 0)]
+    plain = (samples[:, None] - noisy[None]).square().flatten(2).sum(2)
+    assert plain[1, 0] > plain[1, 1] or plain[0, 1] < plain[0, 0]
+
+
+def test_epochs_of_unequal_size_leave_some_alone():
+    samples = pictures(5)
+    assert match_greedily(samples, samples[[3, 1]]) == [(1, 1), (3, 0)]
+
+
+def test_samples_that_cannot_be_compared_are_refused():
+    with pytest.raises(InvalidInput, match="cannot be paired"):
+        match_greedily(torch.zeros(2, 3), torch.zeros(2, 4))
+    with pytest.raises(InvalidInput, match="pool"):
+        match_greedily(torch.zeros(2, 3), torch.zeros(2, 3), pool=0)

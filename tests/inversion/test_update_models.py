@@ -9,7 +9,7 @@ from leakscope.errors import InvalidInput, MissingKnowledge
 from leakscope.federated.client import fedavg, fedsgd, prepared
 from leakscope.federated.training import local_sgd
 from leakscope.inversion.objectives import L2
-from leakscope.inversion.update_models import ClientModel, FullSimulation, SingleStep, Surrogate
+from leakscope.inversion.update_models import ClientModel, EpochInterpolation, FullSimulation, OneBatch, Surrogate
 from leakscope.observation import LocalTraining, Observation
 from leakscope.params import parameters_of
 
@@ -40,7 +40,7 @@ def distance(update_model, observation, inputs, targets, functional=False):
     return L2()(predict(inputs, targets), observation.summed_gradient()).item()
 
 
-@pytest.mark.parametrize("update_model", [SingleStep(), FullSimulation()], ids=repr)
+@pytest.mark.parametrize("update_model", [OneBatch(), FullSimulation()], ids=repr)
 @pytest.mark.parametrize("functional", [False, True])
 def test_the_true_samples_explain_a_gradient_exactly(update_model, functional):
     observation, _ = fedsgd(network(), client())
@@ -85,7 +85,7 @@ def test_all_ways_to_differentiate_agree(recipe):
 
 def test_a_single_full_batch_epoch_is_a_single_step():
     observation, inputs, targets = trained_in_one_order(batch_size=5, epochs=1)
-    assert distance(SingleStep(), observation, inputs, targets) < 1e-20
+    assert distance(OneBatch(), observation, inputs, targets) < 1e-20
 
 
 def test_a_single_step_counts_the_local_steps():
@@ -93,7 +93,7 @@ def test_a_single_step_counts_the_local_steps():
     own = client(4)
     observation, _ = fedavg(network(), own, lr=1e-6, epochs=3, batch_size=4)
     inputs, targets = prepared(own, observation.sent)
-    assert distance(SingleStep(), observation, inputs, targets) < 1e-6
+    assert distance(OneBatch(), observation, inputs, targets) < 1e-6
     size = L2()(observation.summed_gradient(), {name: torch.tensor(0.0) for name in observation.sent})
     assert size > 1
 
@@ -101,7 +101,7 @@ def test_a_single_step_counts_the_local_steps():
 def test_where_the_number_of_steps_is_unknown_a_single_step_gives_the_direction():
     own = client(4)
     observation, _ = fedavg(network(), own, lr=1e-6, epochs=3, batch_size=4, hide=["epochs"])
-    predict = SingleStep().begin(observation, functional=False)
+    predict = OneBatch().begin(observation, functional=False)
     expected, _ = fedsgd(network(), own)
     assert expected.gradient is not None
     assert L2()(predict(*prepared(own, observation.sent)), expected.gradient).item() == 0
@@ -122,7 +122,7 @@ def test_hidden_momentum_and_weight_decay_are_taken_to_be_zero():
     assert distance(FullSimulation(), heavy.knowing(momentum=None), inputs, targets) > 1e-6
 
 
-@pytest.mark.parametrize("update_model", [SingleStep(), FullSimulation()], ids=repr)
+@pytest.mark.parametrize("update_model", [OneBatch(), FullSimulation()], ids=repr)
 def test_many_problems_in_one_vmap(update_model):
     observation, inputs, targets = trained_in_one_order()
     predict = update_model.begin(observation, functional=True)
@@ -133,7 +133,7 @@ def test_many_problems_in_one_vmap(update_model):
         assert L2()(plain(stacked[row], targets), {name: value[row] for name, value in found.items()}) < 1e-20
 
 
-@pytest.mark.parametrize("update_model", [SingleStep(), FullSimulation()], ids=repr)
+@pytest.mark.parametrize("update_model", [OneBatch(), FullSimulation()], ids=repr)
 @pytest.mark.parametrize("kind", ["gradient", "weights"])
 def test_frozen_layers_are_no_obstacle(update_model, kind):
     model, own = network(), client(2)
@@ -146,7 +146,7 @@ def test_frozen_layers_are_no_obstacle(update_model, kind):
     assert distance(update_model, observation, *prepared(own, observation.sent)) < 1e-20
 
 
-@pytest.mark.parametrize("update_model", [SingleStep(), FullSimulation()], ids=repr)
+@pytest.mark.parametrize("update_model", [OneBatch(), FullSimulation()], ids=repr)
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_the_model_and_its_statistics_are_left_alone(update_model, mode):
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)).double()
@@ -213,7 +213,7 @@ def test_shared_variables_follow_the_labels_of_every_epoch(recipe, functional):
     assert distance(FullSimulation(), observation, inputs[:count], targets, functional) < 1e-20
 
 
-@pytest.mark.parametrize("update_model", [SingleStep(), Surrogate(), FullSimulation(one_batch=True)], ids=repr)
+@pytest.mark.parametrize("update_model", [OneBatch(), Surrogate(), FullSimulation(one_batch=True)], ids=repr)
 def test_models_without_an_order_take_the_first_epochs_labels(update_model):
     observation, inputs, targets = trained()
     ready = update_model.begin(observation, functional=False)
@@ -233,7 +233,7 @@ def test_equal_epochs_are_shared_variables(recipe):
 @pytest.mark.parametrize(
     ("update_model", "copies", "batches"),
     [
-        (SingleStep(), 1, 3),
+        (OneBatch(), 1, 3),
         (Surrogate(), 1, 3),
         (FullSimulation(), 1, 3),
         (FullSimulation(one_batch=True), 1, 3),
@@ -263,7 +263,7 @@ def test_one_batch_an_epoch_is_one_long_step_on_all_samples(per_epoch):
     predict = FullSimulation(one_batch=True, per_epoch=per_epoch).begin(observation, functional=False)
     given = (inputs, targets) if per_epoch else (inputs[:5], targets[:5])
     assert close(predict(*given), expected)
-    assert not close(SingleStep().begin(observation, functional=False)(inputs[:5], targets[:5]), expected)
+    assert not close(OneBatch().begin(observation, functional=False)(inputs[:5], targets[:5]), expected)
 
 
 def surrogate_at(position, observation, inputs, targets):
@@ -273,7 +273,7 @@ def surrogate_at(position, observation, inputs, targets):
 
 def test_a_surrogate_at_the_server_is_a_single_step():
     observation, inputs, targets = trained()
-    expected = SingleStep().begin(observation, functional=False)(inputs[:5], targets[:5])
+    expected = OneBatch().begin(observation, functional=False)(inputs[:5], targets[:5])
     assert close(surrogate_at(1.0, observation, inputs[:5], targets[:5]), expected)
     assert not close(surrogate_at(0.5, observation, inputs[:5], targets[:5]), expected)
 
@@ -354,3 +354,64 @@ def test_new_orders_give_way_to_known_ones():
         client = FullSimulation(per_epoch=per_epoch, new_orders=True).begin(observation, functional=False)
         predicted = client(torch.cat([inputs[first]] * client.copies), labels)
         assert L2()(predicted, observation.summed_gradient()).item() < 1e-20
+
+
+@pytest.mark.parametrize(
+    "recipe", [{}, {"momentum": 0.9}, {"weight_decay": 0.3}, {"momentum": 0.5, "weight_decay": 0.3}]
+)
+def test_one_batch_is_the_client_in_the_limit_of_small_steps(recipe):
+    """Equation 4 of AGIC: the error falls with the learning rate; with momentum for full batches, others count less late."""
+
+    def error(lr):
+        model, own = network(), client(6)
+        observation, _ = fedavg(model, own, lr=lr, epochs=4, batch_size=6 if "momentum" in recipe else 2, **recipe)
+        inputs, targets = prepared(own, observation.sent)
+        return distance(OneBatch(), observation, inputs, targets)
+
+    errors = [error(lr) for lr in (1e-3, 1e-4)]
+    assert errors[1] < 0.02 * errors[0]
+
+
+@pytest.mark.parametrize("functional", [False, True])
+@pytest.mark.parametrize("recipe", [{"epochs": 1}, {"batch_size": 5}, {"epochs": 1, "batch_size": 5}], ids=str)
+def test_interpolation_is_exact_where_orders_do_not_matter(recipe, functional):
+    """AWA's scenarios 1 to 3: one epoch, or one batch an epoch."""
+    observation, inputs, targets = trained_in_one_order(**recipe)
+    assert distance(EpochInterpolation(), observation, inputs, targets, functional) < 1e-20
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+def test_interpolation_simulates_one_epoch_from_the_line_between(epoch):
+    """AWA, equations 19 to 21, by hand."""
+    observation, inputs, targets = trained_in_one_order()
+    start = {
+        name: value + (epoch - 1) / 3 * (observation.returned[name] - value) for name, value in observation.sent.items()
+    }
+    batches = list(zip(inputs.split(2), targets.split(2), strict=True))
+    after, _ = local_sgd(observation.model, start, batches, observation.training)
+    found = EpochInterpolation(epoch).begin(observation, functional=False)(inputs, targets)
+    for name, value in found.items():
+        assert torch.allclose(value, (start[name] - after[name]) * 3 / 0.1, atol=1e-12)
+
+
+def test_every_epoch_is_nearly_the_mean_one_for_small_steps():
+    model, own = network(), client(6)
+    observation, _ = fedavg(model, own, lr=1e-4, epochs=3, batch_size=2)
+    inputs, targets = prepared(own, observation.sent)
+    size = L2()({name: 0 * value for name, value in observation.sent.items()}, observation.summed_gradient()).item()
+    for epoch in (1, 2, 3):
+        assert distance(EpochInterpolation(epoch), observation, inputs, targets) < 1e-5 * size
+
+
+def test_an_epoch_that_was_not_is_refused():
+    observation, *_ = trained_in_one_order()
+    with pytest.raises(InvalidInput, match="trained for 3"):
+        EpochInterpolation(4).begin(observation, functional=False)
+    with pytest.raises(InvalidInput, match="epoch"):
+        EpochInterpolation(0)
+
+
+def test_interpolation_of_a_gradient_is_the_gradient():
+    observation, _ = fedsgd(network(), client())
+    inputs, targets = prepared(client(), observation.sent)
+    assert distance(EpochInterpolation(), observation, inputs, targets) == 0

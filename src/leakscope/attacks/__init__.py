@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from leakscope.attacks.agic import agic, agic_epochs, invg_simulation
+from leakscope.attacks.awa import awa
 from leakscope.attacks.base import Attack, Factory, Reconstruction
 from leakscope.attacks.dlf import dlf, dlf_paper, surrogate
 from leakscope.attacks.dlg import dlg
@@ -11,16 +13,20 @@ from leakscope.attacks.epafl import epafl
 from leakscope.attacks.idlg import idlg
 from leakscope.attacks.inversion import Inversion, WarmStart
 from leakscope.attacks.inverting_gradients import inverting_gradients
+from leakscope.attacks.joint import JointInversion, JointReconstruction
 from leakscope.errors import InvalidInput, UnknownName
 
 #: Every attack by the name that the command line and configuration files use.
 ATTACKS: dict[str, Factory] = {
+    "agic": agic,
+    "awa": awa,
     "dlf": dlf,
     "dlf_paper": dlf_paper,
     "dlg": dlg,
     "epafl": epafl,
     "idlg": idlg,
     "inverting_gradients": inverting_gradients,
+    "invg_simulation": invg_simulation,
     "surrogate": surrogate,
 }
 
@@ -43,8 +49,13 @@ __all__ = [
     "ATTACKS",
     "Attack",
     "Inversion",
+    "JointInversion",
+    "JointReconstruction",
     "Reconstruction",
     "WarmStart",
+    "agic",
+    "agic_epochs",
+    "awa",
     "build",
     "dlf",
     "dlf_paper",
@@ -52,5 +63,6 @@ __all__ = [
     "epafl",
     "idlg",
     "inverting_gradients",
+    "invg_simulation",
     "surrogate",
 ]

@@ -23,7 +23,7 @@ from leakscope.inversion.priors import (
     TotalVariation,
 )
 from leakscope.inversion.stopping import MaxSteps
-from leakscope.inversion.update_models import FullSimulation, SingleStep, Surrogate, UpdateModel
+from leakscope.inversion.update_models import FullSimulation, OneBatch, Surrogate, UpdateModel
 
 Method = Literal["prior", "no-prior", "shared", "fedsgd-epoch", "fedsgd"]
 
@@ -56,7 +56,7 @@ _UPDATE_MODELS: dict[str, UpdateModel] = {
     "no-prior": FullSimulation(per_epoch=True),
     "shared": FullSimulation(),
     "fedsgd-epoch": FullSimulation(one_batch=True),
-    "fedsgd": SingleStep(),
+    "fedsgd": OneBatch(),
 }
 
 

@@ -12,7 +12,7 @@ from leakscope.inversion.objectives import L2
 from leakscope.inversion.optimisers import Adam
 from leakscope.inversion.soft_labels import SoftLabels
 from leakscope.inversion.stopping import AnyOf, MaxSteps, Threshold
-from leakscope.inversion.update_models import SingleStep
+from leakscope.inversion.update_models import OneBatch
 
 
 def dlg(
@@ -41,7 +41,7 @@ def dlg(
     rate = (0.1 if by_adam else 1.0) if lr is None else lr
     return Inversion(
         objective=L2(),
-        update_model=SingleStep(),
+        update_model=OneBatch(),
         labels=SoftLabels(),
         optimiser=Adam(lr=rate) if by_adam else LBFGS(lr=rate),
         stop=limit if threshold is None else AnyOf(Threshold(threshold), limit),

@@ -9,7 +9,7 @@ from leakscope.inversion.lbfgs import LBFGS, LineSearch
 from leakscope.inversion.objectives import L2
 from leakscope.inversion.optimisers import Constant
 from leakscope.inversion.stopping import AnyOf, MaxSteps, Threshold
-from leakscope.inversion.update_models import SingleStep
+from leakscope.inversion.update_models import OneBatch
 
 
 def idlg(
@@ -38,7 +38,7 @@ def idlg(
     limit = MaxSteps(steps)
     return Inversion(
         objective=L2(relative=relative),
-        update_model=SingleStep(),
+        update_model=OneBatch(),
         labels=LastLayer(),
         optimiser=LBFGS(lr=lr, line_search=line_search),
         stop=limit if threshold is None else AnyOf(Threshold(threshold), limit),

@@ -30,6 +30,8 @@ from leakscope.progress import Report
 from leakscope.seeding import derive, generator
 
 Blind = Literal["normal", "uniform", "zeros"]
+#: ``match(inputs, labels, extra, step)``: the first term of the loss.
+Match = Callable[[Tensor, Tensor, Params, int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Inversion(Attack):
 
     def reconstruction(self, observation: Observation, best: Solution, copies: int, targets: Tensor) -> Reconstruction:
         """What a solution says about the client's samples."""
-        data = self._units(observation.data)
+        data = self.units(observation.data)
         epochs = data.denormalise(best.variables["inputs"]).unflatten(0, (copies, -1))
         each = self._labels_of_epochs(targets, copies, epochs.shape[1])
         samples, matched = (
@@ -134,28 +136,40 @@ class Inversion(Attack):
 
     def terms(self, observation: Observation, client: ClientModel, targets: Tensor) -> Callable[[Params, int], Params]:
         """The loss of one client, term by term, as a function of the variables and the step."""
-        data = self._units(observation.data)
-        observed = observation.difference() if self.objective.scale_free else observation.summed_gradient()
+        data = self.units(observation.data)
+        match = self.matching(observation, client)
         priors = [prior for prior in self.priors if prior.applies(data)]
-        total = self.stop.max_steps
-        share = 1 / client.batches if self.per_batch else 1.0
 
         def terms(variables: Params, step: int) -> Params:
             inputs, extra = variables["inputs"], {name: variables[name] for name in client.extra}
             labels = variables["labels"].softmax(-1) if "labels" in variables else targets
-            seen = inputs if data is observation.data else observation.data.normalise(data.denormalise(inputs))
-            match = self.objective(client(seen, labels, **extra), observed)
-            found = {"match": self.match_weight(step, total) * share * match}
             epochs = inputs.unflatten(0, (client.copies, -1))
+            found = {"match": match(inputs, labels, extra, step)}
             return found | {prior.name: prior(epochs, data) for prior in priors}
 
         return terms
+
+    def matching(
+        self, observation: Observation, client: ClientModel
+    ) -> Callable[[Tensor, Tensor, Params, int], Tensor]:
+        """How far samples are from explaining one client's update."""
+        data = self.units(observation.data)
+        observed = observation.difference() if self.objective.scale_free else observation.summed_gradient()
+        distance = self.objective.begin(observation.model)
+        total = self.stop.max_steps
+        share = 1 / client.batches if self.per_batch else 1.0
+
+        def match(inputs: Tensor, labels: Tensor, extra: Params, step: int) -> Tensor:
+            seen = inputs if data is observation.data else observation.data.normalise(data.denormalise(inputs))
+            return self.match_weight(step, total) * share * distance(client(seen, labels, **extra), observed)
+
+        return match
 
     def optimise(self, observation: Observation, targets: Tensor, seed: int, report: Report) -> tuple[Solution, int]:
         """The best solution by the attacker's own loss, and how many copies of the samples it holds."""
         if self.vectorise:
             _check_vectorisable(observation)
-        data = self._units(observation.data)
+        data = self.units(observation.data)
         client = self.update_model.begin(observation, functional=self.vectorise)
         terms = self.terms(observation, client, targets)
         total = self.stop.max_steps
@@ -204,7 +218,7 @@ class Inversion(Attack):
         self, start: WarmStart, observation: Observation, targets: Tensor, seed: int, report: Report, total: int
     ) -> list[tuple[Solution, int]]:
         """What the cheaper inversion gives for each restart, in this one's units; an interrupt ends the list."""
-        data, units = self._units(observation.data), start.inversion._units(observation.data)
+        data, units = self.units(observation.data), start.inversion.units(observation.data)
         results = []
         for restart in range(self.restarts):
             counted = _counted(report, restart * (start.inversion.stop.max_steps or 0), total)
@@ -219,7 +233,7 @@ class Inversion(Attack):
 
     def _blind(self, observation: Observation, copies: int, draw: torch.Generator) -> Tensor:
         """A start that knows nothing."""
-        data = self._units(observation.data)
+        data = self.units(observation.data)
         like = next(iter(observation.sent.values()))
         shape = (copies * int(observation.training.need("samples")), *data.shape)
         if self.start == "zeros":
@@ -241,7 +255,7 @@ class Inversion(Attack):
         labels: Tensor = targets.unflatten(0, (copies, samples))
         return labels
 
-    def _units(self, data: DataSpec) -> DataSpec:
+    def units(self, data: DataSpec) -> DataSpec:
         """The units in which samples are moved: the model's, or those of normalised pixels."""
         if self.rescale and data.bounded and min(data.std) > 0.5:
             return replace(data, mean=(0.5,), std=(0.25,))

@@ -97,7 +97,7 @@ def _solve(
 ) -> list[tuple[Solution, int, Tensor]]:
     """One attempt on all of some clients: solutions, copies of the samples in each, and the labels taken."""
     first = observations[0]
-    data = attack._units(first.data)
+    data = attack.units(first.data)
     client = attack.update_model.begin(first, functional=True)
     pairs = list(zip(observations, seeds, strict=True))
     targets = torch.stack([attack.labels(one, generator(seed, "labels")).to(one.device) for one, seed in pairs])

@@ -122,11 +122,12 @@ def _attack_step(case: Case, update_model: UpdateModel, objective: Objective) ->
     observation = case.observation
     client = update_model.begin(observation, functional=False)
     observed = observation.difference() if objective.scale_free else observation.summed_gradient()
+    distance = objective.begin(observation.model)
     inputs = case.dummies[: client.copies].flatten(0, 1).requires_grad_()
     extra = {name: value.clone().requires_grad_() for name, value in client.extra.items()}
 
     def run() -> Tensor:
-        loss = objective(client(inputs, case.targets, **extra), observed)
+        loss = distance(client(inputs, case.targets, **extra), observed)
         return torch.autograd.grad(loss, [inputs, *extra.values()])[0]
 
     return run

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from leakscope.errors import MissingKnowledge, UnknownName
+from leakscope.errors import InvalidInput, MissingKnowledge, UnknownName
 from leakscope.federated.training import in_mode
 from leakscope.inversion.checks import whole
 from leakscope.observation import Observation
@@ -93,6 +93,46 @@ class LastLayer:
         if self.shuffle and observation.label_batches is None:
             labels = labels[torch.randperm(len(labels), generator=generator).to(labels.device)]
         return labels
+
+
+@dataclass(frozen=True)
+class MostNegative:
+    r"""The granted labels if there are any; otherwise the classes whose row of the last kernel's gradient has the
+    most negative entry (Yin et al. 2021, equation 7, as AGIC uses it):
+
+    .. math:: \hat y = \arg\mathrm{sort}_k \Big(\min_j \partial\ell / \partial W_{kj}\Big)_{[:N]}.
+
+    What enters the last layer is not negative after ReLU, so that only a class that is present has such an entry.
+    ``distinct`` takes the labels of a batch to differ, as the paper does. Otherwise every class with a negative entry
+    is taken once, and the samples that remain go where the estimate of the counts misses most.
+    """
+
+    distinct: bool = False
+    dummies: int = 1000
+
+    def __post_init__(self) -> None:
+        whole("dummies", self.dummies)
+
+    def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
+        """Granted or inferred labels."""
+        labels = granted_labels(observation)
+        if labels is not None:
+            return labels
+        samples = int(observation.training.need("samples"))
+        lowest = observation.difference()[f"{last_layer(observation, 'kernel').name}.weight"].amin(1)
+        order = lowest.argsort(stable=True)
+        if self.distinct:
+            if samples > len(order):
+                raise InvalidInput(
+                    f"{samples} samples cannot have distinct labels of {len(order)} classes; use distinct=False"
+                )
+            return order[:samples]
+        counts = torch.zeros(len(order), dtype=torch.long)
+        counts[order[: min(samples, max(1, int((lowest < 0).sum())))].cpu()] = 1
+        estimate = estimate_label_counts(observation, generator, dummies=self.dummies)
+        while int(counts.sum()) < samples:
+            counts[int((estimate - counts).argmax())] += 1
+        return torch.repeat_interleave(torch.arange(len(counts)), counts).to(observation.device)
 
 
 def granted_labels(observation: Observation) -> Tensor | None:
@@ -176,9 +216,7 @@ class LastLayerReading:
         if observation.kind == "gradient":
             return value
         training = observation.training
-        keep, steps = float(training.momentum or 0.0), training.steps
-        often = sum((1 - keep ** (steps - step)) / (1 - keep) for step in range(steps)) if keep else steps
-        return value / (training.need("lr") * often)
+        return value / (training.need("lr") * training.applied_gradients)
 
 
 def last_layer(observation: Observation, read: Part | None = None) -> LastLayerReading:

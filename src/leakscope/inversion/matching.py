@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from leakscope.errors import InvalidInput
+from leakscope.inversion.checks import whole
 
 
 def match_epochs(copies: Tensor, labels: Tensor | None = None) -> Tensor:
@@ -31,6 +33,34 @@ def match_epochs(copies: Tensor, labels: Tensor | None = None) -> Tensor:
 def average_epochs(copies: Tensor, labels: Tensor | None = None) -> Tensor:
     """One sample from the several reconstructions of each: match the epochs, then average (DLF's MatchEpoch)."""
     return match_epochs(copies, labels).mean(0)
+
+
+def match_greedily(
+    first: Tensor, second: Tensor, *, pool: int = 2, allowed: Tensor | None = None
+) -> list[tuple[int, int]]:
+    """Pair the samples of two epochs one-to-one, the most similar first (AGIC, section IV-B).
+
+    Similar is what has a small mean squared difference after images were averaged over ``pool`` x ``pool`` pixels.
+    ``allowed`` says which pairs may be (a label filter): (samples of the first, samples of the second). What finds no
+    partner so is paired without it. Of epochs of unequal size some samples of the larger stay alone.
+    """
+    whole("pool", pool)
+    if first.shape[1:] != second.shape[1:]:
+        raise InvalidInput(f"samples of shape {tuple(first.shape[1:])} and {tuple(second.shape[1:])} cannot be paired")
+    if pool > 1 and first.dim() == 4 and min(first.shape[2:]) >= pool:
+        first, second = (F.avg_pool2d(samples, pool) for samples in (first, second))
+    distance = torch.cdist(first.flatten(1).double(), second.flatten(1).double()).nan_to_num(math.inf).cpu()
+    if allowed is None:
+        allowed = torch.ones_like(distance, dtype=torch.bool)
+    order = [divmod(place, len(second)) for place in distance.flatten().argsort(stable=True).tolist()]
+    pairs: dict[int, int] = {}
+    taken: set[int] = set()
+    for filtered in (True, False):
+        for one, other in order:
+            if one not in pairs and other not in taken and (not filtered or allowed[one, other]):
+                pairs[one] = other
+                taken.add(other)
+    return sorted(pairs.items())
 
 
 def _assign(reference: Tensor, others: Tensor, forbidden: Tensor) -> Tensor:

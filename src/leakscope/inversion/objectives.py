@@ -7,50 +7,71 @@ With :math:`u` the prediction and :math:`v` the observation, over all layers:
 ``L2``      :math:`\sum_l w_l \lVert u_l - v_l\rVert^2`, with :math:`w_l = d^{\,l}`             needs scale
 ==========  =========================================================================  ===========
 
-A scale-free objective needs no learning rate: the direction of the update is enough.
+A scale-free objective needs no learning rate: the direction of the update is enough. ``LayerWeighted`` is either of
+them with a rule of :mod:`leakscope.inversion.layer_weights` that weights the layers of the model at hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakscope.inversion.checks import positive
+from leakscope.inversion.layer_weights import LayerWeights, Weighting
+from leakscope.inversion.layers import layers_of_model
 from leakscope.params import Params
+
+#: ``distance(predicted, observed)``, a scalar.
+Distance = Callable[[Params, Params], Tensor]
 
 
 class Objective(Protocol):
-    """A distance between updates."""
+    """A distance between updates, for models of any kind."""
 
-    scale_free: ClassVar[bool]
+    @property
+    def scale_free(self) -> bool:
+        """Whether only the directions of the updates matter."""
+        ...
 
-    def __call__(self, predicted: Params, observed: Params) -> Tensor:
-        """The distance, a scalar."""
+    def begin(self, model: nn.Module) -> Distance:
+        """Get ready for the updates of one model."""
         ...
 
 
+class AnyModel(ABC):
+    """An objective that does not ask what the layers of a model are: write ``__call__`` and ``scale_free``."""
+
+    def begin(self, model: nn.Module) -> Distance:
+        """Itself."""
+        return self.__call__
+
+    @abstractmethod
+    def __call__(self, predicted: Params, observed: Params) -> Tensor:
+        """The distance, a scalar."""
+
+
 @dataclass(frozen=True)
-class Cosine:
+class Cosine(AnyModel):
     """One minus the cosine of the angle between the updates (Geiping et al. 2020, equation 4)."""
 
     scale_free: ClassVar[bool] = True
 
-    def __call__(self, predicted: Params, observed: Params) -> Tensor:
+    def __call__(self, predicted: Params, observed: Params, weights: Weighting | None = None) -> Tensor:
         """The distance, between 0 and 2."""
-        pairs = [(predicted[name], observed[name]) for name in observed]
-        product = torch.stack([(u * v).sum() for u, v in pairs]).sum()
-        norms = [torch.stack([x.square().sum() for x in side]).sum() for side in zip(*pairs, strict=True)]
+        product = _product(predicted, observed, weights, observed)
+        norms = [_product(side, side, weights, observed) for side in (predicted, observed)]
         # A zero update has no direction: the smallest number keeps its gradient finite.
         tiny = torch.finfo(product.dtype).tiny
         return 1 - product / (norms[0].clamp_min(tiny).sqrt() * norms[1].clamp_min(tiny).sqrt())
 
 
 @dataclass(frozen=True)
-class L2:
+class L2(AnyModel):
     """Squared Euclidean distance between the updates (Zhu et al. 2019).
 
     ``decay`` weights layer l = 0, 1, ... by ``decay ** l`` (DLF's code: 1/e); a layer's kernel and bias share
@@ -65,16 +86,43 @@ class L2:
     def __post_init__(self) -> None:
         positive("decay", self.decay)
 
-    def __call__(self, predicted: Params, observed: Params) -> Tensor:
+    def __call__(self, predicted: Params, observed: Params, weights: Weighting | None = None) -> Tensor:
         """The distance, not below 0."""
-        layers = layers_of(observed)
-        distance = self._total({name: predicted[name] - observed[name] for name in observed}, layers)
+        given = weights or dict.fromkeys(observed, 1.0)
+        weights = {name: self.decay**layer * given[name] for name, layer in layers_of(observed).items()}
+        off = {name: predicted[name] - observed[name] for name in observed}
+        distance = _product(off, off, weights)
         if not self.relative:
             return distance
-        return distance / self._total(observed, layers).clamp_min(torch.finfo(distance.dtype).tiny)
+        return distance / _product(observed, observed, weights).clamp_min(torch.finfo(distance.dtype).tiny)
 
-    def _total(self, tree: Params, layers: dict[str, int]) -> Tensor:
-        return torch.stack([self.decay ** layers[name] * value.square().sum() for name, value in tree.items()]).sum()
+
+@dataclass(frozen=True)
+class LayerWeighted:
+    r"""An objective whose sums over all parameters take each layer times its weight.
+
+    With :class:`Cosine` this is AGIC's equation 6, with :class:`L2` AWA's equation 23.
+    """
+
+    base: Cosine | L2
+    weights: LayerWeights
+
+    @property
+    def scale_free(self) -> bool:
+        """As the objective that is weighted."""
+        return self.base.scale_free
+
+    def begin(self, model: nn.Module) -> Distance:
+        """Get ready for the updates of one model, whose layers the weights are for."""
+        trained = [name for name, value in model.named_parameters() if value.requires_grad]
+        weights = self.weights.begin(layers_of_model(model, trained))
+        return lambda predicted, observed: self.base(predicted, observed, weights(predicted, observed))
+
+
+def _product(one: Params, other: Params, weights: Weighting | None, names: Iterable[str] | None = None) -> Tensor:
+    """The weighted inner product of two updates."""
+    sums = {name: (one[name] * other[name]).sum() for name in names or one}
+    return torch.stack([value if weights is None else weights[name] * value for name, value in sums.items()]).sum()
 
 
 def layers_of(tree: Mapping[str, Tensor]) -> dict[str, int]:

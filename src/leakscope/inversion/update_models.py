@@ -3,13 +3,16 @@ r"""How the attacker models what the client did: from dummy samples to the updat
 Every prediction is on the scale of :meth:`Observation.summed_gradient`: the sum of the client's gradients
 over its local steps. With :math:`\theta^s` sent, :math:`\theta^c` returned, :math:`U` local steps:
 
-====================  ================================================================  ==================
-``SingleStep``        :math:`U\,\nabla\ell(x;\theta^s)`, one gradient of all samples      one large step
-``Surrogate``         :math:`U\,\nabla\ell(x;\alpha\theta^s+(1-\alpha)\theta^c)`, with      one large step
-                      :math:`\alpha` learned (SME, Zhu et al., ICML 2023)
-``FullSimulation``    the client's local training on the dummies, differentiated        all local steps
-                      through (Geiping et al. 2020; DLF, section 4.3)
-====================  ================================================================  ==================
+======================  ==============================================================  ====================
+``OneBatch``            :math:`U\,\nabla\ell(x;\theta^s)`, one gradient of all samples    one large step
+                        (exact for FedSGD; AGIC, equation 4)
+``Surrogate``           :math:`U\,\nabla\ell(x;\alpha\theta^s+(1-\alpha)\theta^c)`, with    one large step
+                        :math:`\alpha` learned (SME, Zhu et al., ICML 2023)
+``FullSimulation``      the client's local training on the dummies, differentiated      all local steps
+                        through (Geiping et al. 2020; DLF, section 4.3)
+``EpochInterpolation``  one epoch of it, from a point between the two weights           steps of one epoch
+                        (AWA, equations 19 to 21)
+======================  ==============================================================  ====================
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ import torch
 from torch import Tensor
 
 from leakscope.errors import InvalidInput, MissingKnowledge
-from leakscope.federated.training import Gradients, Trainer, local_sgd
+from leakscope.federated.training import Gradients, State, Trainer, local_sgd
+from leakscope.inversion.checks import whole
 from leakscope.inversion.labels import rows_of_first_epoch
 from leakscope.observation import Observation
 from leakscope.params import Params, elementwise, scale, subtract
@@ -63,19 +67,21 @@ class UpdateModel(Protocol):
 
 
 @dataclass(frozen=True)
-class SingleStep:
-    """One gradient of all samples at the server's weights: exact for FedSGD."""
+class OneBatch:
+    """One gradient of all samples at the server's weights, as often as the client applied one.
+
+    Exact for FedSGD. For many local steps this is AGIC's one-batch approximation (equation 4): the weights hardly
+    move between them. It costs the same whatever their number, and does not ask which sample is in which batch.
+    """
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
         """Get ready for one observation."""
         trainer = Trainer(observation.model, observation.training, functional=functional)
         state = trainer.start(observation.sent, observation.model_buffers())
-        steps = _known_steps(observation)
+        one_step = _one_step(trainer, observation)
 
         def predict(inputs: Tensor, targets: Tensor) -> Params:
-            with trainer.active():
-                gradient, _ = trainer.gradient(state, (inputs, targets), graph=True)
-            return gradient if steps == 1 else scale(gradient, steps)
+            return one_step(state, inputs, targets)
 
         return ClientModel(predict, batches=_batches(observation, 1))
 
@@ -85,7 +91,7 @@ class Surrogate:
     """One gradient of all samples at a point between the two weights, whose place is learned (SME).
 
     ``position`` is where it starts: 1 at the weights that were sent, 0 at those that came back. For a FedSGD
-    observation this is :class:`SingleStep`.
+    observation this is :class:`OneBatch`.
     """
 
     position: float = 0.5
@@ -97,18 +103,16 @@ class Surrogate:
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
         """Get ready for one observation."""
         if observation.returned is None:
-            return SingleStep().begin(observation, functional=functional)
+            return OneBatch().begin(observation, functional=functional)
         sent, returned = observation.sent, observation.returned
         trainer = Trainer(observation.model, observation.training, functional=functional)
         start = trainer.start(sent, observation.model_buffers())
-        steps = _known_steps(observation)
+        one_step = _one_step(trainer, observation)
 
         def predict(inputs: Tensor, targets: Tensor, position: Tensor) -> Params:
             place = position.clamp(0, 1)
             between = elementwise(lambda first, last: last + place * (first - last), sent, returned)
-            with trainer.active():
-                gradient, _ = trainer.gradient(replace(start, weights=between), (inputs, targets), graph=True)
-            return gradient if steps == 1 else scale(gradient, steps)
+            return one_step(replace(start, weights=between), inputs, targets)
 
         like = next(iter(sent.values()))
         extra = {"position": torch.tensor(self.position, dtype=like.dtype, device=like.device)}
@@ -124,7 +128,7 @@ class FullSimulation:
     ``new_orders`` takes the samples in another random order in each epoch, drawn once: as the client does, though in
     orders of its own, and nearer to its update than one order for all epochs. Variables of different epochs then lie
     in the same order, sample by sample. ``one_batch`` takes each epoch as one step on all samples, as long as the
-    epoch's steps together (DLF's baseline FedSGD-Epoch). For a FedSGD observation this is :class:`SingleStep`.
+    epoch's steps together (DLF's baseline FedSGD-Epoch). For a FedSGD observation this is :class:`OneBatch`.
     Momentum and weight decay that are unknown are taken to be zero.
 
     ``gradients`` is how to differentiate through it (see :mod:`leakscope.federated.training`): ``"graph"`` is
@@ -141,7 +145,7 @@ class FullSimulation:
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
         """Get ready for one observation."""
         if observation.kind == "gradient":
-            return SingleStep().begin(observation, functional=functional)
+            return OneBatch().begin(observation, functional=functional)
         training, sent = observation.training, observation.sent
         lr, epochs, samples = training.need("lr"), int(training.need("epochs")), int(training.need("samples"))
         sizes = list(training.batch_sizes)
@@ -180,12 +184,67 @@ class FullSimulation:
         return ClientModel(predict, copies, _batches(observation, copies), epoch_labels=True)
 
 
-def _known_steps(observation: Observation) -> int:
-    """The number of local steps; one where it is unknown, for a direction is all that is needed then."""
+@dataclass(frozen=True)
+class EpochInterpolation:
+    r"""One of the client's epochs, from the point that interpolation gives for its start (AWA, section 4.1):
+
+    .. math:: \tilde\theta_e = \theta^s + \tfrac{e}{E}\,(\theta^c - \theta^s), \qquad
+              \Delta\tilde\theta_e = \tilde\theta_e - \tilde\theta_{e-1} = \tfrac1E\,(\theta^c - \theta^s)
+              \qquad (19, 20)
+
+    ``epoch`` is the one that is attacked, 1 to E. The orders of the other epochs, which the attacker cannot know, are
+    not needed then. Where they do not matter (one epoch, or one batch an epoch: scenarios 1 to 3) the whole training
+    is simulated, as in :class:`FullSimulation`. Batches are cut from the labels in the order given.
+    """
+
+    epoch: int = 1
+
+    def __post_init__(self) -> None:
+        whole("epoch", self.epoch)
+
+    def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
+        """Get ready for one observation."""
+        training = observation.training
+        if observation.kind == "gradient":
+            return OneBatch().begin(observation, functional=functional)
+        epochs, sizes, lr = int(training.need("epochs")), list(training.batch_sizes), training.need("lr")
+        if self.epoch > epochs:
+            raise InvalidInput(f"epoch {self.epoch} cannot be attacked: the client trained for {epochs}")
+        if epochs == 1 or len(sizes) == 1:
+            return FullSimulation().begin(observation, functional=functional)
+        assert observation.returned is not None
+        passed = (self.epoch - 1) / epochs
+        start = elementwise(lambda a, b: a + passed * (b - a), observation.sent, observation.returned)
+        buffers = observation.model_buffers()
+
+        def predict(inputs: Tensor, targets: Tensor) -> Params:
+            batches = zip(inputs.split(sizes), targets.split(sizes), strict=True)
+            weights, _ = local_sgd(
+                observation.model, start, batches, training, buffers=buffers, gradients="graph", functional=functional
+            )
+            return scale(subtract(start, weights), epochs / lr)
+
+        return ClientModel(predict, batches=len(sizes))
+
+
+def _one_step(trainer: Trainer, observation: Observation) -> Callable[[State, Tensor, Tensor], Params]:
+    """All local steps as one gradient, times how often the client applied one.
+
+    Where that is unknown, once, for a direction is all that is needed then.
+    """
     training = observation.training
-    if observation.kind == "gradient" or None in (training.epochs, training.batch_size, training.samples):
-        return 1
-    return training.steps
+    unknown = None in (training.epochs, training.batch_size, training.samples)
+    often = 1.0 if observation.kind == "gradient" or unknown else training.applied_gradients
+    decay = 0.0 if observation.kind == "gradient" else trainer.weight_decay
+
+    def step(state: State, inputs: Tensor, targets: Tensor) -> Params:
+        with trainer.active():
+            gradient, _ = trainer.gradient(state, (inputs, targets), graph=True)
+        if decay:
+            gradient |= {name: gradient[name].add(state.weights[name], alpha=decay) for name in trainer.trainable}
+        return gradient if often == 1 else scale(gradient, often)
+
+    return step
 
 
 def _batches(observation: Observation, copies: int) -> int:

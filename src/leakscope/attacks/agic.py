@@ -1,0 +1,99 @@
+"""Approximate Gradient Inversion (AGIC; Xu, Hong, Huang, Chen, Decouchant 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from leakscope.attacks.inversion import Inversion
+from leakscope.attacks.joint import Filter, JointInversion
+from leakscope.inversion.labels import MostNegative
+from leakscope.inversion.layer_weights import Norms, Shape, Sloped
+from leakscope.inversion.objectives import Cosine, LayerWeighted
+from leakscope.inversion.optimisers import Adam, Drops
+from leakscope.inversion.priors import TotalVariation
+from leakscope.inversion.stopping import MaxSteps
+from leakscope.inversion.update_models import FullSimulation, OneBatch
+
+
+def agic(
+    *,
+    beta: float = 50.0,
+    shape: Shape = "linear",
+    zeros: bool = True,
+    norms: Norms = "one",
+    tv: float = 1e-4,
+    lr: float = 0.1,
+    steps: int = 10_000,
+    signed: bool = True,
+    distinct: bool = False,
+    restarts: int = 1,
+    snapshot_every: int | None = None,
+) -> Inversion:
+    r"""All local steps as one on the combined batch (equation 4), layers weighted by where they are (equations 6, 8):
+
+    .. math:: \arg\min_x \; 1 - \frac{\sum_i \alpha_i \langle \nabla L'_i, \nabla L_i\rangle}
+              {\sqrt{\sum_i \alpha_i \lVert\nabla L'_i\rVert^2}\,\sqrt{\sum_i \alpha_i \lVert\nabla L_i\rVert^2}}
+              + \zeta_{TV}\,\mathrm{TV}(x).
+
+    The step costs the same however many steps the client took. ``beta`` is the weight of the last convolution (the
+    paper: 50 for untrained networks, 2 for trained ones, with ``tv`` 1e-4 and 1e-2); ``shape``, ``zeros`` and
+    ``norms`` are those of :class:`~leakscope.inversion.layer_weights.Sloped`. Labels are the granted ones, or read
+    from the last layer (Yin et al. 2021), where ``distinct`` takes those of a batch to differ. As in Inverting
+    Gradients, whose code the authors build on, Adam is given the ``signed`` gradient and its learning rate drops
+    after 3/8, 5/8 and 7/8 of the steps. Updates of several epochs: :func:`~leakscope.attacks.agic_epochs`.
+    """
+    return Inversion(
+        objective=LayerWeighted(Cosine(), Sloped(beta, shape, zeros, norms)),
+        update_model=OneBatch(),
+        labels=MostNegative(distinct=distinct),
+        priors=(TotalVariation(tv),),
+        optimiser=Adam(lr=lr, signed=signed),
+        schedule=Drops(),
+        stop=MaxSteps(steps),
+        restarts=restarts,
+        snapshot_every=snapshot_every,
+    )
+
+
+def invg_simulation(*, tv: float = 1e-4, lr: float = 0.1, steps: int = 10_000, distinct: bool = False) -> Inversion:
+    """Inverting Gradients on FedAvg, AGIC's baseline: the local steps simulated, all layers alike (section V-A).
+
+    :func:`~leakscope.attacks.inverting_gradients` with AGIC's number of steps and its way of reading labels.
+    """
+    return Inversion(
+        objective=Cosine(),
+        update_model=FullSimulation(),
+        labels=MostNegative(distinct=distinct),
+        priors=(TotalVariation(tv),),
+        optimiser=Adam(lr=lr, signed=True),
+        schedule=Drops(),
+        stop=MaxSteps(steps),
+    )
+
+
+def agic_epochs(
+    *,
+    beta: float = 50.0,
+    tv: float = 1e-4,
+    lr: float = 0.1,
+    first_steps: int = 2000,
+    steps: int = 10_000,
+    gamma: float = 0.1,
+    pool: int = 2,
+    label_filter: Filter = "batch",
+    distinct: bool = False,
+) -> JointInversion:
+    """Reconstruct a client's samples from the updates of two or more epochs (section IV-B).
+
+    Each update is reconstructed by itself in ``first_steps``, samples that recur are found, then all updates of a
+    sample are matched together (equation 5), those of later epochs with the weight ``gamma``. Gradients and returned
+    weights may be mixed. Call it with the observations epoch by epoch: ``agic_epochs()([[...], [...]])``.
+    """
+    attack = agic(beta=beta, tv=tv, lr=lr, steps=steps, distinct=distinct)
+    return JointInversion(
+        first=replace(attack, stop=MaxSteps(first_steps)),
+        joint=attack,
+        gammas=(1.0, gamma),
+        pool=pool,
+        label_filter=label_filter,
+    )

@@ -1,0 +1,86 @@
+"""Approximate and Weighted Attack (AWA; Song, Wang, Zuazua 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from leakscope.attacks.inversion import Inversion
+from leakscope.errors import InvalidInput, UnknownName
+from leakscope.inversion.labels import LastLayer
+from leakscope.inversion.layer_weights import ByKind
+from leakscope.inversion.objectives import L2, LayerWeighted
+from leakscope.inversion.optimisers import Adam
+from leakscope.inversion.stopping import MaxSteps
+from leakscope.inversion.update_models import EpochInterpolation
+
+#: The numbers of Q (equation 31), and the ranges that the paper searches (table 2).
+RANGES: dict[str, tuple[float, float]] = {
+    "q_cv": (1.0, 1000.0),
+    "q_bn": (1.0, 1000.0),
+    "q_fc": (1.0, 1000.0),
+    "q_en": (1.0, 1000.0),
+    "p_mean": (0.0, 0.5),
+    "p_var": (0.0, 0.5),
+}
+
+#: What the paper's search found for its four cases (table 3).
+TABLE3: dict[str, dict[str, float]] = {
+    "case1": {"q_cv": 519.19, "q_bn": 802.55, "q_fc": 42.83, "q_en": 946.44, "p_mean": 0.24, "p_var": 0.07},
+    "case2": {"q_cv": 236.31, "q_bn": 552.31, "q_fc": 54.28, "q_en": 837.80, "p_mean": 0.11, "p_var": 0.13},
+    "case3": {"q_cv": 547.17, "q_bn": 222.48, "q_fc": 394.39, "q_en": 899.47, "p_mean": 0.31, "p_var": 0.01},
+    "case4": {"q_cv": 655.98, "q_bn": 692.94, "q_fc": 283.42, "q_en": 665.28, "p_mean": 0.40, "p_var": 0.33},
+}
+
+
+def awa(
+    *,
+    Q: Mapping[str, float] | str = "case4",
+    epoch: int = 1,
+    lr: float = 0.1,
+    steps: int = 1000,
+    box: bool = False,
+    restarts: int = 1,
+    snapshot_every: int | None = None,
+) -> Inversion:
+    r"""One epoch of the client by interpolation, its update matched layer by layer (algorithm 2, RecAttack):
+
+    .. math:: \arg\min_x \; \sum_l q^{(l)} \lVert \Delta\hat\theta^{(l)} - \Delta\tilde\theta_e^{(l)} \rVert^2
+              \qquad (23)
+
+    by Adam from N(0, 1). ``Q`` gives the weights: a mapping with ``q_cv``, ``q_bn``, ``q_fc``, ``q_en``, ``p_mean``
+    and ``p_var`` (equation 31; what is left out weights nothing), or ``"case1"`` to ``"case4"``, which the authors'
+    search found for ResNet18 (table 3). To search for your own: :func:`leakscope.attacks.search_awa`. ``epoch`` is the
+    one that is attacked, where the client took several of several batches; otherwise all steps are simulated. Labels
+    are the granted ones, or estimated from the last layer.
+    """
+    return Inversion(
+        objective=LayerWeighted(L2(), weights_of(Q)),
+        update_model=EpochInterpolation(epoch),
+        labels=LastLayer(),
+        optimiser=Adam(lr=lr),
+        stop=MaxSteps(steps),
+        box=box,
+        restarts=restarts,
+        snapshot_every=snapshot_every,
+    )
+
+
+def weights_of(Q: Mapping[str, float] | str) -> ByKind:
+    """The layer weights that Q stands for (equations 24 to 31)."""
+    if isinstance(Q, str):
+        if Q not in TABLE3:
+            raise UnknownName("Q", Q, TABLE3)
+        Q = TABLE3[Q]
+    if not isinstance(Q, Mapping):
+        raise InvalidInput(f"Q must be a mapping with some of {', '.join(RANGES)}, or one of {', '.join(TABLE3)}")
+    for name in Q:
+        if name not in RANGES:
+            raise UnknownName("number of Q", name, RANGES)
+    return ByKind(
+        convolution=Q.get("q_cv", 1.0),
+        normalisation=Q.get("q_bn", 1.0),
+        linear=Q.get("q_fc", 1.0),
+        enhanced=Q.get("q_en"),
+        share_mean=Q.get("p_mean", 0.0),
+        share_var=Q.get("p_var", 0.0),
+    )
