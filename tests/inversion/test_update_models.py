@@ -360,7 +360,7 @@ def test_new_orders_give_way_to_known_ones():
     "recipe", [{}, {"momentum": 0.9}, {"weight_decay": 0.3}, {"momentum": 0.5, "weight_decay": 0.3}]
 )
 def test_one_batch_is_the_client_in_the_limit_of_small_steps(recipe):
-    """Equation 4 of AGIC: the error falls with the learning rate; with momentum for full batches, others count less late."""
+    """Equation 4 of AGIC: the error falls with the learning rate (with momentum: for full batches)."""
 
     def error(lr):
         model, own = network(), client(6)
