@@ -204,7 +204,25 @@ def test_the_model_is_told_that_a_trial_which_was_cut_keeps_its_rank():
         trial(5, math.nan, [], "failed"),
     ]
     assert [value for _, value in _told(earlier)] == [1.0, 3.0, 9.0, 3.0, 9.0, 9.0]
-    assert list(_told(earlier[3:])) == []
+    assert _told(earlier[3:]) == []
+
+
+def test_the_model_may_see_the_logarithm(whole):
+    exponential = search(_ten_to_the_bowl, PLANE, log=True, **SMALL)
+    assert [one.value for one in exponential.trials[:4]] == [10**one.value for one in whole.trials[:4]]
+    for one, other in zip(exponential.trials, whole.trials, strict=True):
+        assert one.numbers == pytest.approx(other.numbers, rel=1e-3, abs=1e-3)
+    assert _told([trial(0, 0.0)], log=True)[0][1] < -700  # nothing is better, and it is a number
+    with pytest.raises(InvalidInput, match="without log=True"):
+        search(_minus_one, PLANE, log=True, **SMALL)
+
+
+def _ten_to_the_bowl(numbers, check, report):
+    return 10 ** bowl(numbers, check, report)
+
+
+def _minus_one(numbers, check, report):
+    return -1.0
 
 
 def test_a_trial_that_fails_is_recorded_and_does_not_stop_the_search(tmp_path):

@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 import pickle
 import statistics
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -102,13 +103,15 @@ def search(
     path: Location | None = None,
     about: str = "",
     cut: bool = True,
+    log: bool = False,
     watch: Watch | None = None,
 ) -> Search:
     """Find the numbers within ``ranges`` for which ``evaluate(numbers, check, report)`` is smallest.
 
-    ``jobs`` trials at a time run in processes of their own. ``cut`` ends trials that are clearly losing. With
-    ``path``, each trial is added to a file of JSON lines when it ends, and a search that finds its file goes on after
-    it; ``about`` says in words what is searched, and like ranges, ``random`` and seed must be that of the file.
+    ``jobs`` trials at a time run in processes of their own. ``cut`` ends trials that are clearly losing. ``log`` is for
+    a positive objective that spans decades: the model sees its logarithm, where AWA's sees the value. With ``path``,
+    each trial is added to a file of JSON lines when it ends, and a search that finds its file goes on after it;
+    ``about`` says in words what is searched, and like ranges, ``random`` and seed must be that of the file.
     Ctrl-C returns what there is, if any trial ran to its end; an objective that catches it must raise it again.
     """
     for what, number in {"trials": trials, "random": random, "jobs": jobs}.items():
@@ -130,7 +133,7 @@ def search(
             if batch.start and not done(earlier):
                 break
             missing = [number for number in batch if number not in found]
-            proposed = _propose(ranges, earlier, batch, random, seed) if missing else {}
+            proposed = _propose(ranges, _told(earlier, log), batch, random, seed) if missing else {}
             limits = _limits(earlier) if cut else {}
             common = {"evaluate": evaluate, "limits": limits}
             tasks = [
@@ -200,23 +203,27 @@ def _limits(earlier: Sequence[Trial]) -> dict[int, float]:
     }
 
 
-def _told(earlier: Sequence[Trial]) -> Iterator[tuple[Trial, float]]:
+def _told(earlier: Sequence[Trial], log: bool = False) -> list[tuple[Numbers, float]]:
     """Earlier trials with the value that the model is told of each; none before the first ran to its end."""
     ended = done(earlier)
-    worst = max((trial.value for trial in ended), default=math.nan)
-    for trial in earlier if ended else ():
+    if log and any(trial.value < 0 for trial in ended):
+        raise InvalidInput("the objective fell below 0, where it has no logarithm; search without log=True")
+
+    def told(trial: Trial) -> float:
         if trial.state == "done":
-            yield trial, trial.value
-        elif trial.state == "failed":
-            yield trial, worst
-        else:
-            step = next(reversed(trial.curve))
-            ahead = [one.value for one in ended if one.curve.get(step, math.inf) < trial.value]
-            yield trial, max(ahead, default=worst)
+            return trial.value
+        step = next(reversed(trial.curve), None) if trial.state == "cut short" else None
+        ahead = [one.value for one in ended if step in one.curve and one.curve[step] < trial.value]
+        return max(ahead or [one.value for one in ended])
+
+    values = [told(trial) for trial in earlier] if ended else []
+    if log:
+        values = [math.log(max(value, sys.float_info.min)) for value in values]
+    return [(trial.numbers, value) for trial, value in zip(earlier, values, strict=False)]
 
 
 def _propose(
-    ranges: Mapping[str, Range], earlier: Sequence[Trial], batch: range, random: int, seed: int
+    ranges: Mapping[str, Range], told: Sequence[tuple[Numbers, float]], batch: range, random: int, seed: int
 ) -> dict[int, Numbers]:
     """The numbers of a batch of trials: a new study and, for each trial, a sampler with a seed of its own."""
     optuna = _optuna()
@@ -226,8 +233,8 @@ def _propose(
     proposed = {}
     with _quiet(optuna):
         study = optuna.create_study()
-        for trial, value in _told(earlier):
-            study.add_trial(optuna.trial.create_trial(params=trial.numbers, distributions=spaces, value=value))
+        for numbers, value in told:
+            study.add_trial(optuna.trial.create_trial(params=numbers, distributions=spaces, value=value))
         for number in batch:
             sampler_seed = derive(seed, "trial", number) % 2**32
             study.sampler = optuna.samplers.GPSampler(seed=sampler_seed, n_startup_trials=random)
