@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from leakscope.errors import InvalidInput
-from leakscope.report import loss_curves
+from leakscope.report import loss_curves, running_minimum
 from leakscope.report.curves import _round_step
 
 RED = (200, 30, 30)
@@ -41,6 +41,32 @@ def test_a_single_loss_can_be_drawn():
 def test_nothing_to_draw_is_refused(curves):
     with pytest.raises(InvalidInput, match="at least one finite loss"):
         loss_curves(curves)
+
+
+def test_a_running_minimum_is_a_staircase_that_never_rises():
+    image = running_minimum({"case 1": [3.0, 8.0, 0.5, 20.0, 0.04]})
+    columns = [[y for y in range(image.height) if image.getpixel((x, y)) == FIRST] for x in range(image.width)]
+    below_the_legend = [[y for y in column if y > 45] for column in columns]
+    heights = [min(column) for column in below_the_legend if column]
+    assert heights == sorted(heights)
+    assert len(set(heights)) == 3
+    assert RED not in colours(image)
+
+
+def test_what_a_search_found_looks_the_same_trial_by_trial_and_as_its_minimum():
+    values = [math.nan, 3.0, 8.0, math.inf, 0.5, 0.0, 2.0]
+    lowest = [math.inf, 3.0, 3.0, 3.0, 0.5, 0.5, 0.5]
+    assert running_minimum({"a": values}).tobytes() == running_minimum({"a": lowest}).tobytes()
+
+
+def test_the_first_guided_trial_is_marked():
+    assert RED in colours(running_minimum({"a": [3.0, 2.0, 1.0], "b": [2.0, 2.0, 2.0]}, guided=1, title="f(Q)"))
+
+
+@pytest.mark.parametrize("values", [{}, {"a": []}, {"a": [0.0, math.nan]}], ids=str)
+def test_a_running_minimum_of_nothing_is_refused(values):
+    with pytest.raises(InvalidInput, match="at least one finite value"):
+        running_minimum(values)
 
 
 @pytest.mark.parametrize(("last", "step"), [(1, 1), (6, 1), (7, 2), (30, 5), (99, 20), (300, 50), (4000, 1000)])

@@ -1,6 +1,6 @@
 """What a person looks at: pictures and one self-contained page."""
 
-from leakscope.report.curves import loss_curves
+from leakscope.report.curves import loss_curves, running_minimum
 from leakscope.report.page import Page, Section, write_page
 from leakscope.report.pictures import contact_sheet, iterates_of, progress_strip, to_png
 
@@ -11,6 +11,7 @@ __all__ = [
     "iterates_of",
     "loss_curves",
     "progress_strip",
+    "running_minimum",
     "to_png",
     "write_page",
 ]

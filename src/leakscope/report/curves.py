@@ -1,12 +1,12 @@
-"""Losses as curves over the steps of an attack, on a logarithmic scale (figure 2 of EPAFL)."""
+"""Curves on a logarithmic scale: losses over the steps of an attack (figure 2 of EPAFL), and the lowest value over the
+trials of a search (figure 1 of AWA)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 
-import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
@@ -29,12 +29,57 @@ def loss_curves(
 
     Losses that are not above zero or not finite leave a gap.
     """
-    points = {name: _points(losses) for name, losses in curves.items()}
-    every = [point for one in points.values() for point in one]
-    if not every:
+    points = {name: _points(losses.flatten().tolist()) for name, losses in curves.items()}
+    if not any(points.values()):
         raise InvalidInput("loss curves need at least one finite loss above zero")
+    lines = {
+        name: [(here, there) for here, there in pairwise(one) if there[0] == here[0] + 1]
+        for name, one in points.items()
+    }
     stops = stops or {}
-    last = max(1, *(step for step, _ in every), *stops.values())
+    return _draw(points, lines, [stops[name] for name in points if name in stops], size, title or "loss", "step")
+
+
+def running_minimum(
+    values: Mapping[str, Sequence[float]],
+    guided: int | None = None,
+    *,
+    size: tuple[int, int] = (760, 420),
+    title: str = "",
+) -> Image.Image:
+    """The lowest value up to each trial, one staircase a title, ``{title: values trial by trial}``, counted from 1.
+
+    ``guided`` is the number of random trials, after which a dashed line marks where the guided ones begin. A value that
+    is not above zero or not finite, as of a trial that failed, lowers nothing.
+    """
+    lowest = {
+        name: accumulate((value if 0 < value < math.inf else math.inf for value in one), min)
+        for name, one in values.items()
+    }
+    points = {name: _points(one, first=1) for name, one in lowest.items()}
+    if not any(points.values()):
+        raise InvalidInput("a running minimum needs at least one finite value above zero")
+    lines = {name: _stairs(one) for name, one in points.items()}
+    marks = [] if guided is None else [guided + 0.5]
+    return _draw(points, lines, marks, size, title or "lowest value so far", "trial", ("random", "guided"))
+
+
+Point = tuple[float, float]
+
+
+def _draw(
+    points: Mapping[str, Sequence[Point]],
+    lines: Mapping[str, Sequence[tuple[Point, Point]]],
+    marks: Sequence[float],
+    size: tuple[int, int],
+    title: str,
+    axis: str,
+    sides: tuple[str, str] = ("", ""),
+) -> Image.Image:
+    """Axes around the points, lines in the colour of their name, and a dashed line a mark with words on its sides."""
+    every = [point for one in points.values() for point in one]
+    every += [point for one in lines.values() for line in one for point in line]
+    last = max(1, *(step for step, _ in every), *marks)
     low, high = math.floor(min(y for _, y in every)), math.ceil(max(y for _, y in every))
     high = max(high, low + 1)
     width, height = size
@@ -46,34 +91,42 @@ def loss_curves(
         return x, _TOP + (height - _TOP - _BOTTOM) * (high - exponent) / (high - low)
 
     for exponent in range(low, high + 1, max(1, (high - low) // 6)):
-        y = place(0, exponent)[1]
-        draw.line((_LEFT, y, width - _RIGHT, y), fill=_GRID)
-        draw.text((_LEFT - 8, y), f"1e{exponent}", _INK, font, anchor="rm")
-    for step in range(0, last + 1, _round_step(last)):
+        for digit in (1, 2, 5) if high - low <= 2 and exponent < high else (1,):
+            y = place(0, exponent + math.log10(digit))[1]
+            draw.line((_LEFT, y, width - _RIGHT, y), fill=_GRID)
+            draw.text((_LEFT - 8, y), f"{digit}e{exponent}", _INK, font, anchor="rm")
+    for step in range(0, int(last) + 1, _round_step(int(last))):
         x = place(step, low)[0]
         draw.line((x, height - _BOTTOM, x, height - _BOTTOM + 4), fill=_INK)
         draw.text((x, height - _BOTTOM + 14), str(step), _INK, font, anchor="mm")
     draw.line((_LEFT, _TOP, _LEFT, height - _BOTTOM), fill=_INK)
     draw.line((_LEFT, height - _BOTTOM, width - _RIGHT, height - _BOTTOM), fill=_INK)
-    draw.text(((_LEFT + width - _RIGHT) / 2, height - 14), "step", _INK, font, anchor="mm")
-    draw.text((_LEFT, _TOP / 2), title or "loss", _INK, font, anchor="lm")
-    for number, (name, one) in enumerate(points.items()):
+    draw.text(((_LEFT + width - _RIGHT) / 2, height - 14), axis, _INK, font, anchor="mm")
+    draw.text((_LEFT, _TOP / 2), title, _INK, font, anchor="lm")
+    for mark in marks:
+        x = place(mark, high)[0]
+        _dashed(draw, x, _TOP, height - _BOTTOM)
+        draw.text((x - 6, height - _BOTTOM - 10), sides[0], _INK, font, anchor="rm")
+        draw.text((x + 6, height - _BOTTOM - 10), sides[1], _INK, font, anchor="lm")
+    for number, (name, parts) in enumerate(lines.items()):
         colour = _COLOURS[number % len(_COLOURS)]
-        for (step, y), (next_step, next_y) in pairwise(one):
-            if next_step == step + 1:
-                draw.line((*place(step, y), *place(next_step, next_y)), fill=colour, width=2)
-        if name in stops:
-            _dashed(draw, place(stops[name], high)[0], _TOP, height - _BOTTOM)
+        for here, there in parts:
+            draw.line((*place(*here), *place(*there)), fill=colour, width=2)
         y = _TOP + 10 + 18 * number
         draw.line((width - _RIGHT - 150, y, width - _RIGHT - 126, y), fill=colour, width=3)
         draw.text((width - _RIGHT - 120, y), name, _INK, font, anchor="lm")
     return image
 
 
-def _points(losses: Tensor) -> list[tuple[int, float]]:
+def _points(values: Iterable[float], first: int = 0) -> list[Point]:
     """The steps at which there is a logarithm, and that."""
-    values = torch.as_tensor(losses).double().flatten()
-    return [(step, math.log10(value)) for step, value in enumerate(values.tolist()) if 0 < value < math.inf]
+    return [(step, math.log10(value)) for step, value in enumerate(values, first) if 0 < value < math.inf]
+
+
+def _stairs(points: Sequence[Point]) -> list[tuple[Point, Point]]:
+    """Each point as wide as a trial, and the falls between them."""
+    levels = [((x - 0.5, y), (x + 0.5, y)) for x, y in points]
+    return [*levels, *((left[1], right[0]) for left, right in pairwise(levels))]
 
 
 def _round_step(last: int) -> int:
