@@ -120,6 +120,7 @@ def bench(
     method: Annotated[list[str] | None, typer.Option(help="Only this method; may be given again.")] = None,
     clients: Annotated[int | None, typer.Option(min=1, help="On how many clients.", show_default="the row's")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Attack steps instead of the row's own.")] = None,
+    short: Annotated[bool, typer.Option("--short", help="The row's short setting: fewer steps or clients.")] = False,
     seed: Annotated[int, typer.Option(help="The same seed gives the same figures.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Processes, one core each.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
@@ -136,7 +137,7 @@ def bench(
     from leakscope.bench.run import keep, run_rows
 
     if paper == "speed":
-        _refuse(context, paper, {"row", "method", "clients", "steps", "seed", "jobs", "save", "pictures"})
+        _refuse(context, paper, {"row", "method", "clients", "steps", "short", "seed", "jobs", "save", "pictures"})
         _bench_speed(repeats, as_json=as_json, names=names)
         return
     known = [*papers(), "speed"]
@@ -164,6 +165,7 @@ def bench(
             jobs=jobs,
             watch=watch,
             pictures=pictures,
+            short=short,
         ):
             if save:
                 keep(figure, command)

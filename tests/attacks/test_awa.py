@@ -3,13 +3,15 @@
 import pytest
 
 from leakscope import attacks, data, models
-from leakscope.attacks.awa import RANGES, TABLE3, weights_of
-from leakscope.errors import InvalidInput, UnknownName
+from leakscope.attacks import search_awa
+from leakscope.attacks.awa import RANGES, TABLE3, RecAttack, weights_of
+from leakscope.errors import FileError, InvalidInput, UnknownName
 from leakscope.federated.client import fedavg
 from leakscope.inversion.layer_weights import ByKind
 from leakscope.inversion.objectives import L2, LayerWeighted
 from leakscope.inversion.update_models import EpochInterpolation
 from leakscope.metrics import score
+from leakscope.progress import silent
 
 DIGITS = data.load("digits")
 
@@ -50,3 +52,47 @@ def test_wrong_weights_are_refused():
         attacks.awa(Q={"q_bn": -1.0})
     with pytest.raises(InvalidInput, match="mapping"):
         attacks.awa(Q=[1.0, 2.0])
+
+
+def case(epochs=2, batch_size=2):
+    model = models.build("dlf_femnist", shape=(1, 8, 8), classes=10, channels=[8, 16], dense=32, seed=0)
+    return fedavg(model, DIGITS.share(range(4)), lr=0.002, epochs=epochs, batch_size=batch_size, grant=["labels"])
+
+
+def test_a_search_goes_on_where_it_ended_and_names_its_best(tmp_path):
+    observation, _ = case()
+    path = tmp_path / "trials.jsonl"
+    begun = search_awa(observation, trials=3, random=3, steps=30, path=path)
+    found = search_awa(observation, trials=6, random=3, steps=30, path=path)
+    assert found.trials[:3] == begun.trials
+    assert found.best.value == min(trial.value for trial in found.trials if trial.state == "done")
+    assert found.running_minimum[-1] <= begun.running_minimum[-1]
+    for trial in found.trials:
+        assert all(RANGES[name][0] <= value <= RANGES[name][1] for name, value in trial.numbers.items())
+    other, _ = case(epochs=1)
+    with pytest.raises(FileError, match="another search"):
+        search_awa(other, trials=3, random=3, steps=30, path=path)
+    assert attacks.awa(Q=found.best.numbers)
+
+
+def test_a_trial_is_the_attack_with_its_unweighted_distance():
+    """f(Q) of equation 33 by hand: the reconstruction's own update against the observed one, all layers alike."""
+    observation, _ = case(epochs=1, batch_size=4)
+    numbers = {"q_cv": 7.0, "q_fc": 3.0}
+    seen = []
+    trial = RecAttack(observation, attacks.awa(Q={}, steps=20), seed=3)
+    result, value = trial.attempt(numbers, lambda step, value: seen.append((step, value)), silent)
+    same = attacks.awa(Q=numbers, steps=20)(observation, seed=3, progress=False)
+    assert same.samples.equal(result.samples)
+    assert [step for step, _ in seen] == list(range(2, 21, 2)) or len(seen) >= 9
+    assert value <= 1.5 * seen[0][1]
+
+
+def test_ctrl_c_in_a_trial_is_no_result():
+    observation, _ = case()
+
+    def stop(step, total, loss):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        RecAttack(observation, attacks.awa(Q={}, steps=20)).attempt({}, lambda step, value: None, stop)

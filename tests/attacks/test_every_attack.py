@@ -23,6 +23,7 @@ QUICK: dict[str, dict[str, object]] = {
     "dlf": {"steps": 60, "warm_steps": 80, "lr": 0.03},
     "dlf_paper": {"steps": 160, "lr": 0.1, "invariance": 10.0},
     "dlg": {"steps": 20, "lr": 0.5},
+    "dlg_simulation": {"steps": 100},
     "epafl": {"steps": 8},
     "idlg": {"steps": 8},
     "inverting_gradients": {"steps": 60},

@@ -1,8 +1,9 @@
 import pytest
 
-from leakscope.attacks import build
+from leakscope.attacks import agic_epochs, awa, build
 from leakscope.bench.rows import find_rows, papers
 from leakscope.bench.run import KINDS
+from leakscope.bench.search import OPTIONS
 from leakscope.bench.setting import KEYS, defences_of
 from leakscope.bench.together import TOGETHER, attack_of
 from leakscope.defences import GaussianNoise, LaplacianNoise, RandomPruning
@@ -23,6 +24,12 @@ def test_every_row_names_things_that_exist(row):
             build(method.attack, **method.options)
         elif row.kind in TOGETHER:
             attack_of(method)
+        elif row.kind == "search":
+            awa(**{name: value for name, value in method.options.items() if name not in OPTIONS})
+        elif method.attack == "agic_epochs":
+            agic_epochs(**{name: value for name, value in method.options.items() if name != "epochs"})
+        elif row.kind == "epochs":
+            build(method.attack, **{name: value for name, value in method.options.items() if name != "epochs"})
         else:
             LastLayer(**{name: value for name, value in method.options.items() if name != "refine"})
 
@@ -67,3 +74,10 @@ def test_a_row_that_is_none_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("LEAKSCOPE_BENCHMARKS", str(tmp_path / "nowhere"))
     with pytest.raises(FileError, match="LEAKSCOPE_BENCHMARKS"):
         papers()
+
+
+def test_a_row_may_have_a_short_setting():
+    (row,) = find_rows("agic", "table4/cifar10-b1")
+    assert row.short == {"steps": 1000, "clients": 2}
+    (row,) = find_rows("dlf", "table1/femnist-10x5x50")
+    assert row.short == {}

@@ -61,6 +61,16 @@ def test_mnist5k_is_real_mnist() -> None:
     assert [rows.get(image.numpy().tobytes()) for image in few.inputs] == few.targets.tolist()
 
 
+def test_photographs() -> None:
+    dataset = load("photographs")
+    assert dataset.inputs.shape == (8, 3, 224, 224)
+    assert dataset.targets.tolist() == list(range(8))
+    assert dataset.inputs.amin() >= 0
+    assert dataset.inputs.amax() <= 1
+    assert min(dataset.inputs.flatten(1).std(1)) > 0.05
+    assert load("photographs", size=32).spec.shape == (3, 32, 32)
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from leakscope.attacks.agic import agic, agic_epochs, invg_simulation
-from leakscope.attacks.awa import awa
+from leakscope.attacks.agic import agic, agic_epochs, dlg_simulation, invg_simulation
+from leakscope.attacks.awa import awa, search_awa
 from leakscope.attacks.base import Attack, Factory, Reconstruction
 from leakscope.attacks.dlf import dlf, dlf_paper, surrogate
 from leakscope.attacks.dlg import dlg
@@ -23,6 +23,7 @@ ATTACKS: dict[str, Factory] = {
     "dlf": dlf,
     "dlf_paper": dlf_paper,
     "dlg": dlg,
+    "dlg_simulation": dlg_simulation,
     "epafl": epafl,
     "idlg": idlg,
     "inverting_gradients": inverting_gradients,
@@ -60,9 +61,11 @@ __all__ = [
     "dlf",
     "dlf_paper",
     "dlg",
+    "dlg_simulation",
     "epafl",
     "idlg",
     "inverting_gradients",
     "invg_simulation",
+    "search_awa",
     "surrogate",
 ]

@@ -8,7 +8,7 @@ from leakscope.attacks.inversion import Inversion
 from leakscope.attacks.joint import Filter, JointInversion
 from leakscope.inversion.labels import MostNegative
 from leakscope.inversion.layer_weights import Norms, Shape, Sloped
-from leakscope.inversion.objectives import Cosine, LayerWeighted
+from leakscope.inversion.objectives import L2, Cosine, LayerWeighted
 from leakscope.inversion.optimisers import Adam, Drops
 from leakscope.inversion.priors import TotalVariation
 from leakscope.inversion.stopping import MaxSteps
@@ -68,6 +68,22 @@ def invg_simulation(*, tv: float = 1e-4, lr: float = 0.1, steps: int = 10_000, d
         optimiser=Adam(lr=lr, signed=True),
         schedule=Drops(),
         stop=MaxSteps(steps),
+    )
+
+
+def dlg_simulation(*, lr: float = 0.1, steps: int = 10_000, distinct: bool = False) -> Inversion:
+    """DLG-Adam, AGIC's other baseline: the Euclidean distance, by Adam, with labels read before (section V-A).
+
+    For FedAvg the local steps are simulated. Also what AWA calls DLG (its section 5.2, 1,000 steps). DLG as published,
+    which finds the labels with the samples, is :func:`~leakscope.attacks.dlg`.
+    """
+    return Inversion(
+        objective=L2(),
+        update_model=FullSimulation(),
+        labels=MostNegative(distinct=distinct),
+        optimiser=Adam(lr=lr),
+        stop=MaxSteps(steps),
+        box=False,
     )
 
 

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+import torch
+from torch import Tensor, nn
+
+from leakscope.attacks.base import Reconstruction
 from leakscope.attacks.inversion import Inversion
+from leakscope.container import Location
 from leakscope.errors import InvalidInput, UnknownName
 from leakscope.inversion.labels import LastLayer
 from leakscope.inversion.layer_weights import ByKind
-from leakscope.inversion.objectives import L2, LayerWeighted
+from leakscope.inversion.objectives import L2, Distance, LayerWeighted
 from leakscope.inversion.optimisers import Adam
+from leakscope.inversion.recipe import complete_recipe
+from leakscope.inversion.search import Check, Range, Search, search
 from leakscope.inversion.stopping import MaxSteps
 from leakscope.inversion.update_models import EpochInterpolation
+from leakscope.observation import Observation
+from leakscope.params import Params
+from leakscope.progress import Report
+from leakscope.seeding import generator, seeded
+from leakscope.sweep.engines import Watch
 
 #: The numbers of Q (equation 31), and the ranges that the paper searches (table 2).
 RANGES: dict[str, tuple[float, float]] = {
@@ -84,3 +98,107 @@ def weights_of(Q: Mapping[str, float] | str) -> ByKind:
         share_mean=Q.get("p_mean", 0.0),
         share_var=Q.get("p_var", 0.0),
     )
+
+
+def search_awa(
+    observation: Observation,
+    *,
+    epoch: int = 1,
+    lr: float = 0.1,
+    steps: int = 1000,
+    trials: int = 50,
+    random: int = 12,
+    seed: int = 0,
+    jobs: int = 1,
+    path: Location | None = None,
+    cut: bool = True,
+    log: bool = False,
+    watch: Watch | None = None,
+) -> Search:
+    r"""Find the Q for which :func:`awa` explains an update best (algorithm 2, lines 3 to 15):
+
+    .. math:: Q^* = \arg\min_Q f(Q), \qquad f(Q) = \lVert \Delta\hat\theta^* - \Delta\tilde\theta_e \rVert^2
+              \qquad (33, 34)
+
+    in units of the summed gradient, by Bayesian optimisation over the ranges of table 2. Every trial starts from the
+    same noise. With ``path`` a search that was interrupted goes on where it ended; ``jobs`` trials run at a time. The
+    attack itself is then ``awa(Q=found.best.numbers)``. For the other arguments see
+    :func:`leakscope.inversion.search.search`.
+    """
+    observation = complete_recipe(observation, generator(seed, "recipe"))
+    trial = RecAttack(observation, awa(Q={}, epoch=epoch, lr=lr, steps=steps), seed)
+    return search(
+        trial,
+        {name: Range(*limits) for name, limits in RANGES.items()},
+        trials=trials,
+        random=random,
+        seed=seed,
+        jobs=jobs,
+        path=path,
+        about=f"{trial.attack!r} on {_digest(observation)}",
+        cut=cut,
+        log=log,
+        watch=watch,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class RecAttack:
+    """RecAttack of algorithm 2: ``attack`` with other weights, always from the same start."""
+
+    observation: Observation
+    attack: Inversion
+    seed: int = 0
+
+    def __call__(self, numbers: Mapping[str, float], check: Check, report: Report) -> float:
+        """f(Q) for these numbers (33); on the way it is told to ``check`` at each tenth of the steps."""
+        return self.attempt(numbers, check, report)[1]
+
+    def attempt(self, numbers: Mapping[str, float], check: Check, report: Report) -> tuple[Reconstruction, float]:
+        """The reconstruction with these numbers, and f(Q)."""
+        noted = _Noted(LayerWeighted(L2(), weights_of(numbers)))
+        attack = replace(self.attack, objective=noted)
+        every = max(1, (attack.stop.max_steps or 1) // 10)
+
+        def checked(step: int, total: int | None, loss: float) -> None:
+            report(step, total, loss)
+            if step % every == 0:
+                check(step, noted.value)
+
+        with seeded(self.seed, "attack"):
+            targets = attack.labels(self.observation, generator(self.seed, "labels")).to(self.observation.device)
+            solution, copies = attack.optimise(self.observation, targets, self.seed, checked)
+        if solution.outcome.kind == "interrupted":
+            raise KeyboardInterrupt
+        client = attack.update_model.begin(self.observation, functional=False)
+        found = client(solution.variables["inputs"], targets)
+        unexplained = L2()(found, self.observation.summed_gradient()).item()
+        return attack.reconstruction(self.observation, solution, copies, targets), unexplained
+
+
+class _Noted:
+    """A weighted objective that also notes the distance with equal weights, of the step that was taken last."""
+
+    scale_free = False
+
+    def __init__(self, weighted: LayerWeighted) -> None:
+        self.weighted, self.value = weighted, float("nan")
+
+    def begin(self, model: nn.Module) -> Distance:
+        distance = self.weighted.begin(model)
+
+        def noted(predicted: Params, observed: Params) -> Tensor:
+            with torch.no_grad():
+                self.value = float(L2()(predicted, observed))
+            return distance(predicted, observed)
+
+        return noted
+
+
+def _digest(observation: Observation) -> str:
+    """A short name for what was observed, by its content."""
+    found = hashlib.sha256()
+    for name, value in observation.difference().items():
+        found.update(name.encode())
+        found.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]

@@ -18,6 +18,7 @@ from leakscope.inversion.checks import positive, whole
 from leakscope.inversion.matching import match_greedily
 from leakscope.inversion.recipe import complete_recipe
 from leakscope.inversion.solve import Solution, solve
+from leakscope.inversion.stopping import Outcome
 from leakscope.inversion.update_models import ClientModel
 from leakscope.observation import Observation
 from leakscope.params import Params
@@ -103,34 +104,44 @@ class JointInversion:
         """
         if len(epochs) < 2 or not all(epochs):
             raise InvalidInput("a joint reconstruction needs the updates of at least two epochs, none of them empty")
-        flat = [one if device is None else one.to(device) for epoch in epochs for one in epoch]
-        if len({one.data for one in flat}) > 1:
+        if device is not None:
+            epochs = [[one.to(device) for one in epoch] for epoch in epochs]
+        if len({one.data for epoch in epochs for one in epoch}) > 1:
             raise InvalidInput("the updates are of different kinds of data; pass those of one client")
+        first = epochs[0][0]
         began = time.perf_counter()
-        with seeded(seed, "attack"), progress_bar(f"attacking {flat[0].client}", progress) as report:
-            result = self._run(flat, [number for number, epoch in enumerate(epochs) for _ in epoch], seed, report)
+        with seeded(seed, "attack"), progress_bar(f"attacking {first.client}", progress) as report:
+            result = self._run(epochs, seed, report)
         return replace(
             result,
-            client=flat[0].client,
-            round=flat[0].round,
+            client=first.client,
+            round=first.round,
             attack=repr(self),
             seed=seed,
             seconds=time.perf_counter() - began,
         )
 
-    def _run(self, flat: list[Observation], epoch_of: list[int], seed: int, report: Report) -> JointReconstruction:
-        flat = [complete_recipe(one, generator(seed, "recipe", row)) for row, one in enumerate(flat)]
-        before, after = (len(flat) * (one.stop.max_steps or 0) for one in (self.first, self.joint))
-        alone = self.first.each(flat, seed=seed, progress=_from(report, 0, before + after))
+    def alone(
+        self, epochs: Sequence[Sequence[Observation]], *, seed: int = 0, progress: bool | Report | None = None
+    ) -> tuple[list[Update], Outcome]:
+        """Each update reconstructed by itself (step 1), and how that ended; after Ctrl-C those that were done."""
+        flat = [(number, one) for number, epoch in enumerate(epochs) for one in epoch]
+        observations = [complete_recipe(one, generator(seed, "recipe", row)) for row, (_, one) in enumerate(flat)]
+        results = self.first.each(observations, seed=seed, progress=progress)
         updates = []
-        for observation, epoch, one in zip(flat, epoch_of, alone, strict=False):
+        for observation, (epoch, _), one in zip(observations, flat, results, strict=False):
             assert one.labels is not None  # an inversion says what it took them to be
             updates.append(Update(observation, epoch, one.samples, one.labels))
-        outcome = alone[-1].outcome
+        return updates, results[-1].outcome
+
+    def _run(self, epochs: Sequence[Sequence[Observation]], seed: int, report: Report) -> JointReconstruction:
+        number = sum(map(len, epochs))
+        before, after = (number * (one.stop.max_steps or 0) for one in (self.first, self.joint))
+        updates, outcome = self.alone(epochs, seed=seed, progress=_from(report, 0, before + after))
         if outcome.kind == "interrupted":
             updates = [one for one in updates if one.epoch == 0]
         samples = [torch.cat([one.samples for one in group]) for group in _by_epoch(updates)]
-        places, labels = self._match(updates)
+        places, labels = self.match(updates)
         start = torch.stack([_mean(samples, column) for column in places.T.tolist()])
         found, losses = start.clone(), []
         for number, problem in enumerate(_problems(updates, places)):
@@ -138,7 +149,7 @@ class JointInversion:
                 break
             counted = _from(report, before + number * (self.joint.stop.max_steps or 0), before + after)
             solution = self._solve(problem, start[problem.samples], counted)
-            found[problem.samples] = self._seen(flat[0], solution.variables["inputs"])
+            found[problem.samples] = self._seen(updates[0].observation, solution.variables["inputs"])
             losses.append(solution.loss)
             outcome = solution.outcome
         complete = bool((places >= 0).all())
@@ -152,7 +163,7 @@ class JointInversion:
             alone=tuple(samples),
         )
 
-    def _match(self, updates: list[Update]) -> tuple[Tensor, Tensor]:
+    def match(self, updates: list[Update]) -> tuple[Tensor, Tensor]:
         """Where each sample is in each epoch (-1: nowhere), and its label in the first that has it."""
         groups = _by_epoch(updates)
         samples, labels = (

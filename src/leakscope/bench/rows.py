@@ -25,7 +25,9 @@ class Method:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a paper's table. ``reference`` names a method whose time the others' is compared with."""
+    """One row of a paper's table. ``reference`` names a method whose time the others' is compared with, ``short`` the
+    ``steps`` and ``clients`` of a setting that two cores finish.
+    """
 
     paper: str
     name: str
@@ -35,6 +37,7 @@ class Row:
     methods: dict[str, Method]
     folder: Path
     reference: str = ""
+    short: dict[str, int] = field(default_factory=dict)
 
     def method(self, name: str) -> Method:
         """A method by name."""
@@ -83,6 +86,7 @@ def _read(paper: str, folder: Path, name: str) -> Row:
         reference = document.get("reference", "")
         if reference and reference not in methods:
             raise KeyError(reference)
-        return Row(paper, name, document["title"], document["kind"], document["setting"], methods, folder, reference)
+        head = paper, name, document["title"], document["kind"], document["setting"]
+        return Row(*head, methods, folder, reference, document.get("short", {}))
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as problem:
         raise CorruptFile(f"{path}: not a benchmark row ({problem!r})") from problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,9 @@ import torch
 
 from leakscope import attacks
 from leakscope.attacks.refined_labels import RefinedLabels
+from leakscope.bench import epochs
 from leakscope.bench.rows import Method, Row
+from leakscope.bench.search import search_weights
 from leakscope.bench.setting import client_of
 from leakscope.bench.together import TOGETHER
 from leakscope.errors import InvalidInput, UnknownName
@@ -72,10 +75,12 @@ def run_rows(
     jobs: int = 1,
     watch: Watch | None = None,
     pictures: Path | None = None,
+    short: bool = False,
 ) -> Iterator[Figure]:
     """Run rows on ``clients`` clients each (``None``: as many as the row says, or one), and yield each method's figure
     as soon as its last client is done; where the row has a reference, as soon as that is done too. Rows that record
-    the course of attacks draw it into the folder ``pictures``.
+    the course of attacks draw it into the folder ``pictures``. ``short`` takes a row's short setting, where it has
+    one, for what is not said: fewer steps or clients, which two cores finish.
     """
     if clients is not None and clients < 1:
         raise InvalidInput(f"clients must be at least 1, not {clients}")
@@ -84,7 +89,9 @@ def run_rows(
     for row in rows:
         chosen = [row.method(name) for name in methods] or list(row.methods.values())
         wanted |= {(row.name, method.name): [] for method in chosen}
-        for task, method in _tasks(row, chosen, clients, steps, seed, pictures):
+        less = row.short if short else {}
+        number, limit = clients or less.get("clients"), steps or less.get("steps")
+        for task, method in _tasks(row, chosen, number, limit, seed, pictures):
             tasks.append(task)
             names[task.name] = (row, method)
     waiting: list[Figure] = []
@@ -115,11 +122,11 @@ def _tasks(
     """The work of one row: a task a method where clients are attacked together, else one a client and method."""
     number = row.setting.get("clients", 1) if clients is None else clients
     common: dict[str, Any] = {"setting": row.setting, "steps": steps, "seed": seed}
+    if row.kind in DRAWN:
+        common["pictures"] = pictures
     if row.kind in TOGETHER:
         for method in methods:
             arguments = {**common, "method": method, "clients": number}
-            if row.kind == "stopping":
-                arguments["pictures"] = pictures
             yield Task(f"{row.name} {method.name}", TOGETHER[row.kind], arguments), method
         return
     for index in range(number):
@@ -170,7 +177,11 @@ def _value(chance: Any) -> float:
     return float(getattr(chance, "value", chance))
 
 
-KINDS = {"reconstruction": reconstruct_client, "labels": estimate_labels}
+KINDS = {"reconstruction": reconstruct_client, "labels": estimate_labels, **epochs.KINDS, "search": search_weights}
+#: Kinds of rows that draw pictures.
+DRAWN = ("stopping", "search")
+#: Between which values the metrics lie that only benchmarks have.
+LIMITS = {"matching_rate": (0.0, 1.0), "unexplained": (0.0, math.inf)}
 
 
 def _unknown(row: Row) -> Any:
@@ -186,7 +197,10 @@ def _figure(row: Row, method: Method, outcomes: Sequence[Outcome]) -> Figure:
         len(outcomes),
         max(outcome["steps"] for outcome in outcomes),
         {
-            name: mean_interval(torch.tensor([value for value, _ in pairs]), limits=METRICS[name].limits)
+            name: mean_interval(
+                torch.tensor([value for value, _ in pairs]),
+                limits=LIMITS[name] if name in LIMITS else METRICS[name].limits,
+            )
             for name, pairs in columns.items()
         },
         {name: sum(chance for _, chance in pairs) / len(pairs) for name, pairs in columns.items()},

@@ -23,6 +23,7 @@ from leakscope.truth import Truth
 KEYS = {
     "data", "model", "model_options", "samples", "lr", "epochs", "batch_size", "momentum", "weight_decay", "grant",
     "hide", "threshold", "rounds", "mode", "defence", "sends", "normalise", "clients", "training_samples",
+    "per_update", "same_batches", "seen", "server_lr",
 }  # fmt: skip
 
 
@@ -34,12 +35,7 @@ def client_of(setting: dict[str, Any], index: int, seed: int) -> tuple[Observati
 @lru_cache(maxsize=1)  # the methods of a row follow each other on the same client
 def _client_of(text: str, index: int, seed: int) -> tuple[Observation, Truth]:
     setting = json.loads(text)
-    unknown = sorted(setting.keys() - KEYS)
-    if unknown:
-        raise CorruptFile(f"a row's setting has no {unknown[0]!r} (known: {', '.join(sorted(KEYS))})")
-    clients = _clients(setting["data"], setting["samples"], seed, setting.get("normalise", True))
-    if index >= len(clients):
-        raise InvalidInput(f"{setting['data']} has {len(clients)} clients of {setting['samples']} samples here")
+    clients = clients_of(setting, seed, index)
     data = clients[index]
     model = build(setting["model"], seed=derive(seed, "network", index) % 2**31, **setting.get("model_options", {}))
     if setting.get("rounds"):
@@ -66,6 +62,17 @@ def _client_of(text: str, index: int, seed: int) -> tuple[Observation, Truth]:
             if key in setting
         },
     )
+
+
+def clients_of(setting: dict[str, Any], seed: int, index: int = 0) -> list[Dataset]:
+    """The clients of a row, ``index`` and those before it among them."""
+    unknown = sorted(setting.keys() - KEYS)
+    if unknown:
+        raise CorruptFile(f"a row's setting has no {unknown[0]!r} (known: {', '.join(sorted(KEYS))})")
+    clients = _clients(setting["data"], setting["samples"], seed, setting.get("normalise", True))
+    if index >= len(clients):
+        raise InvalidInput(f"{setting['data']} has {len(clients)} clients of {setting['samples']} samples here")
+    return clients
 
 
 def defences_of(setting: dict[str, Any]) -> tuple[defences.Defence, ...]:

