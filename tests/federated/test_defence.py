@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from leakscope import data, fedavg, fedsgd, local_sgd, models, run_federation
-from leakscope.defences import GaussianNoise, LaplacianNoise, RandomPruning, SampleGradientDefence
+from leakscope.defences import GaussianNoise, GradientDefence, LaplacianNoise, RandomPruning
 from leakscope.errors import InvalidInput
 from leakscope.federated.defence import Defence, Protection
 from leakscope.federated.training import LOSSES, State, Trainer
@@ -26,30 +26,30 @@ NOISE = (RandomPruning(0.3), GaussianNoise(0.05), LaplacianNoise(0.02))
 
 
 @dataclass(frozen=True)
-class Scaled(SampleGradientDefence):
+class Scaled(GradientDefence):
     """Gradients times a number."""
 
     factor: float
 
-    def on_sample_gradients(self, gradients, draw):
+    def on_gradients(self, gradients, draw):
         return {name: self.factor * value for name, value in gradients.items()}
 
 
 @dataclass(frozen=True)
-class Shifted(SampleGradientDefence):
+class Shifted(GradientDefence):
     """Gradients plus a number."""
 
     by: float
 
-    def on_sample_gradients(self, gradients, draw):
+    def on_gradients(self, gradients, draw):
         return {name: value + self.by for name, value in gradients.items()}
 
 
 @dataclass(frozen=True)
-class Clipped(SampleGradientDefence):
+class Clipped(GradientDefence):
     """Each sample's gradient scaled to a norm of at most one: what needs the whole of a sample's gradient."""
 
-    def on_sample_gradients(self, gradients, draw):
+    def on_gradients(self, gradients, draw):
         norms = torch.stack([value.flatten(1).square().sum(1) for value in gradients.values()]).sum(0).sqrt()
         return {
             name: value / norms.clamp_min(1).reshape(-1, *[1] * (value.dim() - 1)) for name, value in gradients.items()
@@ -239,7 +239,9 @@ def test_buffers_that_do_not_depend_on_samples_are_kept():
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_batch_norm_in_train_mode_is_refused_and_in_eval_mode_is_not(run):
-    with pytest.raises(InvalidInput, match=r"GaussianNoise\(sigma=0.1\) acts on each sample's.*'1'.*use mode='eval'"):
+    with pytest.raises(
+        InvalidInput, match=r"GaussianNoise\(on='samples', sigma=0.1\) acts on each sample's.*'1'.*use mode='eval'"
+    ):
         run(batch_norm(), client(6), defences=GaussianNoise(0.1))
     observation, _ = run(batch_norm(), client(6), defences=GaussianNoise(0.1), mode="eval")
     assert same(observation.returned_buffers, observation.buffers)
@@ -271,10 +273,10 @@ def test_a_model_that_cannot_be_vectorised_is_refused_in_words(run):
 
 
 @dataclass(frozen=True)
-class Flat(SampleGradientDefence):
+class Flat(GradientDefence):
     """Gives back something else."""
 
-    def on_sample_gradients(self, gradients, draw):
+    def on_gradients(self, gradients, draw):
         return {name: value.mean(0) for name, value in gradients.items()}
 
 
@@ -291,7 +293,9 @@ def test_what_is_no_defence_is_refused(run, wrong):
 
 
 def test_a_defence_that_changes_shapes_is_named():
-    with pytest.raises(InvalidInput, match=r"Flat\(\) must give back gradients of the names, shapes and type"):
+    with pytest.raises(
+        InvalidInput, match=r"Flat\(on='samples'\) must give back gradients of the names, shapes and type"
+    ):
         fedsgd(mlp(), client(6), defences=Flat())
 
 
@@ -310,13 +314,14 @@ def test_the_attacker_knows_of_defences_only_if_granted():
     assert not any("GaussianNoise" in sentence for sentence in plain.threat_model())
     told, _ = fedsgd(mlp(), client(6), defences=NOISE, grant=["defences"])
     assert told.defences == (
-        "RandomPruning(probability=0.3)",
-        "GaussianNoise(sigma=0.05)",
-        "LaplacianNoise(scale=0.02)",
+        "RandomPruning(on='samples', probability=0.3)",
+        "GaussianNoise(on='samples', sigma=0.05)",
+        "LaplacianNoise(on='samples', scale=0.02)",
     )
     assert told.threat_model()[-1] == (
-        "It is granted the client's defences (RandomPruning(probability=0.3), GaussianNoise(sigma=0.05), "
-        "LaplacianNoise(scale=0.02))."
+        "It is granted the client's defences (RandomPruning(on='samples', probability=0.3), "
+        "GaussianNoise(on='samples', sigma=0.05), "
+        "LaplacianNoise(on='samples', scale=0.02))."
     )
     none, _ = fedavg(mlp(), client(6), **AVG, grant="defences")
     assert none.defences == ()

@@ -6,16 +6,36 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from leakscope.defences.clipping import Clipping
+from leakscope.defences.dpsgd import DPSGD
+from leakscope.defences.local_work import LocalWork
+from leakscope.defences.mixup import Mixup
 from leakscope.defences.noise import GaussianNoise, LaplacianNoise
-from leakscope.defences.pruning import RandomPruning
+from leakscope.defences.pruning import RandomPruning, TopK
+from leakscope.defences.quantisation import Quantisation
+from leakscope.defences.secure_aggregation import SecureAggregation
 from leakscope.errors import InvalidInput, UnknownName
-from leakscope.federated.defence import Defence, SampleGradientDefence
+from leakscope.federated.defence import (
+    BatchDefence,
+    Defence,
+    GradientDefence,
+    RecipeDefence,
+    ServerDefence,
+    TrainingDefence,
+)
 
 #: Every defence by the name that the command line and configuration files use.
 DEFENCES: dict[str, Callable[..., Defence]] = {
+    "clipping": Clipping,
+    "dpsgd": DPSGD,
     "gaussian_noise": GaussianNoise,
     "laplacian_noise": LaplacianNoise,
+    "local_work": LocalWork,
+    "mixup": Mixup,
+    "quantisation": Quantisation,
     "random_pruning": RandomPruning,
+    "secure_aggregation": SecureAggregation,
+    "top_k": TopK,
 }
 
 
@@ -35,10 +55,21 @@ def build(name: str, **options: Any) -> Defence:
 
 __all__ = [
     "DEFENCES",
+    "DPSGD",
+    "BatchDefence",
+    "Clipping",
     "Defence",
     "GaussianNoise",
+    "GradientDefence",
     "LaplacianNoise",
+    "LocalWork",
+    "Mixup",
+    "Quantisation",
     "RandomPruning",
-    "SampleGradientDefence",
+    "RecipeDefence",
+    "SecureAggregation",
+    "ServerDefence",
+    "TopK",
+    "TrainingDefence",
     "build",
 ]

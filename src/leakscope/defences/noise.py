@@ -1,11 +1,12 @@
-r"""Random noise on every number of each sample's gradient, at each local step (DLF, appendix B.1).
+r"""Random noise on every number of a gradient: by default of each sample's, at each local step (DLF, appendix B.1).
 
 With :math:`g_i` the gradient of sample :math:`i` of a batch of :math:`m`, the client descends along
 
 .. math:: \frac{1}{m} \sum_{i=1}^m (g_i + n_i), \qquad n_i \text{ drawn anew for each sample and step},
 
 so that the noise on the batch's gradient is smaller by :math:`\sqrt m` than that on one sample's. There is no clipping,
-and so no guarantee of differential privacy.
+and so no guarantee of differential privacy (that is :class:`leakscope.defences.DPSGD`). ``on="gradient"`` adds noise to
+the batch's gradient at each step, ``on="update"`` once, to what is sent.
 
 The authors' code draws :math:`n_i` once for each place in an epoch and uses it again in every epoch. Over :math:`E`
 epochs their noise adds up to :math:`\sqrt E` times that of the fresh draws here.
@@ -19,20 +20,21 @@ import torch
 from torch import Tensor
 
 from leakscope.defences.checks import strength
-from leakscope.federated.defence import SampleGradientDefence
+from leakscope.federated.defence import GradientDefence
 from leakscope.params import Params, elementwise
 
 
 @dataclass(frozen=True)
-class GaussianNoise(SampleGradientDefence):
-    """Gaussian noise of deviation ``sigma`` on each sample's gradient (DLF, appendix B.1: 0.01 and 0.03)."""
+class GaussianNoise(GradientDefence):
+    """Gaussian noise of deviation ``sigma`` on gradients (DLF, appendix B.1: 0.01 and 0.03)."""
 
     sigma: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         strength("the sigma of Gaussian noise", self.sigma)
 
-    def on_sample_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
+    def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
         """The gradients with noise."""
 
         def noisy(value: Tensor) -> Tensor:
@@ -43,8 +45,8 @@ class GaussianNoise(SampleGradientDefence):
 
 
 @dataclass(frozen=True)
-class LaplacianNoise(SampleGradientDefence):
-    """Laplacian noise of scale ``scale`` on each sample's gradient (DLF, appendix B.1: 0.01 and 0.02).
+class LaplacianNoise(GradientDefence):
+    """Laplacian noise of scale ``scale`` on gradients (DLF, appendix B.1: 0.01 and 0.02).
 
     Its standard deviation is the scale times the square root of two.
     """
@@ -52,9 +54,10 @@ class LaplacianNoise(SampleGradientDefence):
     scale: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         strength("the scale of Laplacian noise", self.scale)
 
-    def on_sample_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
+    def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
         """The gradients with noise."""
 
         def noisy(value: Tensor) -> Tensor:

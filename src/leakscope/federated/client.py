@@ -13,10 +13,10 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from leakscope.data.dataset import Dataset
 from leakscope.errors import InvalidInput, UnknownName
-from leakscope.federated.defence import Defence, Protection, check_defences
+from leakscope.federated.defence import Defence, Protection, Trained, check_defences, recipe_with, training_of
 from leakscope.federated.training import Batch, Trainer, draw_order, in_mode, local_sgd
 from leakscope.observation import LocalTraining, Mode, Observation
-from leakscope.params import Params, buffers_of, parameters_of
+from leakscope.params import Params, buffers_of, parameters_of, subtract
 from leakscope.seeding import generator, seeded
 from leakscope.truth import Truth
 
@@ -48,15 +48,28 @@ def fedsgd(
     grant, hide = check_exposure(data, grant, hide)
     training = recipe_for(data, loss=loss, mode=mode, epochs=1)
     chain = check_defences(defences, model, training.mode)
+    if recipe_with(chain, training) != training:
+        raise InvalidInput("larger batches and more epochs change local training, and FedSGD has none; use fedavg()")
     check_model(model, data, training.loss)
-    trainer = Trainer(model, training, protection=Protection(chain, seed))
+    protection = Protection(chain, seed, data.spec.classes)
+    trainer = Trainer(model, training, protection=protection)
     state = trainer.start(parameters_of(model), None)
     order = (torch.arange(len(data)),)
+    samples = prepared(data, state.weights)
     try:
         with seeded(seed, "dropout"), trainer.active():
-            gradient, buffers = trainer.gradient(state, prepared(data, state.weights), graph=False)
+            if (own := training_of(chain)) is not None:
+                own.check(model, training)
+                start = Trained((), state.weights, state.buffers)
+                gradient, buffers = (
+                    own.gradient(model, protection.on_batch(samples), training, start, seed),
+                    state.buffers,
+                )
+            else:
+                gradient, buffers = trainer.gradient(state, samples, graph=False)
     except ValueError as problem:
         raise explained(problem) from problem
+    gradient = protection.on_update(gradient)
     observation = observe(
         model, data, training, state.weights, gradient=gradient, returned=None, returned_buffers=buffers,
         share_statistics=share_statistics, order=order, defences=chain, grant=grant, hide=hide, client=client,
@@ -101,38 +114,68 @@ def fedavg(
         weight_decay=weight_decay,
     )
     chain = check_defences(defences, model, training.mode)
+    training = recipe_with(chain, training)
     check_model(model, data, training.loss)
+    check_training(chain, model, training, grant)
     sent = parameters_of(model)
-    order, returned, buffers = train_client(model, prepared(data, sent), training, sent, buffers_of(model), seed, chain)
+    start = Trained((), sent, buffers_of(model))
+    trained = train_client(model, prepared(data, sent), training, start, seed, chain, classes=data.spec.classes)
     observation = observe(
-        model, data, training, sent, gradient=None, returned=returned, returned_buffers=buffers,
-        share_statistics=share_statistics, order=order, defences=chain, grant=grant, hide=hide, client=client,
+        model, data, training, sent, gradient=None, returned=trained.weights, returned_buffers=trained.buffers,
+        share_statistics=share_statistics, order=trained.order, defences=chain, grant=grant, hide=hide, client=client,
         round=round,
     )  # fmt: skip
-    return observation, truth_of(data, order)
+    return observation, truth_of(data, trained.order)
+
+
+def check_training(chain: Sequence[Defence], model: nn.Module, training: LocalTraining, grant: Sequence[str]) -> None:
+    """Refuse a model or a grant that a defence which does the training itself cannot serve, before it starts."""
+    own = training_of(chain)
+    if own is None:
+        return
+    own.check(model, training)
+    if "label_batches" in grant:
+        raise InvalidInput(f"label_batches cannot be granted: {own!r} draws batches of no fixed size")
 
 
 def train_client(
     model: nn.Module,
     samples: Batch,
     training: LocalTraining,
-    weights: Params,
-    buffers: Params,
+    start: Trained,
     seed: int,
     defences: Sequence[Defence] = (),
-) -> tuple[tuple[Tensor, ...], Params, Params]:
-    """Train one client on its :func:`prepared` samples; return the order of its rows, its weights and buffers."""
-    inputs, targets = samples
-    order = order_of(training, seed)
-    batches = ((inputs[rows], targets[rows]) for rows in order)
+    *,
+    classes: int | None = None,
+    rounds: int = 1,
+) -> Trained:
+    """Train one client on its :func:`prepared` samples from the weights and buffers of ``start``.
+
+    ``rounds`` is how often it takes part in all, by which a defence with a budget spreads it.
+    """
+    protection = Protection(defences, seed, classes)
     try:
         with seeded(seed, "dropout"):
-            returned, statistics = local_sgd(
-                model, weights, batches, training, buffers=buffers, protection=Protection(defences, seed)
-            )
+            if (own := training_of(defences)) is not None:
+                trained = own.train(model, samples, training, start, rounds, seed)
+            else:
+                inputs, targets = samples
+                order = order_of(training, seed)
+                batches = ((inputs[rows], targets[rows]) for rows in order)
+                weights, buffers = local_sgd(
+                    model, start.weights, batches, training, buffers=start.buffers, protection=protection
+                )
+                trained = Trained(order, weights, buffers)
     except ValueError as problem:
         raise explained(problem) from problem
-    return order, returned, statistics
+    return replace(trained, weights=protected(protection, start.weights, trained.weights))
+
+
+def protected(protection: Protection, sent: Params, returned: Params) -> Params:
+    """The weights that a client returns, after the defences on its update."""
+    update = subtract(sent, returned)
+    changed = protection.on_update(update)
+    return returned if changed is update else subtract(sent, changed)
 
 
 def order_of(training: LocalTraining, seed: int) -> tuple[Tensor, ...]:

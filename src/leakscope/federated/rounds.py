@@ -15,19 +15,30 @@ from torch import nn
 
 from leakscope.data.dataset import Dataset
 from leakscope.errors import InvalidInput
+from leakscope.federated.aggregation import aggregate
 from leakscope.federated.client import (
     architecture_of,
     check_exposure,
     check_model,
+    check_training,
     explained,
     observe,
     order_of,
     prepared,
+    protected,
     recipe_for,
     train_client,
     truth_of,
 )
-from leakscope.federated.defence import Defence, Protection, check_defences
+from leakscope.federated.defence import (
+    Defence,
+    Protection,
+    ServerDefence,
+    Trained,
+    check_defences,
+    recipe_with,
+    training_of,
+)
 from leakscope.federated.training import Batch, State, Trainer, in_mode
 from leakscope.observation import LocalTraining, Mode, Observation
 from leakscope.params import Params, buffers_of, parameters_of, weighted_mean
@@ -42,7 +53,10 @@ Returned = tuple[Params, Params]
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """What a federated training left behind: the global model, and the messages of the watched clients."""
+    """What a federated training left behind: the global model, and the messages of the watched clients.
+
+    ``spent`` is the epsilon that each client has spent, where a defence accounts for it.
+    """
 
     weights: Params
     buffers: Params
@@ -51,6 +65,7 @@ class Federation:
     history: list[tuple[int, float]] = field(default_factory=list)
     rounds: int = 0
     interrupted: bool = False
+    spent: dict[int, float] = field(default_factory=dict)
 
     def load_into(self, model: nn.Module) -> nn.Module:
         """Put the trained weights and statistics into ``model``, and return it."""
@@ -108,16 +123,26 @@ def run_federation(
         )
         for data in clients
     ]  # fmt: skip
+    chain = check_defences(defences, model, mode, server=True)
+    recipes = [recipe_with(chain, recipe) for recipe in recipes]
     for data, recipe in zip(clients, recipes, strict=True):
         check_model(model, data, recipe.loss)
-    chain = check_defences(defences, model, mode)
+        check_training(chain, model, recipe, grant)
+    servers = [one for one in chain if isinstance(one, ServerDefence)]
+    for server in servers:
+        server.check(clients_per_round or len(clients))
     architecture = architecture_of(model, share_statistics)
     weights, shared = parameters_of(model), buffers_of(model)
     own = [shared for _ in clients]
     samples = [prepared(data, weights) for data in clients]
     small = sum(value.numel() for value in weights.values()) < TOGETHER_BELOW
-    light = small and not Protection(chain, seed).needs_sample_gradients
+    heavy = Protection(chain, seed)
+    light = small and not heavy.needs_sample_gradients and not heavy.acts_on_steps
+    if together and heavy.acts_on_steps:
+        raise InvalidInput(f"clients cannot train together with {chain!r}, which act on each step; use together=False")
     train = _train_together if together or (together is None and light) else _train_one_by_one
+    part = Part(model, chain, clients[0].spec.classes, rounds)
+    taken = [0] * len(clients)
     observations: dict[int, list[Observation]] = {index: [] for index in watch}
     history: list[tuple[int, float]] = []
     done, interrupted = 0, False
@@ -127,24 +152,31 @@ def run_federation(
             before = {index: shared if share_statistics else own[index] for index in chosen}
             jobs = [(samples[i], recipes[i], before[i], derive(seed, "client", i, "round", number)) for i in chosen]
             try:
-                results = train(model, jobs, weights, chain)
+                results = train(part, jobs, weights)
             except _CannotTrainTogether:
                 if together:
                     raise
                 train = _train_one_by_one
-                results = train(model, jobs, weights, chain)
-            if number % every == 0:
-                for index, job, (returned, statistics) in zip(chosen, jobs, results, strict=True):
-                    if index in observations:
-                        observations[index].append(
-                            observe(
-                                model, clients[index], recipes[index], weights, gradient=None,
-                                returned=returned, buffers=before[index], returned_buffers=statistics,
-                                share_statistics=share_statistics, order=order_of(recipes[index], job[3]),
-                                defences=chain, grant=grant, hide=hide, client=f"client-{index}", round=number,
-                                architecture=architecture,
-                            )
-                        )  # fmt: skip
+                results = train(part, jobs, weights)
+            for index in chosen:
+                taken[index] += 1
+            if number % every == 0 and observations.keys() & set(chosen):
+                seen = {
+                    index: observe(
+                        model, clients[index], recipes[index], weights, gradient=None,
+                        returned=returned, buffers=before[index], returned_buffers=statistics,
+                        share_statistics=share_statistics, order=order_of(recipes[index], job[3]),
+                        defences=chain, grant=grant, hide=hide, client=f"client-{index}", round=number,
+                        architecture=architecture,
+                    )
+                    for index, job, (returned, statistics) in zip(chosen, jobs, results, strict=True)
+                    if servers or index in observations
+                }  # fmt: skip
+                if servers:
+                    whole, _ = aggregate([(one, truth_of(clients[index], ())) for index, one in seen.items()])
+                    seen = dict.fromkeys(seen, whole)
+                for index in observations.keys() & seen.keys():
+                    observations[index].append(seen[index])
             shares = [float(len(clients[i])) if weighting == "samples" else 1.0 for i in chosen]
             weights = weighted_mean([returned for returned, _ in results], shares)
             if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
@@ -163,7 +195,11 @@ def run_federation(
     except KeyboardInterrupt:
         interrupted = True
     truths = {index: truth_of(clients[index], ()) for index in watch}
-    return Federation(weights, shared, observations, truths, history, done, interrupted)
+    spent = {}
+    if (training := training_of(chain)) is not None:
+        budgets = {i: training.spent(recipes[i], often, planned=rounds) for i, often in enumerate(taken) if often}
+        spent = {index: epsilon for index, epsilon in budgets.items() if epsilon is not None}
+    return Federation(weights, shared, observations, truths, history, done, interrupted, spent)
 
 
 def evaluate(model: nn.Module, data: Dataset, weights: Params, buffers: Params, batch: int = 1024) -> float:
@@ -188,18 +224,28 @@ class _CannotTrainTogether(InvalidInput):
     """The model does something that cannot be vectorised, such as branching on a value."""
 
 
-def _train_one_by_one(
-    model: nn.Module, jobs: Sequence[Job], weights: Params, defences: Sequence[Defence]
-) -> list[Returned]:
-    return [
-        train_client(model, samples, recipe, weights, buffers, seed, defences)[1:]
-        for samples, recipe, buffers, seed in jobs
-    ]
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What all clients of all rounds have in common."""
+
+    model: nn.Module
+    defences: tuple[Defence, ...]
+    classes: int | None
+    rounds: int
 
 
-def _train_together(
-    model: nn.Module, jobs: Sequence[Job], weights: Params, defences: Sequence[Defence]
-) -> list[Returned]:
+def _train_one_by_one(part: Part, jobs: Sequence[Job], weights: Params) -> list[Returned]:
+    results = []
+    for samples, recipe, buffers, seed in jobs:
+        start = Trained((), weights, buffers)
+        trained = train_client(
+            part.model, samples, recipe, start, seed, part.defences, classes=part.classes, rounds=part.rounds
+        )
+        results.append((trained.weights, trained.buffers))
+    return results
+
+
+def _train_together(part: Part, jobs: Sequence[Job], weights: Params) -> list[Returned]:
     """Train clients of equal sizes and recipes as one; the others, and those alone of their kind, one by one."""
     kinds: dict[LocalTraining, list[int]] = {}
     for position, (_, recipe, _, _) in enumerate(jobs):
@@ -208,20 +254,16 @@ def _train_together(
     for recipe, positions in kinds.items():
         group = [jobs[position] for position in positions]
         trained = (
-            _train_one_by_one(model, group, weights, defences)
-            if len(group) == 1
-            else _train_group(model, group, recipe, weights, defences)
+            _train_one_by_one(part, group, weights) if len(group) == 1 else _train_group(part, group, recipe, weights)
         )
         results.update(zip(positions, trained, strict=True))
     return [results[position] for position in range(len(jobs))]
 
 
-def _train_group(
-    model: nn.Module, jobs: Sequence[Job], recipe: LocalTraining, weights: Params, defences: Sequence[Defence]
-) -> list[Returned]:
-    trainer = Trainer(model, recipe, functional=True)
+def _train_group(part: Part, jobs: Sequence[Job], recipe: LocalTraining, weights: Params) -> list[Returned]:
+    trainer = Trainer(part.model, recipe, functional=True)
     orders = [order_of(recipe, seed) for *_, seed in jobs]
-    protections = [Protection(defences, seed) for *_, seed in jobs]
+    protections = [Protection(part.defences, seed, part.classes) for *_, seed in jobs]
     count = len(jobs)
     state = trainer.start(
         {name: value.expand(count, *value.shape) for name, value in weights.items()},
@@ -241,7 +283,10 @@ def _train_group(
     except RuntimeError as problem:
         first = str(problem).partition("\n")[0]
         raise _CannotTrainTogether(f"these clients cannot train together ({first}); use together=False") from problem
-    return [(_one_of(state.weights, index), _one_of(state.buffers, index)) for index in range(count)]
+    return [
+        (protected(protection, weights, _one_of(state.weights, index)), _one_of(state.buffers, index))
+        for index, protection in enumerate(protections)
+    ]
 
 
 def _plain_step(trainer: Trainer, state: State, batch: Batch, _: Sequence[Protection]) -> State:

@@ -151,6 +151,8 @@ class Trainer:
 
     def _gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
         """The gradient of those parameters that have one."""
+        if self.protection is not None:
+            batch = self.protection.on_batch(batch)
         if self.protection is not None and self.protection.needs_sample_gradients:
             of_samples, after = self._explained_sample_gradients(state, batch)
             return self.protection.mean_gradient(of_samples), after
@@ -170,7 +172,8 @@ class Trainer:
             value = self._loss(leaves, fixed, buffers, *batch)
             # A parameter that the forward pass does not touch stands still, as with an optimiser.
             gradients = torch.autograd.grad(value, list(leaves.values()), create_graph=graph, allow_unused=True)
-        return {name: value for name, value in zip(leaves, gradients, strict=True) if value is not None}, buffers
+        every = {name: value for name, value in zip(leaves, gradients, strict=True) if value is not None}
+        return every if self.protection is None else self.protection.on_gradient(every), buffers
 
     def _parts(self, state: State) -> tuple[Params, Params, Params]:
         """The weights that are trained, those that are not, and buffers of their own for one forward pass."""
