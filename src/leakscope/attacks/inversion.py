@@ -50,7 +50,8 @@ class Inversion(Attack):
     that an attack failed, for the loss stays high. The attempt with the lowest loss is kept. ``caution`` adds to the
     outcome where the attack is known to be fragile. :meth:`each` attacks many small clients as one.
 
-    Where epochs have variables of their own, their reconstructions are matched and averaged.
+    Where epochs have variables of their own, their reconstructions are matched and averaged. Where the observation
+    grants the knowledge of the client's defences, the attack allows for them (:mod:`leakscope.attacks.adaptive`).
     """
 
     objective: Objective = Cosine()  # noqa: RUF009 - frozen
@@ -85,7 +86,12 @@ class Inversion(Attack):
 
     def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
         """Reconstruct the client's samples."""
+        from leakscope.attacks.adaptive import adapted
+
         observation = complete_recipe(observation, generator(seed, "recipe"))
+        return adapted(self, observation)._run(observation, seed, report)
+
+    def _run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
         total = self.attempts * (self.stop.max_steps or 0) if self.retries else None
         best: Attempt | None = None
         for attempt in range(self.attempts):
@@ -108,7 +114,7 @@ class Inversion(Attack):
         completed = [
             complete_recipe(one, generator(seed, "recipe")) for one, seed in zip(observations, seeds, strict=True)
         ]
-        if not alike(self, completed):
+        if not alike(self, completed) or any(one.defences for one in completed):
             return super().run_each(observations, seeds, report)
         return invert_together(self, completed, seeds, report)
 

@@ -8,7 +8,8 @@ With :math:`u` the prediction and :math:`v` the observation, over all layers:
 ==========  =========================================================================  ===========
 
 A scale-free objective needs no learning rate: the direction of the update is enough. ``LayerWeighted`` is either of
-them with a rule of :mod:`leakscope.inversion.layer_weights` that weights the layers of the model at hand.
+them with a rule of :mod:`leakscope.inversion.layer_weights` that weights the layers of the model at hand; ``Adapted``
+is any with allowance for what a known defence did.
 """
 
 from __future__ import annotations
@@ -117,6 +118,45 @@ class LayerWeighted:
         trained = [name for name, value in model.named_parameters() if value.requires_grad]
         weights = self.weights.begin(layers_of_model(model, trained))
         return lambda predicted, observed: self.base(predicted, observed, weights(predicted, observed))
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """An objective that allows for what a known defence did to the update.
+
+    ``masked`` compares only where the observed update is not zero: the rest was left out. ``free_scale`` scales the
+    prediction to fit best: clipping hid its length. ``share`` is how much of the update was left by pruning.
+    """
+
+    base: Objective
+    masked: bool = False
+    free_scale: bool = False
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive("the share of the update that is left", self.share)
+
+    @property
+    def scale_free(self) -> bool:
+        """As the objective that is adapted."""
+        return self.base.scale_free
+
+    def begin(self, model: nn.Module) -> Distance:
+        """Get ready for the updates of one model."""
+        base = self.base.begin(model)
+
+        def distance(predicted: Params, observed: Params) -> Tensor:
+            if self.masked:
+                predicted = {name: predicted[name] * (observed[name] != 0) for name in observed}
+            factor: float | Tensor = self.share
+            if self.free_scale:
+                length = _product(predicted, predicted, None, observed)
+                factor = _product(predicted, observed, None, observed) / length.clamp_min(
+                    torch.finfo(length.dtype).tiny
+                )
+            return base({name: factor * predicted[name] for name in observed}, observed)
+
+        return distance
 
 
 def _product(one: Params, other: Params, weights: Weighting | None, names: Iterable[str] | None = None) -> Tensor:
