@@ -113,6 +113,31 @@ def attack(
 
 
 @app.command()
+def frontier(
+    config: Annotated[Path, typer.Argument(help="A TOML file: set-up, attack and defences.")],
+    output: Annotated[Path, typer.Option(help="Folder for the table, the figure and the page.")] = Path("frontier"),
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, one core each.")] = 1,
+) -> None:
+    """Draw what each defence buys and what it costs: leakage against accuracy."""
+    from leakscope.frontier import measure_frontier, read_plan, write_frontier
+    from leakscope.setup import read_toml
+
+    plan = read_plan(read_toml(config), str(config))
+    points = []
+    try:
+        with _watching() as watch:
+            for point in measure_frontier(plan, jobs=jobs, watch=watch):
+                points.append(point)
+                screen.print(escape(point.sentence()), style="red" if point.leaks else "green", soft_wrap=True)
+    finally:  # what was measured is kept, whatever ends the run
+        if points:
+            order = list(plan.chains)
+            points.sort(key=lambda point: order.index(point.title))
+            page = write_frontier(points, plan, output, "leakscope " + " ".join(sys.argv[1:]))
+            screen.print(f"page: {escape(str(page))}", soft_wrap=True)
+
+
+@app.command()
 def bench(
     context: typer.Context,
     paper: Annotated[str | None, typer.Argument(help="Whose tables (dlf), or: speed.")] = None,

@@ -102,12 +102,14 @@ class DPSGD(TrainingDefence):
                     order.append(rows)
         return Trained(tuple(order), parameters_of(session.model), buffers_of(session.model))
 
-    def gradient(self, model: nn.Module, samples: Batch, training: LocalTraining, start: Trained, seed: int) -> Params:
+    def gradient(
+        self, model: nn.Module, samples: Batch, training: LocalTraining, start: Trained, rounds: int, seed: int
+    ) -> Params:
         """The clipped and noisy gradient of all samples."""
         once = LocalTraining(
             samples=training.samples, batch_size=training.samples, epochs=1, loss=training.loss, lr=1.0
         )
-        with _session(self, model, samples, once, start, self.noise_for(once), seed) as session:
+        with _session(self, model, samples, once, start, self.noise_for(once, rounds), seed) as session:
             for inputs, targets, _ in session.loader:
                 session.backward(inputs, targets)
                 session.optimiser.pre_step()

@@ -36,6 +36,7 @@ def fedsgd(
     hide: Iterable[str] = (),
     client: str | None = None,
     round: int = 0,
+    rounds: int = 1,
     seed: int = 0,
 ) -> tuple[Observation, Truth]:
     """The client sends the gradient of its loss on all of ``data`` as one batch (FedSGD).
@@ -43,7 +44,8 @@ def fedsgd(
     ``defences`` are what the client does to protect its samples (:mod:`leakscope.defences`), in their order.
     ``grant`` gives the attacker the ``"labels"``, the ``"label_counts"``, the ``"label_batches"`` (which labels are
     in which batch) or the knowledge of the ``"defences"``; ``hide`` withholds parts of the recipe;
-    ``share_statistics=False`` keeps batch-norm statistics from the server.
+    ``share_statistics=False`` keeps batch-norm statistics from the server. ``rounds`` is how often the client takes
+    part in all, over which a defence with a budget spreads it.
     """
     grant, hide = check_exposure(data, grant, hide)
     training = recipe_for(data, loss=loss, mode=mode, epochs=1)
@@ -62,7 +64,7 @@ def fedsgd(
                 own.check(model, training)
                 start = Trained((), state.weights, state.buffers)
                 gradient, buffers = (
-                    own.gradient(model, protection.on_batch(samples), training, start, seed),
+                    own.gradient(model, protection.on_batch(samples), training, start, rounds, seed),
                     state.buffers,
                 )
             else:
@@ -95,12 +97,14 @@ def fedavg(
     hide: Iterable[str] = (),
     client: str | None = None,
     round: int = 0,
+    rounds: int = 1,
     seed: int = 0,
 ) -> tuple[Observation, Truth]:
     """The client trains on ``data`` and sends its weights (FedAvg, McMahan et al. 2017, algorithm 1).
 
     Every epoch has a new random order, drawn from ``seed``; the last batch may be ragged; ``batch_size=None``
-    is one full batch. See :func:`fedsgd` for ``defences``, ``grant``, ``hide`` and ``share_statistics``.
+    is one full batch. See :func:`fedsgd` for ``defences``, ``grant``, ``hide``,
+    ``share_statistics`` and ``rounds``.
     """
     grant, hide = check_exposure(data, grant, hide)
     training = recipe_for(
@@ -119,7 +123,9 @@ def fedavg(
     check_training(chain, model, training, grant)
     sent = parameters_of(model)
     start = Trained((), sent, buffers_of(model))
-    trained = train_client(model, prepared(data, sent), training, start, seed, chain, classes=data.spec.classes)
+    trained = train_client(
+        model, prepared(data, sent), training, start, seed, chain, classes=data.spec.classes, rounds=rounds
+    )
     observation = observe(
         model, data, training, sent, gradient=None, returned=trained.weights, returned_buffers=trained.buffers,
         share_statistics=share_statistics, order=trained.order, defences=chain, grant=grant, hide=hide, client=client,

@@ -110,7 +110,9 @@ class TrainingDefence(Defence, ABC):
         """Train from the weights and buffers of ``start``; the client takes part in so many ``rounds`` in all."""
 
     @abstractmethod
-    def gradient(self, model: nn.Module, samples: Batch, training: LocalTraining, start: Trained, seed: int) -> Params:
+    def gradient(
+        self, model: nn.Module, samples: Batch, training: LocalTraining, start: Trained, rounds: int, seed: int
+    ) -> Params:
         """One gradient of all samples at the weights of ``start``, for FedSGD."""
 
     @abstractmethod

@@ -1,0 +1,182 @@
+"""A set-up to be tried out, from a TOML document: the model, the data, the clients' recipe, the attacker.
+
+======================  ===========================================================================================
+table                   keys
+======================  ===========================================================================================
+``[model]``             ``name`` (one of ours, or ``module:factory``), ``options``
+``[data]``              ``name`` (a dataset), ``options``
+``[training]``          ``sends`` (``"weights"`` or ``"gradient"``), ``samples`` a client, ``lr``, ``epochs``,
+                        ``batch_size``, ``momentum``, ``weight_decay``, ``mode``, ``loss``
+``[attacker]``          ``knows`` (what it is granted), ``hidden`` (of the recipe)
+======================  ===========================================================================================
+
+A mistake is named with its table and key before any work starts.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from leakscope import defences, models
+from leakscope.data import Dataset, load
+from leakscope.errors import FileError, InvalidInput, LeakscopeError, UnknownName
+from leakscope.federated.aggregation import aggregate
+from leakscope.federated.client import GRANTS, HIDEABLE, fedavg, fedsgd
+from leakscope.federated.defence import Defence, ServerDefence
+from leakscope.observation import Observation
+from leakscope.seeding import derive, generator
+from leakscope.truth import Truth
+
+Kinds = Mapping[str, tuple[type, ...]]
+NUMBER = (int, float)
+TABLES: dict[str, Kinds] = {
+    "model": {"name": (str,), "options": (dict,)},
+    "data": {"name": (str,), "options": (dict,)},
+    "training": {
+        "sends": (str,), "samples": (int,), "lr": NUMBER, "epochs": (int,), "batch_size": (int,), "momentum": NUMBER,
+        "weight_decay": NUMBER, "mode": (str,), "loss": (str,),
+    },
+    "attacker": {"knows": (list,), "hidden": (list,)},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A model, data, a recipe and an attacker, of which clients can be made."""
+
+    model: dict[str, Any]
+    data: dict[str, Any]
+    training: dict[str, Any] = field(default_factory=dict)
+    attacker: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """All the samples there are."""
+        return load(self.data["name"], **self.data.get("options", {}))
+
+    @property
+    def samples(self) -> int:
+        """The samples of a client."""
+        return int(self.training.get("samples", 10))
+
+    def share(self, index: int, size: int | None = None, *, first: int = 0) -> Dataset:
+        """The samples of client ``index``: a random share of ``size``, after the ``first`` so many samples."""
+        size = size or self.samples
+        order = torch.randperm(len(self.dataset), generator=generator(self.seed, "clients"))
+        rows = order[first + index * size : first + (index + 1) * size]
+        if len(rows) < size:
+            raise InvalidInput(
+                f"{self.dataset.name} has {len(self.dataset)} samples, too few for client {index} with {size} after "
+                f"the first {first}; ask for fewer clients, or for fewer samples a client"
+            )
+        return self.dataset.share(rows, f"client {index}")
+
+    def network(self, index: int = 0) -> nn.Module:
+        """A new network, of a seed of its own for each client."""
+        options = {"seed": derive(self.seed, "network", index) % 2**31} | self.model.get("options", {})
+        return models.build(self.model["name"], **options)
+
+    def observe(
+        self, index: int, chain: Sequence[Defence] = (), *, told: bool = False, rounds: int = 1
+    ) -> tuple[Observation, Truth]:
+        """What the server sees of client ``index`` with these defences, and the truth.
+
+        ``told`` grants the attacker the knowledge of the defences. Where the server sees only sums, of this client and
+        of those after it; ``rounds`` is how often a client takes part in all.
+        """
+        servers = [one for one in chain if isinstance(one, ServerDefence)]
+        own = [one for one in chain if not isinstance(one, ServerDefence)]
+        number = max([getattr(one, "clients", 1) for one in servers], default=1)
+        model = self.network(index)
+        parts = [self._message(model, number * index + k, own, told, rounds) for k in range(number)]
+        return aggregate(parts) if servers else parts[0]
+
+    def _message(
+        self, model: nn.Module, index: int, chain: Sequence[Defence], told: bool, rounds: int
+    ) -> tuple[Observation, Truth]:
+        common: dict[str, Any] = {
+            "grant": [*self.attacker.get("knows", []), *(["defences"] if told else [])],
+            "hide": self.attacker.get("hidden", []),
+            "seed": derive(self.seed, "client", index),
+            "defences": chain,
+            "rounds": rounds,
+            **{key: self.training[key] for key in ("mode", "loss") if key in self.training},
+        }
+        if self.training.get("sends", "weights") == "gradient":
+            return fedsgd(model, self.share(index), **common)
+        return fedavg(model, self.share(index), **common, **self.recipe)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The client's local training, as :func:`leakscope.fedavg` takes it."""
+        keys = ("epochs", "batch_size", "momentum", "weight_decay")
+        return {"lr": self.training.get("lr", 0.01)} | {key: self.training[key] for key in keys if key in self.training}
+
+
+def read_setup(document: Mapping[str, Any], where: str, more: Mapping[str, Kinds] = {}) -> Setup:
+    """The set-up in a document; ``more`` are the tables that others read from it."""
+    tables = {**TABLES, **more}
+    for name, table in document.items():
+        if name == "seed":
+            continue
+        if name not in tables:
+            raise UnknownName(f"table in {where} called", name, [*tables, "seed"])
+        check_table(table, tables[name], f"{where}: [{name}]")
+    for name in ("model", "data"):
+        if "name" not in document.get(name, {}):
+            raise InvalidInput(f'{where}: [{name}] needs a name: add [{name}] with name = "..."')
+    seed = document.get("seed", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise InvalidInput(f"{where}: seed must be a whole number, not {seed!r}")
+    sends = document.get("training", {}).get("sends", "weights")
+    if sends not in ("weights", "gradient"):
+        raise UnknownName(f"message ({where}: [training] sends)", sends, ("weights", "gradient"))
+    for key, valid in (("knows", GRANTS), ("hidden", HIDEABLE)):
+        for one in document.get("attacker", {}).get(key, []):
+            if one not in valid:
+                raise UnknownName(f"thing for {where}: [attacker] {key}", one, valid)
+    return Setup(**{name: dict(document.get(name, {})) for name in TABLES}, seed=seed)
+
+
+def check_table(table: object, kinds: Kinds, where: str) -> None:
+    """Refuse what is no table of these keys and kinds of values."""
+    if not isinstance(table, dict):
+        raise InvalidInput(f"{where} must be a table, not {table!r}")
+    for key, value in table.items():
+        if key not in kinds:
+            raise UnknownName(f"key in {where} called", key, kinds)
+        if not isinstance(value, kinds[key]) or (isinstance(value, bool) and bool not in kinds[key]):
+            names = " or ".join(kind.__name__ for kind in kinds[key])
+            raise InvalidInput(f"{where} {key} must be of type {names}, not {value!r}")
+
+
+def read_chain(items: object, where: str) -> tuple[Defence, ...]:
+    """A chain of defences: ``[{ name = "gaussian_noise", sigma = 0.01 }, ...]``."""
+    if not isinstance(items, list) or not all(isinstance(one, dict) and "name" in one for one in items):
+        raise InvalidInput(f"{where} must be a list of tables, each with the name of a defence, not {items!r}")
+    chain = []
+    for one in items:
+        try:
+            chain.append(defences.build(**one))
+        except LeakscopeError as problem:
+            raise InvalidInput(f"{where}: {problem}") from problem
+    return tuple(chain)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML document."""
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError) as problem:
+        raise FileError(f"{path}: cannot be read ({problem})") from problem
+    except tomllib.TOMLDecodeError as problem:
+        raise InvalidInput(f"{path}: this is no TOML ({problem})") from problem

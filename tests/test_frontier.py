@@ -1,0 +1,126 @@
+"""The frontier: every defence trained with and attacked, judged by the stronger attacker, and said in words."""
+
+import copy
+import csv
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from leakscope.errors import InvalidInput, LeakscopeError, UnknownName
+from leakscope.frontier import Plan, Point, measure_frontier, read_plan, write_frontier
+from leakscope.metrics import Interval
+
+DOCUMENT = {
+    "model": {"name": "lenet", "options": {"shape": [1, 8, 8], "classes": 10}},
+    "data": {"name": "digits"},
+    "training": {"sends": "gradient", "samples": 1, "lr": 0.3, "batch_size": 10},
+    "frontier": {
+        "attack": "idlg", "options": {"steps": 8}, "clients": 2, "federation": 2, "federation_samples": 30,
+        "rounds": 2, "test": 100,
+    },
+    "defence": [
+        {"title": "no defence"},
+        {"title": "noise", "chain": [{"name": "gaussian_noise", "sigma": 0.5}]},
+        {"title": "prune", "chain": [{"name": "random_pruning", "probability": 0.3, "on": "update"}]},
+    ],
+}  # fmt: skip
+
+
+def document(**changes):
+    return copy.deepcopy(DOCUMENT) | changes
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    plan = read_plan(document(), "f.toml")
+    points = list(measure_frontier(plan))
+    folder = tmp_path_factory.mktemp("frontier")
+    return plan, points, folder, write_frontier(points, plan, folder, "leakscope frontier f.toml")
+
+
+def test_no_defence_leaks_and_noise_does_not(measured):
+    _, points, _, _ = measured
+    plain, noise, pruned = points
+    assert plain.leaks
+    assert plain.psnr.mean > plain.chance + 10
+    assert not noise.leaks
+    assert 0 <= noise.accuracy <= 1
+    assert pruned.leaks
+    assert pruned.knows  # the zeros mislead an attacker who takes them for what was sent
+
+
+def test_everything_is_written_and_says_the_same(measured):
+    _, points, folder, page = measured
+    rows = list(csv.DictReader((folder / "frontier.csv").read_text().splitlines()))
+    assert [row["defence"] for row in rows] == [point.title for point in points]
+    assert [row["verdict"] for row in rows] == ["leaks" if point.leaks else "nothing above chance" for point in points]
+    assert len(json.loads((folder / "frontier.json").read_text())) == 3
+    assert (folder / "frontier.png").read_bytes().startswith(b"\x89PNG")
+    text = page.read_text()
+    assert "Nothing above chance: noise." in text
+    assert points[0].sentence().replace("'", "&#39;") in text
+
+
+def point(psnr, low, high, largest=0.0, epsilon=None):
+    found, recovered = Interval(psnr, low, high), Interval(0.5, 0.4, 0.6)
+    return Point("x", "none", 0.9, epsilon, found, 12.0, recovered, 0.1, largest, 4, False, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("psnr", "low", "high", "largest", "leaks"),
+    [
+        (14, 13, 15, 2.5, True),
+        (12.3, 12.1, 12.5, 0.5, False),
+        (13, 11, 15, 2.0, False),
+        (13, 11, 15, 9.0, True),  # one client is rebuilt, whatever the others are
+        (14, None, None, 2.0, True),
+        (11, 10, 12, -0.5, False),
+    ],
+)
+def test_a_leak_is_more_than_guessing_beyond_the_spread_or_clearly_of_one(psnr, low, high, largest, leaks):
+    assert point(psnr, low, high, largest).leaks == leaks
+    assert ("leaks." in point(psnr, low, high, largest).sentence()) == leaks
+
+
+def test_epsilon_is_said():
+    assert "epsilon 1 spent" in point(10, 9, 11, epsilon=0.999).sentence()
+
+
+WRONG = [
+    ({"defence": []}, r"no \[\[defence\]\] to try"),
+    ({"defence": [{"chains": []}]}, r"\[\[defence\]\] 1 called 'chains'; did you mean 'chain'"),
+    ({"defence": [{"chain": [{"name": "gaussian_noise", "sigma": -1}]}]}, "at least 0"),
+    ({"defence": [{"chain": [{"name": "dpsgd", "epsilon": 0}]}]}, "above 0"),
+    ({"defence": [{"chain": [{"name": "random_pruning", "probability": 1.0}]}]}, "below 1"),
+    ({"defence": [{}, {}]}, "titles must differ"),
+    ({"frontier": {"attack": "idlgg"}}, "did you mean 'idlg'"),
+    ({"frontier": {"attack": "idlg", "options": {"step": 3}}}, "did you mean 'steps'"),
+    ({"frontier": {"clients": 0}}, "clients must be at least 1"),
+    ({"frontier": {"rouns": 3}}, "did you mean 'rounds'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), WRONG, ids=[words for _, words in WRONG])
+def test_mistakes_are_refused_before_training_starts(changes, words, monkeypatch):
+    monkeypatch.setattr("leakscope.frontier.run_federation", None)
+    with pytest.raises((InvalidInput, UnknownName), match=words):
+        read_plan(document(**changes), "f.toml")
+
+
+def test_dpsgd_with_batch_norm_is_refused_before_training_starts():
+    wrong = document(
+        model={"name": "resnet20", "options": {"shape": [1, 8, 8], "classes": 10}},
+        defence=[{"chain": [{"name": "dpsgd", "noise": 1.0}]}],
+    )
+    with pytest.raises(LeakscopeError, match="batch norm"):
+        read_plan(wrong, "f.toml")
+
+
+def test_the_example_is_a_plan():
+    path = Path(__file__).parent.parent / "examples" / "frontier.toml"
+    found = tomllib.loads(path.read_text())
+    assert len(found["defence"]) >= 6
+    assert found["data"]["name"] == "mnist5k"
+    assert isinstance(read_plan(found | {"data": {"name": "digits"}, "model": DOCUMENT["model"]}, str(path)), Plan)

@@ -1,0 +1,100 @@
+"""A set-up from a document: what it makes, and that mistakes are named before any work starts."""
+
+import copy
+
+import pytest
+import torch
+
+from leakscope import defences
+from leakscope.errors import FileError, InvalidInput, LeakscopeError
+from leakscope.params import flatten
+from leakscope.setup import read_chain, read_setup, read_toml
+
+DOCUMENT = {
+    "seed": 3,
+    "model": {"name": "mlp", "options": {"shape": [1, 8, 8], "classes": 10, "hidden": [8]}},
+    "data": {"name": "digits"},
+    "training": {"samples": 4, "lr": 0.1, "epochs": 2, "batch_size": 2},
+    "attacker": {"knows": ["labels"], "hidden": ["momentum"]},
+}
+
+
+def setup(**changes):
+    return read_setup(copy.deepcopy(DOCUMENT) | changes, "audit.toml")
+
+
+def test_clients_have_samples_and_networks_of_their_own():
+    one = setup()
+    first, second = one.share(0), one.share(1)
+    assert len(first) == len(second) == 4
+    assert not set(first.rows.tolist()) & set(second.rows.tolist())
+    weights = [flatten(dict(one.network(index).named_parameters())) for index in (0, 0, 1)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize("sends", ["weights", "gradient"])
+def test_the_server_sees_what_the_recipe_says(sends):
+    observation, truth = setup(training=DOCUMENT["training"] | {"sends": sends}).observe(1)
+    assert observation.kind == sends
+    assert observation.labels is not None
+    assert observation.defences is None
+    assert observation.training.momentum is None
+    assert len(truth) == 4
+
+
+def test_a_told_attacker_knows_the_defences():
+    observation, _ = setup().observe(0, (defences.GaussianNoise(0.1),), told=True)
+    assert observation.defences == ("GaussianNoise(on='samples', sigma=0.1)",)
+
+
+def test_sums_are_of_other_clients_each():
+    one = setup(attacker={})
+    sums = [one.observe(index, (defences.SecureAggregation(3),)) for index in (0, 1)]
+    assert [len(truth) for _, truth in sums] == [12, 12]
+    rows = [{tuple(sample.flatten().tolist()) for sample in truth.inputs} for _, truth in sums]
+    assert not rows[0] & rows[1]
+
+
+WRONG = [
+    ({"models": {}}, "table in audit.toml called 'models'; did you mean 'model'"),
+    ({"model": {}}, r"\[model\] needs a name"),
+    ({"data": {"name": 3}}, r"\[data\] name must be of type str"),
+    ({"training": {"learning_rate": 0.1}}, r"key in audit.toml: \[training\] called 'learning_rate'"),
+    ({"training": {"lr": "0.1"}}, "lr must be of type int or float"),
+    ({"training": {"epochs": True}}, "epochs must be of type int"),
+    ({"training": {"sends": "both"}}, r"\[training\] sends.*'both'"),
+    ({"training": []}, r"\[training\] must be a table"),
+    ({"attacker": {"knows": ["label"]}}, "'label'; did you mean 'labels'"),
+    ({"attacker": {"hidden": ["labels"]}}, "hidden"),
+    ({"seed": 1.5}, "seed must be a whole number"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), WRONG, ids=[words for _, words in WRONG])
+def test_mistakes_are_named_with_their_table_and_key(changes, words):
+    with pytest.raises(InvalidInput, match=words):
+        setup(**changes)
+
+
+def test_more_clients_than_samples_are_refused():
+    with pytest.raises(InvalidInput, match="too few for client 2000"):
+        setup().share(2000)
+
+
+def test_chains_are_read_and_named_when_wrong():
+    chain = read_chain([{"name": "clipping", "norm": 1.0}, {"name": "top_k", "keep": 0.1}], "here")
+    assert chain == (defences.Clipping(1.0), defences.TopK(0.1))
+    for wrong in ("noise", [{"sigma": 1}], [3]):
+        with pytest.raises(InvalidInput, match="here must be a list of tables"):
+            read_chain(wrong, "here")
+    with pytest.raises(InvalidInput, match=r"here: .*at least 0"):
+        read_chain([{"name": "gaussian_noise", "sigma": -1}], "here")
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(FileError, match="cannot be read"):
+        read_toml(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("[model")
+    with pytest.raises(LeakscopeError, match="no TOML"):
+        read_toml(tmp_path / "bad.toml")
