@@ -2,8 +2,10 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from leakscope import defences
 from leakscope.errors import FileError, InvalidInput, LeakscopeError
@@ -59,6 +61,8 @@ def test_sums_are_of_other_clients_each():
 WRONG = [
     ({"models": {}}, "table in audit.toml called 'models'; did you mean 'model'"),
     ({"model": {}}, r"\[model\] needs a name"),
+    ({"data": {}}, r"\[data\] needs one of name, images, npz, csv, factory, not none"),
+    ({"data": {"name": "digits", "npz": "a.npz"}}, "not name and npz"),
     ({"data": {"name": 3}}, r"\[data\] name must be of type str"),
     ({"training": {"learning_rate": 0.1}}, r"key in audit.toml: \[training\] called 'learning_rate'"),
     ({"training": {"lr": "0.1"}}, "lr must be of type int or float"),
@@ -75,6 +79,32 @@ WRONG = [
 def test_mistakes_are_named_with_their_table_and_key(changes, words):
     with pytest.raises(InvalidInput, match=words):
         setup(**changes)
+
+
+def test_data_of_every_kind(tmp_path, monkeypatch):
+    np.savez(tmp_path / "a.npz", x=np.zeros((20, 8, 8), np.uint8), y=np.arange(20) % 10)
+    (tmp_path / "a.csv").write_text("x,z,y\n" + "1,2,0\n3,4,1\n" * 9)
+    for label in ("a", "b"):
+        (tmp_path / "pictures" / label).mkdir(parents=True)
+        Image.new("L", (8, 8)).save(tmp_path / "pictures" / label / "1.png")
+    (tmp_path / "ours.py").write_text(
+        "from leakscope.data import load\n"
+        "def make(rows=5): return load('digits').share(range(rows))\n"
+        "def none(): return 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    sizes = {
+        "npz": ({"npz": "a.npz"}, 20),
+        "csv": ({"csv": "a.csv", "options": {"target": "y"}}, 18),
+        "images": ({"images": "pictures", "options": {"grey": True}}, 2),
+        "factory": ({"factory": "ours:make", "options": {"rows": 7}}, 7),
+    }
+    for table, size in sizes.values():
+        assert len(setup(data=table).dataset) == size
+    with pytest.raises(InvalidInput, match=r"must return a leakscope.data.Dataset, not int"):
+        _ = setup(data={"factory": "ours:none"}).dataset
+    with pytest.raises(InvalidInput, match="options do not fit csv"):
+        _ = setup(data={"csv": "a.csv"}).dataset
 
 
 def test_more_clients_than_samples_are_refused():

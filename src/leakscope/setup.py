@@ -4,7 +4,8 @@
 table                   keys
 ======================  ===========================================================================================
 ``[model]``             ``name`` (one of ours, or ``module:factory``), ``options``
-``[data]``              ``name`` (a dataset), ``options``
+``[data]``              one of ``name`` (a dataset), ``images`` (a folder), ``npz``, ``csv`` (a file), ``factory``
+                        (``module:function`` that returns a ``Dataset``); ``options`` for it
 ``[training]``          ``sends`` (``"weights"`` or ``"gradient"``), ``samples`` a client, ``lr``, ``epochs``,
                         ``batch_size``, ``momentum``, ``weight_decay``, ``mode``, ``loss``
 ``[attacker]``          ``knows`` (what it is granted), ``hidden`` (of the recipe)
@@ -16,7 +17,7 @@ A mistake is named with its table and key before any work starts.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,11 +27,12 @@ import torch
 from torch import nn
 
 from leakscope import defences, models
-from leakscope.data import Dataset, load
+from leakscope.data import Dataset, from_csv, from_images, from_npz, load
 from leakscope.errors import FileError, InvalidInput, LeakscopeError, UnknownName
 from leakscope.federated.aggregation import aggregate
 from leakscope.federated.client import GRANTS, HIDEABLE, fedavg, fedsgd
 from leakscope.federated.defence import Defence, ServerDefence
+from leakscope.models.factories import current_directory_importable, find_factory
 from leakscope.observation import Observation
 from leakscope.seeding import derive, generator
 from leakscope.truth import Truth
@@ -39,13 +41,28 @@ Kinds = Mapping[str, tuple[type, ...]]
 NUMBER = (int, float)
 TABLES: dict[str, Kinds] = {
     "model": {"name": (str,), "options": (dict,)},
-    "data": {"name": (str,), "options": (dict,)},
+    "data": {**dict.fromkeys(("name", "images", "npz", "csv", "factory"), (str,)), "options": (dict,)},
     "training": {
         "sends": (str,), "samples": (int,), "lr": NUMBER, "epochs": (int,), "batch_size": (int,), "momentum": NUMBER,
         "weight_decay": NUMBER, "mode": (str,), "loss": (str,),
     },
     "attacker": {"knows": (list,), "hidden": (list,)},
 }  # fmt: skip
+
+
+def _from_factory(name: str, **options: Any) -> Any:
+    with current_directory_importable():
+        return find_factory(name)(**options)
+
+
+#: Where data may come from, by the key in ``[data]``.
+SOURCES: dict[str, Callable[..., Any]] = {
+    "name": load,
+    "images": from_images,
+    "npz": from_npz,
+    "csv": from_csv,
+    "factory": _from_factory,
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +78,14 @@ class Setup:
     @cached_property
     def dataset(self) -> Dataset:
         """All the samples there are."""
-        return load(self.data["name"], **self.data.get("options", {}))
+        (source,) = self.data.keys() - {"options"}
+        try:
+            found = SOURCES[source](self.data[source], **self.data.get("options", {}))
+        except TypeError as problem:
+            raise InvalidInput(f"[data] options do not fit {source} = {self.data[source]!r}: {problem}") from problem
+        if not isinstance(found, Dataset):
+            raise InvalidInput(f"{self.data[source]} must return a leakscope.data.Dataset, not {type(found).__name__}")
+        return found
 
     @property
     def samples(self) -> int:
@@ -131,9 +155,13 @@ def read_setup(document: Mapping[str, Any], where: str, more: Mapping[str, Kinds
         if name not in tables:
             raise UnknownName(f"table in {where} called", name, [*tables, "seed"])
         check_table(table, tables[name], f"{where}: [{name}]")
-    for name in ("model", "data"):
-        if "name" not in document.get(name, {}):
-            raise InvalidInput(f'{where}: [{name}] needs a name: add [{name}] with name = "..."')
+    if "name" not in document.get("model", {}):
+        raise InvalidInput(f'{where}: [model] needs a name: add [model] with name = "..."')
+    sources = document.get("data", {}).keys() - {"options"}
+    if len(sources) != 1:
+        raise InvalidInput(
+            f"{where}: [data] needs one of {', '.join(SOURCES)}, not {' and '.join(sorted(sources)) or 'none'}"
+        )
     seed = document.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise InvalidInput(f"{where}: seed must be a whole number, not {seed!r}")

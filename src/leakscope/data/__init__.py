@@ -7,6 +7,7 @@
 """
 
 from leakscope.data.dataset import Dataset
+from leakscope.data.own import from_csv, from_images, from_npz
 from leakscope.data.partition import adult_phd, by_group, dirichlet, iid, orl_lmra
 from leakscope.data.registry import DATASETS, Source, load
 from leakscope.data.where import Place, locate
@@ -19,6 +20,9 @@ __all__ = [
     "adult_phd",
     "by_group",
     "dirichlet",
+    "from_csv",
+    "from_images",
+    "from_npz",
     "iid",
     "load",
     "locate",

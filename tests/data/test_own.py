@@ -1,0 +1,141 @@
+"""Data of one's own: pictures, npz, CSV; what they become, and how mistakes are named."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from leakscope.data import from_csv, from_images, from_npz
+from leakscope.errors import CorruptFile, FileError, InvalidInput, LeakscopeError, UnknownName
+
+
+def picture(path, value=128, size=(6, 4), mode="RGB"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, value if mode == "L" else (value, 0, 255)).save(path)
+
+
+def npz(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def table(path, text):
+    path.write_text(text)
+    return path
+
+
+def test_a_folder_of_pictures(tmp_path):
+    for name, value in (("dog/2.png", 10), ("cat/1.png", 255), ("cat/0.PNG", 51)):
+        picture(tmp_path / name, value)
+    (tmp_path / "dog" / "notes.txt").write_text("not a picture")
+    found = from_images(tmp_path)
+    assert found.inputs.shape == (3, 3, 4, 6)
+    assert found.targets.tolist() == [0, 0, 1]
+    assert found.spec.classes == 2
+    assert found.inputs[0, 0, 0, 0].item() == pytest.approx(51 / 255)
+    assert torch.allclose(found.spec.normalise(found.inputs).mean((0, 2, 3)), torch.zeros(3), atol=1e-4)
+
+
+def test_pictures_are_scaled_and_greyed(tmp_path):
+    picture(tmp_path / "a" / "1.png", 30)
+    picture(tmp_path / "a" / "2.png", 30, size=(9, 9))
+    with pytest.raises(InvalidInput, match=r"2.png: is 9 x 9 pixels, 1.png 4 x 6 pixels; give size"):
+        from_images(tmp_path)
+    assert from_images(tmp_path, size=[5, 7], grey=True, mean=0, std=1).inputs.shape == (2, 1, 5, 7)
+    assert from_images(tmp_path, size=[5, 7], mean=0, std=1).spec.std == (1.0,)
+
+
+def test_folders_without_pictures(tmp_path):
+    with pytest.raises(FileError, match="no such folder"):
+        from_images(tmp_path / "none")
+    with pytest.raises(FileError, match="folders named by their class"):
+        from_images(tmp_path)
+    picture(tmp_path / "1.png")
+    with pytest.raises(FileError, match="in no folder of their class"):
+        from_images(tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.png").write_bytes(b"no picture")
+    with pytest.raises(CorruptFile, match=r"1.png: cannot be read"):
+        from_images(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "shape", "bounded"),
+    [
+        (np.full((4, 5, 6), 255, np.uint8), (1, 5, 6), True),
+        (np.full((4, 5, 6, 3), 255, np.uint8), (3, 5, 6), True),
+        (np.full((4, 3, 5, 6), 0.5), (3, 5, 6), True),
+        (np.full((4, 1, 5, 6), 9.0), (1, 5, 6), False),
+        (np.arange(8).reshape(4, 2), (2,), False),
+    ],
+    ids=["grey", "colours last", "colours first", "not pixels", "table"],
+)
+def test_arrays_of_every_shape(tmp_path, values, shape, bounded):
+    found = from_npz(npz(tmp_path / "mine.npz", x=values, y=np.array([0, 1, 2, 1])))
+    assert found.spec.shape == shape
+    assert found.spec.bounded == bounded
+    assert found.spec.classes == 3
+    assert found.name == "mine"
+
+
+def test_targets_may_be_numbers(tmp_path):
+    path = npz(tmp_path / "mine.npz", data=np.zeros((3, 2)), value=np.array([0.5, 1.5, 2.5]))
+    found = from_npz(path, inputs="data", targets="value")
+    assert found.spec.classes is None
+    assert from_npz(npz(tmp_path / "b.npz", x=np.zeros((2, 2)), y=np.array([True, False]))).spec.classes == 2
+    assert from_npz(npz(tmp_path / "c.npz", x=np.zeros((2, 2)), y=np.array([0, 1])), classes=10).spec.classes == 10
+
+
+@pytest.mark.parametrize(
+    ("arrays", "problem"),
+    [
+        ({"x": np.zeros((2, 2))}, "called 'y'"),
+        ({"x": np.zeros((2, 2)), "y": np.zeros(3)}, "targets of shape"),
+        ({"x": np.zeros(4), "y": np.zeros(4)}, "samples of shape"),
+        ({"x": np.array([["a", "b"]]), "y": np.zeros(1)}, "samples of type"),
+        ({"x": np.zeros((2, 2)), "y": np.array(["a", "b"])}, "targets of type"),
+        ({"x": np.full((2, 2), np.nan), "y": np.zeros(2)}, "NaN"),
+        ({"x": np.zeros((2, 2)), "y": np.array([-1, 0])}, "labels run from -1"),
+        ({"x": np.array([{}], dtype=object), "y": np.zeros(1)}, "cannot be read"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_arrays_that_cannot_be_used(tmp_path, arrays, problem):
+    with pytest.raises(LeakscopeError, match=problem):
+        from_npz(npz(tmp_path / "mine.npz", **arrays))
+
+
+def test_a_table(tmp_path):
+    path = table(tmp_path / "people.csv", "age,job,sex,income\n30,nurse,f,low\n50,clerk,m,high\n41,nurse,m,low\n")
+    found = from_csv(path, target="income", sensitive="sex")
+    assert found.spec.columns == ("age", "job=clerk", "job=nurse", "sex")
+    assert found.inputs.tolist() == [[30, 0, 1, 0], [50, 1, 0, 1], [41, 0, 1, 1]]
+    assert found.targets.tolist() == [1, 0, 1]
+    assert found.spec.classes == 2
+    assert found.sensitive == "sex"
+
+
+def test_a_regression_table(tmp_path):
+    path = table(tmp_path / "a.csv", "x,y\n1,0.5\n2,1.5\n")
+    assert from_csv(path, target="y").spec.classes is None
+    path = table(tmp_path / "b.csv", "x,y\n1,0\n2,1\n3,2\n")
+    assert from_csv(path, target="y").spec.classes == 3
+    assert from_csv(path, target="y", regression=True).spec.classes is None
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "problem"),
+    [
+        ("x,y\n", {}, "holds 1 lines"),
+        ("x,y\n1\n", {}, "line 2 has 1 values"),
+        ("x,y\n1,\n", {}, "line 2 has no 'y'"),
+        ("x,z\n1,2\n", {}, "for target 'y'"),
+        ("x,y\n1,2\n", {"sensitive": "w"}, "for sensitive 'w'"),
+        ("x,y\n1,2\n", {"sensitive": "y"}, "both the target"),
+        ("x,y\n1,2\n5,3\n", {"sensitive": "x"}, "must hold 0 and 1"),
+        ("y\n1\n", {}, "no column beside"),
+    ],
+)
+def test_tables_that_cannot_be_used(tmp_path, text, options, problem):
+    with pytest.raises((InvalidInput, CorruptFile, UnknownName), match=problem):
+        from_csv(table(tmp_path / "mine.csv", text), target="y", **options)
