@@ -16,11 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, jvp
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from leakscope.errors import InvalidInput
@@ -277,18 +276,18 @@ class _Problem:
 
     def transposed(self, directions: Sequence[Tensor]) -> Tensor:
         """How each record's loss with each value changes along a direction, over the rounds: the adjoint of mixed."""
-        total = torch.zeros(len(self.records), len(self.every)).to(directions[0])
-        for point, direction in zip(self.points, directions, strict=True):
-            tangent = _like(direction, point)
-            for value, inputs in enumerate(self.every):
-                along: Tensor = jvp(partial(self._losses, inputs=inputs), (point,), (tangent,))[1]
-                total[:, value] += along / len(self.records)
-        return total
-
-
-def _like(vector: Tensor, weights: Params) -> Params:
-    parts = vector.split([value.numel() for value in weights.values()])
-    return {name: part.reshape(value.shape) for (name, value), part in zip(weights.items(), parts, strict=True)}
+        columns = []
+        for inputs in self.every:
+            # the gradient of a sum with factors, along the direction, differentiated to the factors
+            factors = torch.zeros(len(self.records)).to(directions[0]).requires_grad_()
+            along = factors.new_zeros(())
+            for point, direction in zip(self.points, directions, strict=True):
+                leaves = {name: value.detach().requires_grad_() for name, value in point.items()}
+                total = (factors * self._losses(leaves, inputs)).sum() / len(factors)
+                found = torch.autograd.grad(total, list(leaves.values()), create_graph=True)
+                along = along + torch.cat([value.reshape(-1) for value in found]) @ direction
+            columns.append(torch.autograd.grad(along, factors)[0])
+        return torch.stack(columns, dim=1)
 
 
 def _centred(shares: Tensor) -> Tensor:

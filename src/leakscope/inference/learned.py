@@ -139,7 +139,7 @@ class Learned(LocalModelAttack):
         optimiser = torch.optim.LBFGS([point], max_iter=self.steps, line_search_fn="strong_wolfe")
 
         def closure() -> Tensor:
-            loss = (network(point) - nothing).square().sum() + self.pull * point.square().sum()
+            loss: Tensor = (network(point) - nothing).square().sum() + self.pull * point.square().sum()
             point.grad = torch.autograd.grad(loss, point)[0]
             return loss.detach()
 
