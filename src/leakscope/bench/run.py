@@ -14,6 +14,8 @@ import torch
 
 from leakscope import attacks
 from leakscope.attacks.refined_labels import RefinedLabels
+from leakscope.bench.linear import rebuild_optimum
+from leakscope.bench.local_models import rebuild_models
 from leakscope.bench.rows import Method, Row
 from leakscope.bench.setting import client_of
 from leakscope.bench.together import TOGETHER
@@ -95,7 +97,7 @@ def run_rows(
         done.append(outcome)
         if len(done) < sum(one is row and other is method for one, other in names.values()):
             continue
-        figure = Figure(row, method, **done[0]) if row.kind in TOGETHER else _figure(row, method, done)
+        figure = Figure(row, method, **done[0]) if row.kind in WHOLE else _figure(row, method, done)
         if (row.name, row.reference) not in wanted:
             yield figure
             continue
@@ -115,12 +117,12 @@ def _tasks(
     """The work of one row: a task a method where clients are attacked together, else one a client and method."""
     number = row.setting.get("clients", 1) if clients is None else clients
     common: dict[str, Any] = {"setting": row.setting, "steps": steps, "seed": seed}
-    if row.kind in TOGETHER:
+    if row.kind in WHOLE:
         for method in methods:
             arguments = {**common, "method": method, "clients": number}
-            if row.kind == "stopping":
+            if row.kind in DRAWN:
                 arguments["pictures"] = pictures
-            yield Task(f"{row.name} {method.name}", TOGETHER[row.kind], arguments), method
+            yield Task(f"{row.name} {method.name}", WHOLE[row.kind], arguments), method
         return
     for index in range(number):
         for method in methods:
@@ -170,11 +172,14 @@ def _value(chance: Any) -> float:
     return float(getattr(chance, "value", chance))
 
 
+#: Kinds of which a task is a method, not a client; those that can draw pictures.
+WHOLE = {**TOGETHER, "linear": rebuild_optimum, "local_models": rebuild_models}
+DRAWN = ("stopping", "local_models")
 KINDS = {"reconstruction": reconstruct_client, "labels": estimate_labels}
 
 
 def _unknown(row: Row) -> Any:
-    raise UnknownName(f"kind of row ({row.name})", row.kind, [*KINDS, *TOGETHER])
+    raise UnknownName(f"kind of row ({row.name})", row.kind, [*KINDS, *WHOLE])
 
 
 def _figure(row: Row, method: Method, outcomes: Sequence[Outcome]) -> Figure:

@@ -182,8 +182,8 @@ def by_equations(
     observations: Sequence[Observation],
     records: PublicRecords,
     *,
-    rounds: int = 5,
-    steps: int = 50,
+    rounds: int = 3,
+    steps: int = 30,
     report: Report = silent,
 ) -> Attributes:
     r"""The values that solve the client's gradient, by least squares over its first ``rounds`` rounds (our own).
