@@ -13,7 +13,8 @@ from leakscope.bench.rows import Method
 from leakscope.data import Dataset
 from leakscope.federated.alone import least_squares_optimum
 from leakscope.federated.rounds import run_federation
-from leakscope.metrics import Interval, mean_interval
+from leakscope.inference import LeastSquares
+from leakscope.metrics import Interval, mean_interval, wilson_interval
 from leakscope.models import build
 from leakscope.observation import DataSpec
 from leakscope.params import flatten
@@ -51,15 +52,18 @@ def rebuild_optimum(
         errors.append(float((flatten(found.weights) - optimum).norm() / optimum.norm()))
         bounds.append(math.inf if found.uncertainty is None else found.uncertainty / float(optimum.norm()))
         report(number + 1, clients, errors[-1])
+    ours = {
+        "relative_error": mean_interval(torch.tensor(errors, dtype=torch.double), limits=(0.0, math.inf)),
+        "worst_relative_error": Interval(max(errors), None, None),
+    }
+    if isinstance(attack, LeastSquares):
+        within = sum(error <= bound for error, bound in zip(errors, bounds, strict=True))
+        ours["relative_bound"] = Interval(sum(bounds) / len(bounds), None, None)
+        ours["within_bound"] = wilson_interval(within, clients)
     return {
         "clients": clients,
         "steps": len(rounds),
-        "ours": {
-            "relative_error": mean_interval(torch.tensor(errors, dtype=torch.double), limits=(0.0, math.inf)),
-            "worst_relative_error": Interval(max(errors), None, None),
-            "relative_bound": Interval(sum(bounds) / len(bounds), None, None),
-            "within_bound": Interval(sum(e <= b for e, b in zip(errors, bounds, strict=True)) / clients, None, None),
-        },
+        "ours": ours,
         "chance": {"relative_error": 1.0},  # the model with all weights zero
         "seconds": seconds / clients,
     }

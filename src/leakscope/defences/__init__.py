@@ -6,16 +6,20 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from leakscope.defences.dp_sgd import DPSGD, dp_sgd
+from leakscope.defences.mixup import Mixup
 from leakscope.defences.noise import GaussianNoise, LaplacianNoise
 from leakscope.defences.pruning import RandomPruning
 from leakscope.errors import InvalidInput, UnknownName
-from leakscope.federated.defence import Defence, SampleGradientDefence
+from leakscope.federated.defence import BatchDefence, Defence, SampleGradientDefence
 
 #: Every defence by the name that the command line and configuration files use.
 DEFENCES: dict[str, Callable[..., Defence]] = {
     "gaussian_noise": GaussianNoise,
     "laplacian_noise": LaplacianNoise,
     "random_pruning": RandomPruning,
+    "mixup": Mixup,
+    "dp_sgd": dp_sgd,
 }
 
 
@@ -35,10 +39,14 @@ def build(name: str, **options: Any) -> Defence:
 
 __all__ = [
     "DEFENCES",
+    "DPSGD",
+    "BatchDefence",
     "Defence",
     "GaussianNoise",
     "LaplacianNoise",
+    "Mixup",
     "RandomPruning",
     "SampleGradientDefence",
     "build",
+    "dp_sgd",
 ]

@@ -5,6 +5,7 @@ The place at which a defence acts is the class that it derives from; a defence t
 ===============================  =============================================================================
 place                            what it is given
 ===============================  =============================================================================
+:class:`BatchDefence`            at each local step the batch, before anything is computed with it
 :class:`SampleGradientDefence`   at each local step the gradient of every sample, before their mean is taken
 ===============================  =============================================================================
 
@@ -20,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from leakscope.errors import InvalidInput
@@ -36,6 +37,18 @@ class Defence:
     Subclasses are frozen dataclasses: their fields are the settings, refused in ``__post_init__`` where they
     cannot work, and their ``repr`` is the record that goes into observations and reports.
     """
+
+
+class BatchDefence(Defence, ABC):
+    """A defence that acts on the samples and targets of each batch, before a gradient is taken of them."""
+
+    @abstractmethod
+    def on_batch(self, inputs: Tensor, targets: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+        """What the client trains on instead of this batch, with as many samples.
+
+        Inputs are on the model's side. Targets of a classification are shares of the classes, (samples, classes), so
+        that they can be mixed. ``draw`` is on the CPU.
+        """
 
 
 class SampleGradientDefence(Defence, ABC):
@@ -62,6 +75,24 @@ class Protection:
             for position, defence in enumerate(defences)
             if isinstance(defence, SampleGradientDefence)
         ]
+        self._on_batches = [
+            (defence, generator(seed, "defence", position, "batch"))
+            for position, defence in enumerate(defences)
+            if isinstance(defence, BatchDefence)
+        ]
+
+    @property
+    def changes_batches(self) -> bool:
+        """Whether a defence acts on batches."""
+        return bool(self._on_batches)
+
+    def batch(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch after the defences."""
+        for defence, draw in self._on_batches:
+            shape, (inputs, targets) = inputs.shape, defence.on_batch(inputs, targets, draw)
+            if inputs.shape != shape or len(targets) != len(inputs):
+                raise InvalidInput(f"{defence!r} must give back as many samples, of the same shape, as it was given")
+        return inputs, targets
 
     @property
     def needs_sample_gradients(self) -> bool:
@@ -89,9 +120,10 @@ def check_defences(defences: Defence | Iterable[Defence], model: nn.Module, mode
         raise InvalidInput(_no_defence(defences))
     chain = (defences,) if isinstance(defences, Defence) else tuple(defences)
     for defence in chain:
-        if not isinstance(defence, SampleGradientDefence):
+        if not isinstance(defence, (BatchDefence, SampleGradientDefence)):
             raise InvalidInput(_no_defence(defence))
-        if mode == "train" and (name := _mixes_samples(model)) is not None:
+        acts_on_samples = isinstance(defence, SampleGradientDefence)
+        if acts_on_samples and mode == "train" and (name := _mixes_samples(model)) is not None:
             raise InvalidInput(
                 f"{defence!r} acts on each sample's gradient, which does not exist with batch norm in train mode "
                 f"({name!r}): its statistics mix the samples of a batch; use mode='eval', or group norm in the model"

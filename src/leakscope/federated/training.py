@@ -151,6 +151,8 @@ class Trainer:
 
     def _gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
         """The gradient of those parameters that have one."""
+        if self.protection is not None:
+            batch = self.protected(self.protection, state, batch)
         if self.protection is not None and self.protection.needs_sample_gradients:
             of_samples, after = self._explained_sample_gradients(state, batch)
             return self.protection.mean_gradient(of_samples), after
@@ -171,6 +173,17 @@ class Trainer:
             # A parameter that the forward pass does not touch stands still, as with an optimiser.
             gradients = torch.autograd.grad(value, list(leaves.values()), create_graph=graph, allow_unused=True)
         return {name: value for name, value in zip(leaves, gradients, strict=True) if value is not None}, buffers
+
+    def protected(self, protection: Protection, state: State, batch: Batch) -> Batch:
+        """The batch after a client's defences; labels become shares of the classes where a defence may mix them."""
+        if not protection.changes_batches:
+            return batch
+        inputs, targets = batch
+        if self.loss_function is F.cross_entropy and not targets.is_floating_point():
+            with torch.no_grad(), in_mode(self.model, "eval"):
+                outputs = functional_call(self.model, {**state.weights, **state.buffers}, (inputs[:1],))
+            targets = F.one_hot(targets, outputs.shape[-1]).to(inputs.dtype)
+        return protection.batch(inputs, targets)
 
     def _parts(self, state: State) -> tuple[Params, Params, Params]:
         """The weights that are trained, those that are not, and buffers of their own for one forward pass."""
