@@ -38,7 +38,7 @@ class DPSGD(SampleGradientDefence):
             raise InvalidInput("the clipping norm of DP-SGD must be above 0: nothing would be left of a gradient")
 
     def on_sample_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
-        """The clipped gradients with one noise in common, so that their mean has that of the sum over the batch's size."""
+        """The clipped gradients with one noise in common: their mean has that of the sum over the batch's size."""
         norms = torch.stack([value.flatten(1).norm(dim=1) for value in gradients.values()]).norm(dim=0)
         factors: Tensor = (self.clip / norms.clamp_min(1e-12)).clamp_max(1)
 
