@@ -14,7 +14,7 @@ from leakscope.observation import DataSpec
 from leakscope.params import flatten
 from tests.inference.cases import linear, linear_clients, network, table_clients, watched
 
-QUICK = {"samples": 24, "steps": 120, "training": 60}
+QUICK = {"samples": 16, "steps": 60, "training": 40}
 
 
 def test_coordinates_lead_there_and_back():
@@ -30,7 +30,7 @@ def test_a_learned_map_comes_nearer_to_a_linear_clients_optimum_than_the_proxies
     optimum = flatten(least_squares_optimum(clients[0], bias=True))
     far = {
         type(one).__name__: float((flatten(one(rounds).weights) - optimum).norm())
-        for one in (Learned(epochs=600), GlobalModel(), LastReturned())
+        for one in (Learned(widths=(32,), decays=(1e-3,), epochs=400), GlobalModel(), LastReturned())
     }
     assert far["Learned"] < min(far["GlobalModel"], far["LastReturned"])
 
@@ -90,7 +90,8 @@ def test_made_up_samples_lead_nearer_to_the_clients_own_model(options):
 
 def test_the_same_seed_gives_the_same_model():
     rounds = watched(network(), table_clients(), rounds=12)[0]
-    first, second, other = (Distilled(**QUICK)(rounds, seed=seed).weights for seed in (0, 0, 1))
+    tiny = Distilled(samples=6, steps=5, training=5)
+    first, second, other = (tiny(rounds, seed=seed).weights for seed in (0, 0, 1))
     assert torch.equal(flatten(first), flatten(second))
     assert not torch.equal(flatten(first), flatten(other))
 
@@ -110,7 +111,7 @@ def test_regressions_are_distilled_too():
     clients = linear_clients(4)
     rounds = watched(linear(4), clients, rounds=30, epochs=2)[0]
     optimum = flatten(least_squares_optimum(clients[0], bias=True))
-    found = Distilled(samples=32, steps=300, training=400, training_lr=0.05)(rounds)
+    found = Distilled(samples=24, steps=150, training=100, training_lr=0.05)(rounds)
     assert (flatten(found.weights) - optimum).norm() < (flatten(LastReturned()(rounds).weights) - optimum).norm()
 
 

@@ -33,8 +33,8 @@ def test_d_plus_one_rounds_of_full_batches_give_the_optimum(epochs):
 
 
 def test_a_hundred_parameters():
-    clients = linear_clients(99, clients=8)
-    rounds = watched(linear(99), clients, rounds=280, epochs=5, clients_per_round=4, lr=0.05)[0][:101]
+    clients = linear_clients(99, clients=4)
+    rounds = watched(linear(99), clients, rounds=250, epochs=2, clients_per_round=2, lr=0.05)[0][:101]
     assert len(rounds) == 101
     assert distance(Exact()(rounds), clients[0]) < 1e-6
 
@@ -90,7 +90,7 @@ def test_rounds_of_a_smaller_space_say_so():
 
 def test_noise_falls_with_the_root_of_the_rounds_and_stays_below_the_bound():
     clients = linear_clients(3, clients=8, rows=24)
-    rounds = watched(linear(3), clients, rounds=700, batch_size=12, clients_per_round=5, lr=0.05)[0]
+    rounds = watched(linear(3), clients, rounds=600, batch_size=12, clients_per_round=5, lr=0.05)[0]
     optimum = flatten(least_squares_optimum(clients[0], bias=True))
     errors = {}
     for count in (32, 320):

@@ -10,10 +10,9 @@ with :math:`g_t` the client's mean gradient of a round: its update over the lear
 It is compared at the model sent where there was one step, else half way to the one returned. The minimum over
 :math:`\theta` (equation 8) is where training on the made-up samples ends.
 
-They are not the client's samples. So their gradient is corrected by what it lacks of the client's where that is known
-best, in the last rounds: the samples then only say how the gradient changes from there. And as training for too long
-fits what is made up, two sets are fitted apart, and training stops where the model of one set no longer gets better on
-the other: what both agree on is the client's.
+They are not the client's samples, and training on them for too long fits what is made up. So two sets are fitted
+apart, and training stops where the model of one set no longer gets better on the other: what both agree on is the
+client's.
 """
 
 from __future__ import annotations
@@ -42,17 +41,15 @@ class Distilled(LocalModelAttack):
 
     Each of the two sets takes ``steps`` of Adam, each on ``rounds`` rounds drawn at random; every ``hold``-th round is
     held out, and the error there is reported. Training on the sets, by plain SGD as the client's from the model that it
-    returned last, takes up to ``training`` steps of the client's learning rate, or of ``training_lr``; the gradient is
-    corrected by what it lacks in the last ``anchors`` rounds. Where the
+    returned last, takes up to ``training`` steps of the client's learning rate, or of ``training_lr``. Where the
     client's learning rate or number of steps is unknown, only the direction of its gradients is compared.
     """
 
     samples: int = 128
-    steps: int = 600
+    steps: int = 400
     rounds: int = 4
     lr: float = 0.05
     hold: int = 10
-    anchors: int = 5
     training: int = 500
     training_lr: float | None = None
 
@@ -60,8 +57,6 @@ class Distilled(LocalModelAttack):
         for name in ("samples", "steps", "rounds", "training"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.anchors < 0:
-            raise InvalidInput(f"anchors must be at least 0, not {self.anchors}")
         if self.hold < 2:
             raise InvalidInput(f"hold must be at least 2, not {self.hold}")
 
@@ -117,16 +112,14 @@ class Distilled(LocalModelAttack):
     def _train(self, target: Target, start: Params, sets: list[Batch]) -> tuple[Params, int, float, float]:
         """Train on each set until the other's loss is least, then on both for as many steps."""
         lr = self.training_lr or target.last.training.lr or 0.01
-        corrections = [target.correction(one, self.anchors) for one in sets]
         courses = []
         for own, other in ((0, 1), (1, 0)):
             watch = partial(target.loss, batch=sets[other])
-            courses.append(target.train(start, sets[own], corrections[own], self.training, lr, watch)[1])
+            courses.append(target.train(start, sets[own], self.training, lr, watch)[1])
         across = torch.tensor(courses).mean(0).nan_to_num(math.inf)
         steps = int(across.argmin())
         both = (torch.cat([inputs for inputs, _ in sets]), torch.cat([targets for _, targets in sets]))
-        weights, _ = target.train(start, both, target.correction(both, self.anchors), steps, lr)
-        return weights, steps, float(across[0]), float(across[steps])
+        return target.train(start, both, steps, lr)[0], steps, float(across[0]), float(across[steps])
 
 
 class Target:
@@ -167,16 +160,6 @@ class Target:
 
     def errors(self, rounds: Tensor, batch: Batch) -> Tensor:
         """The relative squared error of the gradient in some rounds; without its scale, that of its direction."""
-        found = self._gradients(rounds, batch)
-        wanted, squares = _rows(self.gradients, rounds), self.squares[rounds]
-        if self.scaled:
-            difference = {name: found[name] - value for name, value in wanted.items()}
-            return _product(difference, difference) / squares
-        cosine = _product(found, wanted) / (_product(found, found).clamp_min(1e-30) * squares).sqrt()
-        return 1 - cosine.square() * cosine.sign()
-
-    def _gradients(self, rounds: Tensor, batch: Batch) -> Params:
-        """The samples' gradient at the points of some rounds."""
 
         def gradient(weights: Params, buffers: Params) -> Params:
             return self.trainer.gradient(State(weights, {}, buffers), batch, graph=True)[0]
@@ -184,27 +167,17 @@ class Target:
         buffers = {name: value.expand(len(rounds), *value.shape) for name, value in self.buffers.items()}
         with self.trainer.active():
             found: Params = vmap(gradient, randomness="different")(_rows(self.points, rounds), buffers)
-        return found
-
-    def correction(self, batch: Batch, rounds: int) -> Params:
-        """What the samples' gradient lacks of the client's, as a mean over the last rounds; nothing where that is unknown."""
-        last = torch.arange(max(0, len(self.squares) - rounds), len(self.squares))
-        if not len(last) or not self.scaled:
-            return {name: torch.zeros_like(value[0]) for name, value in self.gradients.items()}
-        with torch.no_grad():
-            found = self._gradients(last, batch)
-        return {name: (value[last] - found[name]).mean(0) for name, value in self.gradients.items()}
+        wanted, squares = _rows(self.gradients, rounds), self.squares[rounds]
+        if self.scaled:
+            difference = {name: found[name] - value for name, value in wanted.items()}
+            return _product(difference, difference) / squares
+        cosine = _product(found, wanted) / (_product(found, found).clamp_min(1e-30) * squares).sqrt()
+        return 1 - cosine.square() * cosine.sign()
 
     def train(
-        self,
-        start: Params,
-        batch: Batch,
-        correction: Params,
-        steps: int,
-        lr: float,
-        watch: Callable[[Params], float] | None = None,
+        self, start: Params, batch: Batch, steps: int, lr: float, watch: Callable[[Params], float] | None = None
     ) -> tuple[Params, list[float]]:
-        """Train on samples by SGD, along their corrected gradient; also give what ``watch`` says before each step."""
+        """Train a model on samples by SGD; also give what ``watch`` says before each step and after the last."""
         weights = {name: value.detach().clone() for name, value in start.items()}
         seen = []
         with self.trainer.active():
@@ -212,13 +185,11 @@ class Target:
                 if watch is not None:
                     seen.append(watch(weights))
                 gradient, _ = self.trainer.gradient(State(weights, {}, self.buffers), batch, graph=False)
-                weights = {
-                    name: value - lr * (gradient[name].detach() + correction[name]) for name, value in weights.items()
-                }
+                weights = {name: value - lr * gradient[name].detach() for name, value in weights.items()}
         return weights, seen if watch is None else [*seen, watch(weights)]
 
     def loss(self, weights: Params, batch: Batch) -> float:
-        """The loss on samples, without correction."""
+        """The loss of a model on samples."""
         return float(self.trainer.loss_function(self._outputs(weights, batch[0]), batch[1]))
 
     def _outputs(self, weights: Params, inputs: Tensor) -> Tensor:
