@@ -30,7 +30,7 @@ def test_a_learned_map_comes_nearer_to_a_linear_clients_optimum_than_the_proxies
     optimum = flatten(least_squares_optimum(clients[0], bias=True))
     far = {
         type(one).__name__: float((flatten(one(rounds).weights) - optimum).norm())
-        for one in (Learned(widths=(32,), decays=(1e-3,), epochs=400), GlobalModel(), LastReturned())
+        for one in (Learned(widths=(64,), decays=(1e-3,), epochs=300, lr=1e-2), GlobalModel(), LastReturned())
     }
     assert far["Learned"] < min(far["GlobalModel"], far["LastReturned"])
 
