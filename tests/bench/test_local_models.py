@@ -1,13 +1,12 @@
 """LMRA's rows: one federation for all methods, each measure beside chance, and the linear case."""
 
-import json
 import sys
 
 import pytest
 
-from leakscope import cli
+from leakscope import cli, defences, inference
 from leakscope.bench import watched
-from leakscope.bench.local_models import owned, spread
+from leakscope.bench.local_models import MEASURES, WITHOUT_MODEL, owned, spread
 from leakscope.bench.rows import find_rows, papers
 from leakscope.bench.run import run_rows
 from leakscope.data import load
@@ -213,9 +212,26 @@ def test_the_command_line_names_lmras_rows(monkeypatch, capsys):
         assert row in printed
 
 
-def test_every_row_can_be_read():
-    for row in find_rows("lmra"):
+def test_every_row_names_things_that_exist():
+    rows = find_rows("lmra")
+    for row in rows:
         assert row.kind in ("linear", "local_models")
-        if row.kind == "local_models":
-            assert row.setting.keys() <= watched.KEYS, row.name
-            json.dumps(row.setting)
+        if row.kind == "linear":
+            continue
+        assert row.setting.keys() <= watched.KEYS, row.name
+        assert set(row.setting["measures"]) <= set(MEASURES), row.name
+        assert row.setting["partition"] in watched.PARTITIONS
+        chosen = row.setting.get("defence", [])
+        assert {one["name"] for one in chosen} <= defences.DEFENCES.keys()
+        for method in row.methods.values():
+            if method.attack not in (*WITHOUT_MODEL, "optimal"):
+                inference.build(method.attack, **method.options)
+    names = {row.name.partition("/")[0] for row in rows}
+    assert names == {
+        "linear",
+        "quick",
+        "table1",
+        "table9",
+        "table10",
+        *(f"figure{number}" for number in (2, 3, 4, 6, 7)),
+    }
