@@ -19,7 +19,7 @@ def digits_model():
 
 def test_a_sample_for_each_class_that_the_model_is_sure_of():
     model, digits = digits_model()
-    found = sample.by_model(model, steps=100)
+    found = sample.by_model(model, steps=100, smooth=0)
     assert found.samples.shape == (10, 1, 8, 8)
     assert float(found.samples.min()) >= 0
     assert float(found.samples.max()) <= 1
@@ -29,6 +29,12 @@ def test_a_sample_for_each_class_that_the_model_is_sure_of():
     means = torch.stack([digits.inputs[digits.targets == label].mean(0) for label in range(10)])
     distances = (found.samples.unsqueeze(1) - means).flatten(2).square().mean(2)
     assert (distances.argmin(1) == torch.arange(10)).sum() >= 5
+
+
+def test_blurred_slopes_make_smoother_pictures():
+    model, _ = digits_model()
+    rough, smooth = (sample.by_model(model, steps=60, smooth=radius).samples for radius in (0, 1))
+    assert smooth.diff(dim=3).abs().mean() < 0.9 * rough.diff(dim=3).abs().mean()
 
 
 def test_only_the_classes_asked_for():

@@ -21,6 +21,8 @@ from leakscope.observation import Mode
 from leakscope.params import Params, buffers_of, parameters_of
 from leakscope.seeding import generator, seeded
 
+STILL = 3
+
 
 @dataclass(frozen=True, eq=False)
 class Alone:
@@ -51,7 +53,9 @@ def train_alone(
 ) -> Alone:
     """Train a client by itself for up to ``epochs`` epochs of plain SGD, from the weights of ``model``.
 
-    It has converged when ``patience`` epochs lower the loss on all of its data by less than ``tolerance`` of it.
+    Every ``patience`` epochs the loss on all of its data is taken. Training has converged when that did not fall by
+    ``tolerance`` of it for three times in a row; the model of the lowest loss is kept, as SGD may leap away from a
+    minimum and come back.
     """
     if epochs < 1 or patience < 1:
         raise InvalidInput(f"epochs and patience must be at least 1, not {epochs} and {patience}")
@@ -62,17 +66,22 @@ def train_alone(
     inputs, targets = prepared(data, weights)
     state = trainer.start(weights, buffers_of(model))
     draw = generator(seed, "alone")
-    losses, number, converged = [_loss(trainer, state, inputs, targets)], 0, False
+    losses, number, still = [_loss(trainer, state, inputs, targets)], 0, 0
+    mark, lowest, best = losses[0], losses[0], state
     with seeded(seed, "dropout"), trainer.active():
         for number in range(1, epochs + 1):
             for rows in draw_order(len(data), int(training.need("batch_size")), 1, draw):
                 state = trainer.step(state, (inputs[rows], targets[rows]), graph=False)
             if number % patience == 0:
                 losses.append(_loss(trainer, state, inputs, targets))
-                if losses[-1] > (1 - tolerance) * losses[-2]:
-                    converged = True
+                mark, still = (losses[-1], 0) if losses[-1] < (1 - tolerance) * mark else (mark, still + 1)
+                if losses[-1] < lowest:
+                    lowest, best = losses[-1], state
+                if still == STILL:
                     break
-    return Alone(state.weights, state.buffers, number, tuple(losses), converged)
+    if epochs < patience:
+        best = state
+    return Alone(best.weights, best.buffers, number, tuple(losses), still == STILL)
 
 
 def _loss(trainer: Trainer, state: State, inputs: Tensor, targets: Tensor) -> float:
