@@ -6,8 +6,8 @@ import leakscope
 
 PUBLIC = {
     "Attack", "DataSpec", "Dataset", "Defence", "Federation", "LeakscopeError", "LocalTraining", "Observation",
-    "Reconstruction", "Score", "Truth", "attacks", "data", "defences", "errors", "fedavg", "fedsgd", "load", "load_all",
-    "local_sgd", "metrics", "models", "run_federation", "save", "save_all", "score",
+    "Reconstruction", "Score", "Truth", "attacks", "data", "defences", "errors", "fedavg", "fedsgd", "inference",
+    "load", "load_all", "local_sgd", "metrics", "models", "run_federation", "save", "save_all", "score",
 }  # fmt: skip
 
 
@@ -18,6 +18,16 @@ def test_the_public_names_are_these_and_no_others():
 def test_every_public_name_exists_and_is_documented():
     for name in leakscope.__all__:
         assert getattr(leakscope, name).__doc__, name
+
+
+def test_what_reads_many_rounds_has_these_names():
+    assert set(leakscope.inference.__all__) == {
+        "METHODS", "Attributes", "ClassSamples", "Distilled", "Exact", "GlobalModel", "LastReturned", "Learned",
+        "LeastSquares", "LocalModel", "LocalModelAttack", "Messages", "PublicRecords", "Secant", "Sources", "attribute",
+        "build", "sample", "source",
+    }  # fmt: skip
+    for name in leakscope.inference.__all__:
+        assert getattr(leakscope.inference, name).__doc__, name
 
 
 def test_the_version_is_that_of_the_installed_package():

@@ -8,7 +8,7 @@
 >>> score = ls.score(result, truth)
 """
 
-from leakscope import attacks, data, defences, errors, metrics, models
+from leakscope import attacks, data, defences, errors, inference, metrics, models
 from leakscope.attacks import Attack, Reconstruction
 from leakscope.data import Dataset
 from leakscope.errors import LeakscopeError
@@ -41,6 +41,7 @@ __all__ = [
     "errors",
     "fedavg",
     "fedsgd",
+    "inference",
     "load",
     "load_all",
     "local_sgd",

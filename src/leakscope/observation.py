@@ -79,6 +79,20 @@ class DataSpec:
         """Whether a sample is (channels, height, width)."""
         return len(self.shape) == 3
 
+    @property
+    def one_hot_groups(self) -> dict[str, list[int]]:
+        """The columns named ``feature=value``, by feature.
+
+        >>> DataSpec((3,), 2, bounded=False, columns=("age", "sex=f", "sex=m")).one_hot_groups
+        {'sex': [1, 2]}
+        """
+        groups: dict[str, list[int]] = {}
+        for column, name in enumerate(self.columns):
+            feature, separator, _ = name.partition("=")
+            if separator:
+                groups.setdefault(feature, []).append(column)
+        return groups
+
     def _statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
         shape = (-1,) + (1,) * (len(self.shape) - 1)
         return like.new_tensor(self.mean).reshape(shape), like.new_tensor(self.std).reshape(shape)

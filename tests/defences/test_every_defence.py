@@ -1,6 +1,7 @@
 """What every named defence promises: a repr that is its record, early refusals, and gradients of the same form."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from leakscope.errors import InvalidInput, UnknownName
 from leakscope.federated.client import fedavg, fedsgd
 from leakscope.params import flatten
 
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "clipping": {"norm": 2.0},
     "dpsgd": {"noise": 1.0},
     "gaussian_noise": {"sigma": 0.5},
@@ -116,6 +117,7 @@ def test_unknown_names_and_options_are_answered_with_the_nearest():
         ("quantisation", {"bits": 1}, "from 2 to 16"),
         ("quantisation", {"bits": 2.5}, "from 2 to 16"),
         ("mixup", {"alpha": 0.0}, "above 0"),
+        ("mixup", {"share": 1.5}, "up to 1"),
         ("local_work", {"epochs": 0}, "at least 1"),
         ("local_work", {"epochs": None}, "neither is given"),
         ("secure_aggregation", {"clients": 1}, "at least 2"),

@@ -4,6 +4,7 @@ import torch
 from leakscope import data, models
 from leakscope.defences import Mixup
 from leakscope.federated.client import fedavg, fedsgd
+from leakscope.federated.rounds import run_federation
 from leakscope.params import flatten
 
 
@@ -46,3 +47,22 @@ def test_a_client_trains_on_mixtures(samples):
     assert torch.allclose(flatten(plain.difference()), flatten(mixed.difference()), atol=1e-6) == (samples == 1)
     assert torch.equal(mixed.labels, own.targets)
     assert fedavg(model, own, lr=0.1, epochs=2, batch_size=3, defences=Mixup())[0].returned
+
+
+def test_a_fixed_share_is_the_same_at_every_step():
+    """LMRA takes the average of two samples."""
+    inputs = torch.tensor([[0.0], [1.0]])
+    for seed in range(6):
+        draw = torch.Generator().manual_seed(seed)
+        found, _ = Mixup(share=0.5).on_batch((inputs, torch.zeros(2)), None, draw)
+        assert found[:, 0].tolist() in ([0.0, 1.0], [0.5, 0.5])
+
+
+def test_clients_mix_together_as_they_do_alone():
+    clients = [data.load("digits").share(range(start, start + 6)) for start in (0, 6)]
+    model = models.mlp(shape=(1, 8, 8), classes=10, hidden=[8], seed=0)
+    runs = [
+        run_federation(model, clients, rounds=2, lr=0.1, batch_size=3, defences=Mixup(), together=together)
+        for together in (True, False)
+    ]
+    assert torch.allclose(flatten(runs[0].weights), flatten(runs[1].weights), atol=1e-5)

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from leakscope.metrics import features
-from leakscope.metrics.tables import one_hot_groups
 from leakscope.observation import DataSpec
 
 SPEC = DataSpec(
@@ -19,8 +18,8 @@ ROW = torch.tensor([[40.0, 0.0, 1.0, 0.0, 1.0, 8.0]])
 
 
 def test_groups():
-    assert one_hot_groups(SPEC) == {"job": [1, 2, 3], "male": [4]}
-    assert one_hot_groups(DataSpec((2,), 2)) == {}
+    assert SPEC.one_hot_groups == {"job": [1, 2, 3], "male": [4]}
+    assert DataSpec((2,), 2).one_hot_groups == {}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ import torch
 from leakscope import attacks
 from leakscope.attacks.refined_labels import RefinedLabels
 from leakscope.bench import epochs
+from leakscope.bench.linear import rebuild_optimum
+from leakscope.bench.local_models import rebuild_models
 from leakscope.bench.rows import Method, Row
 from leakscope.bench.search import search_weights
 from leakscope.bench.setting import client_of
@@ -102,7 +104,7 @@ def run_rows(
         done.append(outcome)
         if len(done) < sum(one is row and other is method for one, other in names.values()):
             continue
-        figure = Figure(row, method, **done[0]) if row.kind in TOGETHER else _figure(row, method, done)
+        figure = Figure(row, method, **done[0]) if row.kind in WHOLE else _figure(row, method, done)
         if (row.name, row.reference) not in wanted:
             yield figure
             continue
@@ -124,10 +126,10 @@ def _tasks(
     common: dict[str, Any] = {"setting": row.setting, "steps": steps, "seed": seed}
     if row.kind in DRAWN:
         common["pictures"] = pictures
-    if row.kind in TOGETHER:
+    if row.kind in WHOLE:
         for method in methods:
             arguments = {**common, "method": method, "clients": number}
-            yield Task(f"{row.name} {method.name}", TOGETHER[row.kind], arguments), method
+            yield Task(f"{row.name} {method.name}", WHOLE[row.kind], arguments), method
         return
     for index in range(number):
         for method in methods:
@@ -177,15 +179,16 @@ def _value(chance: Any) -> float:
     return float(getattr(chance, "value", chance))
 
 
+#: Kinds of which a task is a method, not a client; those that can draw pictures.
+WHOLE = {**TOGETHER, "linear": rebuild_optimum, "local_models": rebuild_models}
+DRAWN = ("stopping", "search", "local_models")
 KINDS = {"reconstruction": reconstruct_client, "labels": estimate_labels, **epochs.KINDS, "search": search_weights}
-#: Kinds of rows that draw pictures.
-DRAWN = ("stopping", "search")
 #: Between which values the metrics lie that only benchmarks have.
 LIMITS = {"matching_rate": (0.0, 1.0), "unexplained": (0.0, math.inf)}
 
 
 def _unknown(row: Row) -> Any:
-    raise UnknownName(f"kind of row ({row.name})", row.kind, [*KINDS, *TOGETHER])
+    raise UnknownName(f"kind of row ({row.name})", row.kind, [*KINDS, *WHOLE])
 
 
 def _figure(row: Row, method: Method, outcomes: Sequence[Outcome]) -> Figure:

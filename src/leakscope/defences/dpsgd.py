@@ -4,6 +4,7 @@ At each local step a batch is drawn by Poisson sampling (every sample by itself,
 gradient of each of its samples is clipped to the norm ``clip``, and Gaussian noise of deviation ``noise * clip`` is
 added to their sum. Opacus does all three, and its accountant tells the :math:`(\varepsilon, \delta)` that a client has
 spent on each of its samples after all its steps of all its rounds, for a server that sees every one of its messages.
+After mixup a sample is part of two gradients, and epsilon is that of the mixtures, not of the samples.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -90,14 +91,21 @@ class DPSGD(TrainingDefence):
             raise InvalidInput(f"DP-SGD cannot train this model: {problems[0]}")
 
     def train(
-        self, model: nn.Module, samples: Batch, training: LocalTraining, start: Trained, rounds: int, seed: int
+        self,
+        model: nn.Module,
+        samples: Batch,
+        training: LocalTraining,
+        start: Trained,
+        rounds: int,
+        seed: int,
+        on_batch: Callable[[Batch], Batch],
     ) -> Trained:
         """The client's local training."""
         order = []
         with _session(self, model, samples, training, start, self.noise_for(training, rounds), seed) as session:
             for _ in range(int(training.need("epochs"))):
                 for inputs, targets, rows in session.loader:
-                    session.backward(inputs, targets)
+                    session.backward(*on_batch((inputs, targets)))
                     session.optimiser.step()
                     order.append(rows)
         return Trained(tuple(order), parameters_of(session.model), buffers_of(session.model))

@@ -163,7 +163,7 @@ def train_client(
     try:
         with seeded(seed, "dropout"):
             if (own := training_of(defences)) is not None:
-                trained = own.train(model, samples, training, start, rounds, seed)
+                trained = own.train(model, samples, training, start, rounds, seed, protection.on_batch)
             else:
                 inputs, targets = samples
                 order = order_of(training, seed)

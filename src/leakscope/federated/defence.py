@@ -21,7 +21,7 @@ defence nor training with others at once changes them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -105,9 +105,19 @@ class TrainingDefence(Defence, ABC):
 
     @abstractmethod
     def train(
-        self, model: nn.Module, samples: Batch, training: LocalTraining, start: Trained, rounds: int, seed: int
+        self,
+        model: nn.Module,
+        samples: Batch,
+        training: LocalTraining,
+        start: Trained,
+        rounds: int,
+        seed: int,
+        on_batch: Callable[[Batch], Batch],
     ) -> Trained:
-        """Train from the weights and buffers of ``start``; the client takes part in so many ``rounds`` in all."""
+        """Train from the weights and buffers of ``start``; the client takes part in so many ``rounds`` in all.
+
+        ``on_batch`` is what defences on batches make of one.
+        """
 
     @abstractmethod
     def gradient(
@@ -146,10 +156,9 @@ class Protection:
 
     @property
     def acts_on_steps(self) -> bool:
-        """Whether a defence acts on batches or on their gradients, or does the training itself."""
-        kinds = (BatchDefence, TrainingDefence)
+        """Whether a defence acts on the gradients of batches, or does the training itself."""
         return any(
-            isinstance(one, kinds) or (isinstance(one, GradientDefence) and one.on == "gradient")
+            isinstance(one, TrainingDefence) or (isinstance(one, GradientDefence) and one.on == "gradient")
             for one, _ in self._all
         )
 

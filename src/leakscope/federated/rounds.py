@@ -273,10 +273,11 @@ def _train_group(part: Part, jobs: Sequence[Job], recipe: LocalTraining, weights
     try:
         with seeded(jobs[0][3], "dropout"), torch.no_grad(), trainer.active():
             for number in range(len(orders[0])):
-                inputs, targets = (
-                    torch.stack([samples[side][rows[number]] for (samples, *_), rows in zip(jobs, orders, strict=True)])
-                    for side in (0, 1)
-                )
+                batches = [
+                    protection.on_batch((samples[0][rows[number]], samples[1][rows[number]]))
+                    for (samples, *_), rows, protection in zip(jobs, orders, protections, strict=True)
+                ]
+                inputs, targets = (torch.stack([batch[side] for batch in batches]) for side in (0, 1))
                 state = step(trainer, state, (inputs, targets), protections)
     except ValueError as problem:
         raise explained(problem) from problem

@@ -5,6 +5,7 @@ from leakscope.metrics.chance import Chance, blind_guesses
 from leakscope.metrics.intervals import Interval, mean_interval, wilson_interval
 from leakscope.metrics.label_chance import label_accuracy_chance, label_error_chance, target_error_chance
 from leakscope.metrics.labels import label_accuracy, label_errors, recovered, target_error
+from leakscope.metrics.model_distance import zest
 from leakscope.metrics.pairing import Pairing, pair, psnr_matrix
 from leakscope.metrics.perceptual import lpips
 from leakscope.metrics.pixels import mse, psnr, ssim
@@ -41,4 +42,5 @@ __all__ = [
     "target_error",
     "target_error_chance",
     "wilson_interval",
+    "zest",
 ]

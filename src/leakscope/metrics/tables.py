@@ -11,20 +11,6 @@ from leakscope.observation import DataSpec
 TOLERANCE = 0.319  # standard deviations; Vero et al., TabLeak, ICML 2023
 
 
-def one_hot_groups(spec: DataSpec) -> dict[str, list[int]]:
-    """The columns named ``feature=value``, by feature.
-
-    >>> one_hot_groups(DataSpec((3,), 2, bounded=False, columns=("age", "sex=f", "sex=m")))
-    {'sex': [1, 2]}
-    """
-    groups: dict[str, list[int]] = {}
-    for column, name in enumerate(spec.columns):
-        feature, separator, _ = name.partition("=")
-        if separator:
-            groups.setdefault(feature, []).append(column)
-    return groups
-
-
 def features(reconstructed: Tensor, original: Tensor, spec: DataSpec, *, tolerance: float = TOLERANCE) -> Tensor:
     """The share of each row's features that are recovered, (N,), after TabLeak (Vero et al., ICML 2023).
 
@@ -38,7 +24,7 @@ def features(reconstructed: Tensor, original: Tensor, spec: DataSpec, *, toleran
     """
     check_pair(reconstructed, original)
     right = []
-    groups = one_hot_groups(spec)
+    groups = spec.one_hot_groups
     for columns in groups.values():
         guess, truth = reconstructed[:, columns], original[:, columns]
         right.append((guess > 0.5) == (truth > 0.5) if len(columns) == 1 else _same_largest(guess, truth))

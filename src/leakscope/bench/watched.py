@@ -1,0 +1,133 @@
+"""Federations that are watched for many rounds: a row's setting to clients, their messages and their own models."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from leakscope.bench.setting import defences_of
+from leakscope.data import Dataset, adult_phd, by_group, iid, load, orl_lmra
+from leakscope.errors import CorruptFile
+from leakscope.federated.alone import train_alone
+from leakscope.federated.rounds import run_federation
+from leakscope.inference import LocalModel
+from leakscope.models import build
+from leakscope.observation import Observation
+from leakscope.params import buffers_of, parameters_of
+from leakscope.progress import Report
+from leakscope.seeding import derive, generator
+
+KEYS = {
+    "data", "data_options", "split", "partition", "partition_options", "clients", "samples", "hidden", "batch_norm",
+    "lr", "epochs", "batch_size", "rounds", "every", "defence", "records", "references", "measures", "reference_epochs",
+    "standardise",
+}  # fmt: skip
+PARTITIONS = {"adult_phd": adult_phd, "by_group": by_group, "orl_lmra": orl_lmra, "iid": iid}
+TRAINING = ("lr", "epochs", "batch_size", "rounds", "every", "defence")
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """A federation of which the server kept the messages of every client.
+
+    Its ``model`` still has the weights it began with.
+    """
+
+    setting: dict[str, Any]
+    model: nn.Module = field(repr=False)
+    clients: list[Dataset] = field(repr=False)
+    observations: list[list[Observation]] = field(repr=False)
+    seconds: float
+    seed: int
+    references: dict[int, LocalModel] = field(default_factory=dict, repr=False)
+
+    def reference(self, index: int) -> LocalModel:
+        """The model that a client trains by itself, for as many epochs as the federation took."""
+        if index not in self.references:
+            setting, client = self.setting, self.clients[index]
+            epochs = setting.get("reference_epochs", setting["rounds"] * setting.get("epochs", 1))
+            alone = train_alone(
+                self.model, client, lr=setting["lr"], epochs=epochs, batch_size=setting.get("batch_size"),
+                seed=derive(self.seed, "alone", index),
+            )  # fmt: skip
+            ended = "converged" if alone.converged else "still falling"
+            words = f"trained alone for {alone.epochs} epochs; loss {alone.losses[-1]:.4g}, {ended}"
+            loss = self.observations[index][0].training.loss
+            self.references[index] = LocalModel(self.model, alone.weights, alone.buffers, client.spec, loss, words)
+        return self.references[index]
+
+    def untrained(self, index: int) -> LocalModel:
+        """The model that the federation began with: what one knows without any message."""
+        first = self.observations[index][0]
+        return LocalModel(
+            self.model, parameters_of(self.model), buffers_of(self.model), first.data, first.training.loss, "untrained"
+        )
+
+
+def watched(setting: dict[str, Any], seed: int, report: Report) -> Watched:
+    """Run a setting's federation, once for all methods of a row, and for rows that differ in what they measure."""
+    unknown = sorted(setting.keys() - KEYS)
+    if unknown:
+        raise CorruptFile(f"a row's setting has no {unknown[0]!r} (known: {', '.join(sorted(KEYS))})")
+    kept = {key: value for key, value in setting.items() if key not in ("measures", "records", "references")}
+    key = (json.dumps(kept, sort_keys=True), seed)
+    if key not in _KEPT:
+        _KEPT.clear()  # the messages of one federation are many
+        _KEPT[key] = _run(kept, seed, report)
+    return _KEPT[key]
+
+
+_KEPT: dict[tuple[str, int], Watched] = {}
+
+
+def _run(setting: dict[str, Any], seed: int, report: Report) -> Watched:
+    clients = _clients(json.dumps({key: value for key, value in setting.items() if key not in TRAINING}), seed)
+    spec = clients[0].spec
+    model = build(
+        "mlp", shape=list(spec.shape), classes=spec.classes or 1, hidden=setting["hidden"],
+        batch_norm=setting.get("batch_norm", False), seed=derive(seed, "network") % 2**31,
+    )  # fmt: skip
+    began = time.perf_counter()
+    federation = run_federation(
+        model, clients, rounds=setting["rounds"], lr=setting["lr"], epochs=setting.get("epochs", 1),
+        batch_size=setting.get("batch_size"), every=setting.get("every", 10), watch=range(len(clients)),
+        share_statistics=not setting.get("batch_norm", False), defences=defences_of(setting),
+        seed=derive(seed, "federation"), progress=lambda done, rounds: report(done, rounds, float("nan")),
+    )  # fmt: skip
+    if federation.interrupted:
+        raise KeyboardInterrupt
+    return Watched(setting, model, clients, list(federation.observations.values()), time.perf_counter() - began, seed)
+
+
+@lru_cache(maxsize=4)
+def _clients(text: str, seed: int) -> list[Dataset]:
+    """The clients of a setting, each with at most ``samples`` samples."""
+    setting = json.loads(text)
+    options = setting.get("data_options", {})
+    dataset = load(setting["data"], **({"split": setting["split"]} if "split" in setting else {}), **options)
+    if setting.get("standardise"):
+        values = dataset.targets
+        dataset = replace(dataset, targets=(values - values.mean()) / values.std())
+    name = setting.get("partition", "iid")
+    if name not in PARTITIONS:
+        raise CorruptFile(f"a row's partition is one of {', '.join(PARTITIONS)}, not {name!r}")
+    shares = {"clients": setting["clients"]} if name == "iid" else {}
+    clients: list[Dataset] = PARTITIONS[name](
+        dataset, **shares, **setting.get("partition_options", {}), seed=derive(seed, "clients") % 2**31
+    )  # type: ignore[operator]
+    wanted = setting.get("samples")
+    if wanted is not None:
+        clients = [_fewer(client, wanted, derive(seed, "rows", place)) for place, client in enumerate(clients)]
+    return clients[: setting.get("clients")]
+
+
+def _fewer(client: Dataset, wanted: int, seed: int) -> Dataset:
+    """A part of a client's rows; a larger part holds the smaller ones (appendix C.2)."""
+    rows = torch.randperm(len(client), generator=generator(seed, "order"))[:wanted]
+    return client.share(rows.sort().values, client.name)

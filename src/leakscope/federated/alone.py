@@ -1,0 +1,102 @@
+r"""The model that a client would have trained by itself: the audit's reference for LMRA, never seen by an attack.
+
+LMRA's optimal local model is :math:`\theta_c^* = \arg\min_\theta L_c(\theta)`. For a linear regression that is a solve;
+else it is where the client's own recipe leads from the federation's first model, epoch after epoch, until its loss has
+stopped falling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from leakscope.data.dataset import Dataset
+from leakscope.errors import InvalidInput
+from leakscope.federated.client import check_model, prepared, recipe_for
+from leakscope.federated.training import State, Trainer, draw_order
+from leakscope.observation import Mode
+from leakscope.params import Params, buffers_of, parameters_of
+from leakscope.seeding import generator, seeded
+
+STILL = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Alone:
+    """What a client's training by itself led to.
+
+    ``losses`` are those on all of its data, at first and after every ``patience`` epochs.
+    """
+
+    weights: Params = field(repr=False)
+    buffers: Params = field(repr=False)
+    epochs: int
+    losses: tuple[float, ...]
+    converged: bool
+
+
+def train_alone(
+    model: nn.Module,
+    data: Dataset,
+    *,
+    lr: float,
+    epochs: int,
+    batch_size: int | None = None,
+    loss: str | None = None,
+    mode: Mode = "train",
+    tolerance: float = 1e-3,
+    patience: int = 20,
+    seed: int = 0,
+) -> Alone:
+    """Train a client by itself for up to ``epochs`` epochs of plain SGD, from the weights of ``model``.
+
+    Every ``patience`` epochs the loss on all of its data is taken. Training has converged when that did not fall by
+    ``tolerance`` of it for three times in a row; the model of the lowest loss is kept, as SGD may leap away from a
+    minimum and come back.
+    """
+    if epochs < 1 or patience < 1:
+        raise InvalidInput(f"epochs and patience must be at least 1, not {epochs} and {patience}")
+    training = recipe_for(data, loss=loss, mode=mode, lr=lr, epochs=1, batch_size=batch_size)
+    check_model(model, data, training.loss)
+    trainer = Trainer(model, training)
+    weights = parameters_of(model)
+    inputs, targets = prepared(data, weights)
+    state = trainer.start(weights, buffers_of(model))
+    draw = generator(seed, "alone")
+    losses, number, still = [_loss(trainer, state, inputs, targets)], 0, 0
+    mark, lowest, best = losses[0], losses[0], state
+    with seeded(seed, "dropout"), trainer.active():
+        for number in range(1, epochs + 1):
+            for rows in draw_order(len(data), int(training.need("batch_size")), 1, draw):
+                state = trainer.step(state, (inputs[rows], targets[rows]), graph=False)
+            if number % patience == 0:
+                losses.append(_loss(trainer, state, inputs, targets))
+                mark, still = (losses[-1], 0) if losses[-1] < (1 - tolerance) * mark else (mark, still + 1)
+                if losses[-1] < lowest:
+                    lowest, best = losses[-1], state
+                if still == STILL:
+                    break
+    if epochs < patience:
+        best = state
+    return Alone(best.weights, best.buffers, number, tuple(losses), still == STILL)
+
+
+def _loss(trainer: Trainer, state: State, inputs: Tensor, targets: Tensor) -> float:
+    buffers = {name: value.clone() for name, value in state.buffers.items()}
+    with torch.no_grad(), trainer.active():
+        outputs = functional_call(trainer.model, {**state.weights, **buffers}, (inputs,))
+    return float(trainer.loss_function(outputs, targets))
+
+
+def least_squares_optimum(data: Dataset, *, bias: bool) -> Params:
+    """The optimum of a linear regression with weights ``head.weight`` (and ``head.bias``), by a direct solve."""
+    if data.spec.classes is not None:
+        raise InvalidInput(f"{data.name} is a classification; its optimum has no closed form, use train_alone()")
+    inputs = data.spec.normalise(data.inputs.double()).flatten(1)
+    if bias:
+        inputs = torch.cat((inputs, torch.ones(len(data), 1, dtype=torch.double)), dim=1)
+    found = torch.linalg.lstsq(inputs, data.targets.double().reshape(len(data), 1), driver="gelsd").solution[:, 0]
+    return {"head.weight": found[: inputs.shape[1] - bias].unsqueeze(0), **({"head.bias": found[-1:]} if bias else {})}

@@ -1,0 +1,57 @@
+"""The reference: where a client's own training leads."""
+
+import pytest
+import torch
+
+from leakscope import fedavg
+from leakscope.errors import InvalidInput
+from leakscope.federated.alone import least_squares_optimum, train_alone
+from leakscope.inference import LocalModel
+from leakscope.params import flatten
+from tests.inference.cases import linear, linear_clients, network, table_clients
+
+
+def test_a_linear_client_arrives_at_the_closed_form():
+    (client, *_) = linear_clients(4)
+    alone = train_alone(linear(4), client, lr=0.1, epochs=4000, tolerance=1e-12)
+    assert alone.converged
+    assert alone.epochs < 4000
+    torch.testing.assert_close(
+        flatten(alone.weights), flatten(least_squares_optimum(client, bias=True)), atol=1e-4, rtol=0
+    )
+    assert alone.losses[-1] == pytest.approx(min(alone.losses), rel=1e-6)
+
+
+def test_one_epoch_is_a_clients_round():
+    (client, *_), model = table_clients(), network(batch_norm=True)
+    before = flatten(dict(model.named_parameters())).clone()
+    alone = train_alone(model, client, lr=0.1, epochs=1)
+    observation, _ = fedavg(model, client, lr=0.1)
+    torch.testing.assert_close(alone.weights, observation.returned)
+    assert not alone.converged
+    assert torch.equal(before, flatten(dict(model.named_parameters())))
+
+
+def test_training_stops_where_the_loss_does():
+    (client, *_), model = table_clients(), network()
+    short = train_alone(model, client, lr=0.5, epochs=1000, tolerance=0.5, patience=10)
+    assert short.converged
+    assert len(short.losses) < 101
+    assert min(short.losses[-3:]) >= 0.5 * short.losses[-4]
+    assert train_alone(model, client, lr=0.5, epochs=30, tolerance=0.0, batch_size=7).epochs == 30
+
+
+def test_the_model_of_the_lowest_loss_is_kept():
+    (client, *_), model = table_clients(), network()
+    wild = train_alone(model, client, lr=30.0, epochs=60, patience=5, tolerance=0.0)
+    found = LocalModel(model, wild.weights, {}, client.spec, "cross_entropy", "")
+    assert float(found.losses(client.inputs, client.targets).mean()) == pytest.approx(min(wild.losses), rel=1e-4)
+    assert min(wild.losses) < wild.losses[-1]
+
+
+def test_what_has_no_optimum_is_refused():
+    (client, *_) = table_clients()
+    with pytest.raises(InvalidInput, match="use train_alone"):
+        least_squares_optimum(client, bias=True)
+    with pytest.raises(InvalidInput, match="at least 1"):
+        train_alone(network(), client, lr=0.1, epochs=0)
