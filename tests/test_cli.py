@@ -160,7 +160,7 @@ def test_list_names_everything(run):
     assert "lenet" in out
     assert "psnr" not in out
     code, out, _ = run("list", "defences")
-    assert "gaussian_noise       Gaussian noise of deviation ``sigma`` on each sample's gradient" in out
+    assert "gaussian_noise       Gaussian noise of deviation ``sigma`` on gradients" in out
 
 
 def test_data_tells_where_things_are_and_what_is_in_them(run, monkeypatch):

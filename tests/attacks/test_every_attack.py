@@ -18,7 +18,7 @@ from leakscope.metrics import mse, pair, score
 from leakscope.testing import check_attack, random_start, small_case
 
 QUICK: dict[str, dict[str, object]] = {
-    "agic": {"steps": 60},
+    "agic": {"steps": 120},
     "awa": {"steps": 100},
     "dlf": {"steps": 60, "warm_steps": 80, "lr": 0.03},
     "dlf_paper": {"steps": 160, "lr": 0.1, "invariance": 10.0},

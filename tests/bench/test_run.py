@@ -121,8 +121,11 @@ def test_a_rows_clients_defend_themselves(folder):
     told = {"grant": ["defences", "label_batches"]}
     single, _ = client_of({**setting, **told, "defence": one}, 0, 0)
     several, _ = client_of({**setting, **told, "defence": [one, {"name": "random_pruning", "probability": 0.5}]}, 0, 0)
-    assert single.defences == ("GaussianNoise(sigma=0.1)",)
-    assert several.defences == ("GaussianNoise(sigma=0.1)", "RandomPruning(probability=0.5)")
+    assert single.defences == ("GaussianNoise(on='samples', sigma=0.1)",)
+    assert several.defences == (
+        "GaussianNoise(on='samples', sigma=0.1)",
+        "RandomPruning(on='samples', probability=0.5)",
+    )
     assert single.label_batches is not None
     updates = [flatten(observation.difference()) for observation in (plain, single, several)]
     assert len({float(update.norm()) for update in updates}) == 3

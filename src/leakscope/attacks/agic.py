@@ -55,7 +55,9 @@ def agic(
     )
 
 
-def invg_simulation(*, tv: float = 1e-4, lr: float = 0.1, steps: int = 10_000, distinct: bool = False) -> Inversion:
+def invg_simulation(
+    *, tv: float = 1e-4, lr: float = 0.1, steps: int = 10_000, distinct: bool = False, restarts: int = 1
+) -> Inversion:
     """Inverting Gradients on FedAvg, AGIC's baseline: the local steps simulated, all layers alike (section V-A).
 
     :func:`~leakscope.attacks.inverting_gradients` with AGIC's number of steps and its way of reading labels.
@@ -68,10 +70,11 @@ def invg_simulation(*, tv: float = 1e-4, lr: float = 0.1, steps: int = 10_000, d
         optimiser=Adam(lr=lr, signed=True),
         schedule=Drops(),
         stop=MaxSteps(steps),
+        restarts=restarts,
     )
 
 
-def dlg_simulation(*, lr: float = 0.1, steps: int = 10_000, distinct: bool = False) -> Inversion:
+def dlg_simulation(*, lr: float = 0.1, steps: int = 10_000, distinct: bool = False, restarts: int = 1) -> Inversion:
     """DLG-Adam, AGIC's other baseline: the Euclidean distance, by Adam, with labels read before (section V-A).
 
     For FedAvg the local steps are simulated. Also what AWA calls DLG (its section 5.2, 1,000 steps). DLG as published,
@@ -84,6 +87,7 @@ def dlg_simulation(*, lr: float = 0.1, steps: int = 10_000, distinct: bool = Fal
         optimiser=Adam(lr=lr),
         stop=MaxSteps(steps),
         box=False,
+        restarts=restarts,
     )
 
 

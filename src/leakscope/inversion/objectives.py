@@ -117,7 +117,14 @@ class LayerWeighted:
         """Get ready for the updates of one model, whose layers the weights are for."""
         trained = [name for name, value in model.named_parameters() if value.requires_grad]
         weights = self.weights.begin(layers_of_model(model, trained))
-        return lambda predicted, observed: self.base(predicted, observed, weights(predicted, observed))
+
+        def distance(predicted: Params, observed: Params) -> Tensor:
+            given = weights(predicted, observed)
+            return self.base(
+                predicted, observed, {name: given.get(name, 1.0) for name in observed}
+            )  # frozen: no matter
+
+        return distance
 
 
 @dataclass(frozen=True)
