@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from leakscope import attacks
+from leakscope.auditing.verdict import judge
 from leakscope.container import output_folder, write_atomically
 from leakscope.errors import InvalidInput, UnknownName
 from leakscope.federated.defence import Defence, check_defences, training_of
@@ -42,8 +43,6 @@ FRONTIER: Kinds = {
     "federation_samples": (int,), "federation_lr": NUMBER, "rounds": (int,), "test": (int,),
 }  # fmt: skip
 DEFENCE: Kinds = {"title": (str,), "chain": (list,)}
-#: A mean PSNR this near to what guessing gives, in dB, is no leak; one client this far above it is one.
-MARGIN, CLEAR = 0.5, 3.0
 
 
 @dataclass(frozen=True)
@@ -58,19 +57,10 @@ class Point:
     chance: float
     recovered: Interval
     recovered_chance: float
-    largest: float
     clients: int
     knows: bool
+    leaks: bool
     seconds: float
-
-    @property
-    def leaks(self) -> bool:
-        """Whether more came back than guessing gives: clearly so of one client, or beyond the spread over all.
-
-        ``largest`` is how far, in dB, the client that leaks most lies above its own chance level.
-        """
-        low = self.psnr.mean if self.psnr.low is None else self.psnr.low
-        return self.largest > CLEAR or (self.psnr.mean > self.chance + MARGIN and low > self.chance)
 
     def sentence(self) -> str:
         """What the point says, in words."""
@@ -179,9 +169,9 @@ def measure_point(plan: Plan, title: str, report: Report) -> Point:
         chances["psnr"],
         mean_interval(values["recovered"], limits=(0.0, 1.0)),
         chances["recovered"],
-        max(found["psnr"].mean - found["psnr"].chance for found in best),
         plan.clients,
         knows,
+        judge([{"psnr": found["psnr"].to_row()} for found in best]) == "recovers data",
         time.perf_counter() - began,
     )
 

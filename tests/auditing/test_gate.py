@@ -10,7 +10,7 @@ from leakscope.errors import InvalidInput, UnknownName
 
 FIGURES = summarise(
     [
-        {"psnr": {"mean": mean, "chance": 12.0}, "recovered": {"mean": share, "chance": 0.0}}
+        {"psnr": {"value": mean, "chance": 12.0}, "recovered": {"value": share, "chance": 0.0}}
         for mean, share in ((20, 0.1), (30, 0.3))
     ]
 )

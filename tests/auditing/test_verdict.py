@@ -6,7 +6,7 @@ from leakscope.auditing.verdict import judge, summarise, worst_of
 
 
 def image(psnr, chance=12.0, errors=3.0, error_chance=3.0):
-    return {"psnr": {"mean": psnr, "chance": chance}, "label_errors": {"mean": errors, "chance": error_chance}}
+    return {"psnr": {"value": psnr, "chance": chance}, "label_errors": {"value": errors, "chance": error_chance}}
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ def test_granted_labels_are_no_leak():
 
 
 def test_tables_are_judged_by_their_features():
-    assert judge([{"features": {"mean": 0.9, "chance": 0.5}}] * 3) == "recovers data"
-    assert judge([{"features": {"mean": 0.5, "chance": 0.5}}] * 3) == "nothing above chance"
+    assert judge([{"features": {"value": 0.9, "chance": 0.5}}] * 3) == "recovers data"
+    assert judge([{"features": {"value": 0.5, "chance": 0.5}}] * 3) == "nothing above chance"
 
 
 def test_figures_are_over_clients_with_the_worst_one():

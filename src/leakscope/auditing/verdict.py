@@ -47,11 +47,11 @@ class Figure:
 
 
 def summarise(scores: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Figure]:
-    """The figures over clients of ``{metric: {"mean": ..., "chance": ...}}`` of each; metrics that all have."""
+    """The figures over clients of ``{metric: {"value": ..., "chance": ...}}`` of each; metrics that all have."""
     names = [name for name in METRICS if scores and all(name in one for one in scores)]
     figures = {}
     for name in names:
-        values = torch.tensor([float(one[name]["mean"]) for one in scores], dtype=torch.double)
+        values = torch.tensor([float(one[name]["value"]) for one in scores], dtype=torch.double)
         interval = mean_interval(values, limits=METRICS[name].limits)
         worst = values.max() if METRICS[name].better == "higher" else values.min()
         chance = sum(float(one[name]["chance"]) for one in scores) / len(scores)
@@ -64,7 +64,7 @@ def judge(scores: Sequence[Mapping[str, Mapping[str, Any]]], *, labels_granted: 
     for metric, (one, all_of_them) in CLEAR.items():
         if any(metric not in score for score in scores):
             continue
-        above = torch.tensor([float(score[metric]["mean"]) - float(score[metric]["chance"]) for score in scores])
+        above = torch.tensor([float(score[metric]["value"]) - float(score[metric]["chance"]) for score in scores])
         interval = mean_interval(above)
         low = interval.mean if interval.low is None else interval.low
         if float(above.max()) > one or (interval.mean > all_of_them and low > 0):
@@ -73,7 +73,7 @@ def judge(scores: Sequence[Mapping[str, Mapping[str, Any]]], *, labels_granted: 
         for metric in LABELS:
             if any(metric not in score for score in scores):
                 continue
-            below = torch.tensor([float(score[metric]["chance"]) - float(score[metric]["mean"]) for score in scores])
+            below = torch.tensor([float(score[metric]["chance"]) - float(score[metric]["value"]) for score in scores])
             interval = mean_interval(below)
             if (interval.mean if interval.low is None else interval.low) > 0:
                 return "recovers labels only"
