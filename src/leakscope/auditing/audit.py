@@ -1,0 +1,281 @@
+"""Attack a set-up's clients with several attacks, with and without defences; what was done is never done twice.
+
+A document of :mod:`leakscope.setup` with more tables, none of which is needed:
+
+======================  ===========================================================================================
+``[audit]``             ``attacks`` (names, or tables with a name and options; default: those that fit), ``clients``
+                        to attack, ``threshold`` in dB from which a sample counts as recovered, ``told`` (whether
+                        attackers who know the defence are tried too; default: yes)
+``[[defence]]``         ``title``, ``chain``: a list of defences, each a table with its name and settings. Without
+                        any, clients do not defend themselves
+======================  ===========================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+import leakscope
+from leakscope import attacks
+from leakscope.auditing.prescreen import Prescreen, prescreen
+from leakscope.auditing.verdict import Figure, Verdict, judge, summarise, worst_of
+from leakscope.container import Location
+from leakscope.errors import InvalidInput, LeakscopeError, UnknownName
+from leakscope.federated.defence import Defence, check_defences
+from leakscope.metrics import score
+from leakscope.metrics.chance import other_samples
+from leakscope.progress import Report
+from leakscope.setup import NUMBER, Kinds, Setup, check_table, read_chain, read_setup
+from leakscope.store import Store, key_of
+from leakscope.sweep.engines import Task, Watch, run_tasks
+
+AUDIT: Kinds = {"attacks": (list,), "clients": (int,), "threshold": NUMBER, "told": (bool,)}
+DEFENCE: Kinds = {"title": (str,), "chain": (list,)}
+
+#: What is tried where nothing is said, the cheapest first, with steps that a laptop takes in minutes.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "idlg": {"steps": 100},
+    "surrogate": {"steps": 300},
+    "inverting_gradients": {"steps": 1000},
+    "dlf": {},
+}
+#: Attacks from the cheapest to the dearest; others come last.
+CHEAPEST_FIRST = (
+    "idlg", "epafl", "surrogate", "dlg", "agic", "awa", "dlg_simulation", "inverting_gradients", "invg_simulation",
+    "dlf", "dlf_paper",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """An audit to be made."""
+
+    setup: Setup
+    attacks: dict[str, dict[str, Any]]
+    chains: dict[str, tuple[Defence, ...]]
+    first_look: Prescreen
+    clients: int = 4
+    threshold: float = 20.0
+    told: bool = True
+
+    @property
+    def work(self) -> list[Work]:
+        """Everything there is to do, cheap attacks first."""
+        order = sorted(self.attacks, key=lambda name: (*CHEAPEST_FIRST, name).index(name))
+        return [
+            Work(title, name, knows, client)
+            for name in order
+            for title, chain in self.chains.items()
+            for knows in ((False, True) if chain and self.told else (False,))
+            for client in range(self.clients)
+        ]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One attack on one client."""
+
+    title: str
+    attack: str
+    knows: bool
+    client: int
+
+    def __str__(self) -> str:
+        return f"{self.attack}, {self.title}{', told' if self.knows else ''}, client {self.client}"
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What came of one piece of work: figures and words, and the samples that it is about."""
+
+    work: Work
+    document: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """All results of an audit, and what they say."""
+
+    plan: AuditPlan
+    results: tuple[Result, ...]
+    complete: bool
+
+    def groups(self) -> dict[tuple[str, str, bool], list[Result]]:
+        """The results of all clients by attack, defence and whether the attacker knows it."""
+        found: dict[tuple[str, str, bool], list[Result]] = {}
+        for one in self.results:
+            found.setdefault((one.work.attack, one.work.title, one.work.knows), []).append(one)
+        return found
+
+    def figures(self, group: list[Result]) -> dict[str, Figure]:
+        """The figures over the clients of a group."""
+        return summarise([one.document["scores"] for one in group])
+
+    def verdict(self, group: list[Result]) -> Verdict:
+        """What a group says."""
+        granted = {"labels", "label_counts", "label_batches"} & set(self.plan.setup.attacker.get("knows", []))
+        return judge([one.document["scores"] for one in group], labels_granted=bool(granted))
+
+    def overall(self, title: str | None = None) -> Verdict:
+        """What all attacks together say, on one defence or on all."""
+        chosen = [group for (_, where, _), group in self.groups().items() if title in (None, where)]
+        return worst_of([self.verdict(group) for group in chosen])
+
+
+def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
+    """The plan in a document; everything that cannot work is refused here, before any attack starts."""
+    rest = {key: value for key, value in document.items() if key != "defence"}
+    setup = read_setup(rest, where, {"audit": AUDIT})
+    table = dict(rest.get("audit", {}))
+    if table.get("clients", 1) < 1:
+        raise InvalidInput(f"{where}: [audit] clients must be at least 1, not {table['clients']}")
+    chains = _read_chains(document.get("defence", []), setup, where)
+    first_look = prescreen(setup.observe(0)[0])
+    chosen = _read_attacks(table.pop("attacks", None), first_look, where)
+    return AuditPlan(setup, chosen, chains, first_look, **table)
+
+
+def _read_chains(listed: object, setup: Setup, where: str) -> dict[str, tuple[Defence, ...]]:
+    if not isinstance(listed, list):
+        raise InvalidInput(f"{where}: defences are written [[defence]], one table each, not {listed!r}")
+    chains: dict[str, tuple[Defence, ...]] = {} if listed else {"no defence": ()}
+    for number, one in enumerate(listed, 1):
+        place = f"{where}: [[defence]] {number}"
+        check_table(one, DEFENCE, place)
+        chain = read_chain(one.get("chain", []), f"{place} chain")
+        title = one.get("title") or ", ".join(map(repr, chain)) or "no defence"
+        if title in chains:
+            raise InvalidInput(f"{place}: the title {title!r} is taken; titles must differ")
+        check_defences(chain, setup.network(), setup.training.get("mode", "train"), server=True)
+        setup.observe(0, chain)  # what the model or the recipe does not allow is refused here
+        chains[title] = chain
+    return chains
+
+
+def _read_attacks(listed: list[Any] | None, first_look: Prescreen, where: str) -> dict[str, dict[str, Any]]:
+    if listed is None:
+        return {name: options for name, options in DEFAULTS.items() if name in first_look.applies}
+    if not listed:
+        raise InvalidInput(f"{where}: [audit] attacks is empty; leave it out for those that fit")
+    chosen: dict[str, dict[str, Any]] = {}
+    for one in listed:
+        options = dict(one) if isinstance(one, dict) else {"name": one}
+        name = options.pop("name", None)
+        if name not in attacks.ATTACKS:
+            raise UnknownName(f"attack ({where}: [audit] attacks)", name, attacks.ATTACKS)
+        if name in first_look.refused:
+            raise InvalidInput(f"{where}: [audit] attacks: {name} does not apply here: {first_look.refused[name]}")
+        try:
+            attacks.build(name, **options)
+        except LeakscopeError as problem:
+            raise InvalidInput(f"{where}: [audit] attacks: {problem}") from problem
+        chosen[name] = options or DEFAULTS.get(name, {})
+    return chosen
+
+
+def run_audit(
+    plan: AuditPlan, folder: Location, *, jobs: int = 1, watch: Watch | None = None, stop_after: int | None = None
+) -> Audit:
+    """Do what is not done yet, one task a client and attack, and give all results there are.
+
+    Finished work is kept in ``folder`` at once: Ctrl-C, or the end of the process, loses at most what is under way.
+    ``stop_after`` ends after so many new results.
+    """
+    store = Store(folder)
+    keys = {one: key_of(defined_by(plan, one)) for one in plan.work}
+    missing = [one for one in plan.work if keys[one] not in store]
+    tasks = {str(one): (one, Task(str(one), attack_client, {"plan": plan, "work": one})) for one in missing}
+    new = 0
+    try:
+        for task, (document, tensors) in run_tasks([task for _, task in tasks.values()], jobs=jobs, watch=watch):
+            work = tasks[task.name][0]
+            store.put(keys[work], defined_by(plan, work), document, tensors)
+            new += 1
+            if new == stop_after:
+                break
+    except KeyboardInterrupt:
+        pass  # what is done is kept, and said to be incomplete
+    results = list(_collect(store, keys))
+    return Audit(plan, tuple(results), len(results) == len(keys))
+
+
+def _collect(store: Store, keys: Mapping[Work, str]) -> Iterator[Result]:
+    for work, key in keys.items():
+        found = store.get(key)
+        if found is not None:
+            yield Result(work, *found)
+
+
+def attack_client(plan: AuditPlan, work: Work, report: Report) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Attack one client and score what came back: a document of plain values, and the samples."""
+    observation, truth = plan.setup.observe(work.client, plan.chains[work.title], told=work.knows)
+    attack = attacks.build(work.attack, **plan.attacks[work.attack])
+    result = attack(observation, seed=plan.setup.seed + work.client, progress=report)
+    if result.outcome.kind == "interrupted":
+        raise KeyboardInterrupt
+    scored = score(result, truth, threshold=plan.threshold)
+    rows = {name: {key: _plain(value) for key, value in scored[name].to_row().items()} for name in scored}
+    document = {
+        "scores": rows,
+        "outcome": str(result.outcome),
+        "loss": _plain(result.loss),
+        "seconds": result.seconds,
+        "attack": result.attack,
+        "client": result.client,
+        "threat_model": observation.threat_model(),
+        "notes": list(scored.notes),
+    }
+    tensors = {"original": truth.inputs, "reconstructed": scored.pairing.apply(result.samples.float())}
+    per_sample = scored["psnr"].per_sample if "psnr" in scored else None
+    if per_sample is not None:
+        tensors["psnr"] = per_sample.float()
+    reference, _ = other_samples(truth)
+    if reference is not None and len(reference):
+        tensors["guess"] = reference.mean(0).float()
+    if result.trace is not None:
+        tensors["losses"] = result.trace.losses.float()
+    return document, tensors
+
+
+def _plain(value: Any) -> Any:
+    """Numbers that JSON can hold."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def defined_by(plan: AuditPlan, work: Work) -> dict[str, Any]:
+    """Everything that a piece of work depends on, as plain values."""
+    setup = plan.setup
+    return {
+        "version": leakscope.__version__,
+        "setup": {name: getattr(setup, name) for name in ("model", "data", "training", "attacker", "seed")},
+        "content": fingerprint(setup),
+        "defences": list(map(repr, plan.chains[work.title])),
+        "knows": work.knows,
+        "attack": repr(attacks.build(work.attack, **plan.attacks[work.attack])),
+        "client": work.client,
+        "threshold": plan.threshold,
+    }
+
+
+_PRINTS: dict[int, tuple[Setup, str]] = {}
+
+
+def fingerprint(setup: Setup) -> str:
+    """A digest of the samples and of the network: a changed file or a changed model is other work."""
+    if id(setup) not in _PRINTS or _PRINTS[id(setup)][0] is not setup:
+        found = hashlib.sha256()
+        network = setup.network()
+        found.update(str(network).encode())
+        weights = [value.detach() for value in network.state_dict().values()]
+        for value in (setup.dataset.inputs, setup.dataset.targets, *weights):
+            found.update(str((tuple(value.shape), value.dtype)).encode())
+            found.update(value.cpu().contiguous().flatten().numpy().tobytes())
+        _PRINTS[id(setup)] = setup, found.hexdigest()[:32]
+    return _PRINTS[id(setup)][1]
