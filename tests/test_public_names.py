@@ -6,8 +6,8 @@ import leakscope
 
 PUBLIC = {
     "Attack", "DataSpec", "Dataset", "Defence", "Federation", "LeakscopeError", "LocalTraining", "Observation",
-    "Reconstruction", "Score", "Truth", "attacks", "data", "defences", "errors", "fedavg", "fedsgd", "inference",
-    "load", "load_all", "local_sgd", "metrics", "models", "run_federation", "save", "save_all", "score",
+    "Reconstruction", "Score", "Truth", "attacks", "audit", "data", "defences", "errors", "fedavg", "fedsgd",
+    "inference", "load", "load_all", "local_sgd", "metrics", "models", "run_federation", "save", "save_all", "score",
 }  # fmt: skip
 
 

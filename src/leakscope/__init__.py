@@ -10,6 +10,7 @@
 
 from leakscope import attacks, data, defences, errors, inference, metrics, models
 from leakscope.attacks import Attack, Reconstruction
+from leakscope.auditing import audit
 from leakscope.data import Dataset
 from leakscope.errors import LeakscopeError
 from leakscope.federated.client import fedavg, fedsgd
@@ -36,6 +37,7 @@ __all__ = [
     "Score",
     "Truth",
     "attacks",
+    "audit",
     "data",
     "defences",
     "errors",

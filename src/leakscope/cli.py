@@ -113,6 +113,81 @@ def attack(
 
 
 @app.command()
+def audit(
+    config: Annotated[Path, typer.Argument(help="A TOML file: model, data, recipe; leakscope init writes one.")],
+    output: Annotated[Path, typer.Option(help="Folder for the page, the figures and finished work.")] = Path("audit"),
+    fail_if: Annotated[
+        list[str] | None, typer.Option(help="A limit: 'recovered > 0.05', 'idlg.psnr > 20'; may be given again.")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write the limits as JUnit XML to this file.")] = None,
+    redact: Annotated[str, typer.Option(help="Clients' samples in the page: none, blur or omit them.")] = "none",
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, one core each.")] = 1,
+) -> None:
+    """Audit a set-up: what can be rebuilt from what its clients send? Exits with 1 if a limit is broken."""
+    from leakscope.auditing import checks_of, read_audit, read_condition, run_audit, to_junit
+    from leakscope.auditing.report import write_audit
+    from leakscope.container import write_atomically
+    from leakscope.setup import read_toml
+
+    plan = read_audit(read_toml(config), str(config))
+    limits = fail_if or []
+    for text in limits:
+        read_condition(text, list(plan.attacks))
+    screen.print(f"first look, before any attack: [bold]{plan.first_look.risk} risk[/bold]")
+    for finding in plan.first_look.findings:
+        screen.print(f"  {escape(finding.sentence)}", style="dim", soft_wrap=True)
+    with _watching() as watch:
+        found = run_audit(plan, output / "store", jobs=jobs, watch=watch)
+    if not found.results:
+        raise typer.Exit(130)
+    table = Table("attack", "defence", "attacker", "PSNR (chance)", "clients", "verdict", padding=(0, 1))
+    for (attack, title, knows), group in found.groups().items():
+        figures, verdict = found.figures(group), found.verdict(group)
+        psnr = f"{figures['psnr'].mean:.1f} ({figures['psnr'].chance:.1f})" if "psnr" in figures else "-"
+        colour = "red" if verdict == "recovers data" else "green"
+        who = "knows the defence" if knows else ""
+        table.add_row(escape(attack), escape(title), who, psnr, str(len(group)), f"[{colour}]{verdict}[/{colour}]")
+    screen.print(table)
+    checks = checks_of(found, limits)
+    for one in checks:
+        if one.failed:
+            screen.print(f"limit broken: {escape(one.sentence())}", style="bold red", soft_wrap=True)
+    if junit is not None:
+        write_atomically(junit, to_junit(checks))
+    page = write_audit(found, output, command="leakscope " + " ".join(sys.argv[1:]), redact=redact, checks=checks)  # type: ignore[arg-type]
+    screen.print(f"[bold]{found.overall()}[/bold]\npage: {escape(str(page))}", soft_wrap=True)
+    if not found.complete:
+        raise typer.Exit(130)
+    if any(one.failed for one in checks):
+        raise typer.Exit(1)
+
+
+@app.command()
+def init(
+    path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("audit.toml"),
+    model: Annotated[str | None, typer.Option(help="A model's name, or module:factory.")] = None,
+    data: Annotated[str | None, typer.Option(help="A dataset's name, a folder of pictures, .npz or .csv.")] = None,
+    sends: Annotated[str, typer.Option(help="What clients send: weights or gradient.")] = "weights",
+    samples: Annotated[int, typer.Option(min=1, help="Samples of a client.")] = 10,
+    lr: Annotated[float, typer.Option(help="The clients' learning rate.")] = 0.01,
+    epochs: Annotated[int, typer.Option(min=1, help="Local epochs.")] = 1,
+    batch_size: Annotated[int, typer.Option(min=1, help="Batch size.")] = 10,
+) -> None:
+    """Write a commented configuration for an audit, from flags or by asking."""
+    from leakscope.auditing.template import write_template
+
+    asking = sys.stdin.isatty()
+    if model is None:
+        model = typer.prompt("model (a name, or module:factory)") if asking else "lenet"
+    if data is None:
+        data = typer.prompt("data (a name, a folder of pictures, .npz or .csv)") if asking else "mnist5k"
+    written = write_template(
+        path, model=model, data=data, sends=sends, samples=samples, lr=lr, epochs=epochs, batch_size=batch_size
+    )
+    screen.print(f"written: {escape(str(written))}; now run: leakscope audit {escape(str(written))}", soft_wrap=True)
+
+
+@app.command()
 def frontier(
     config: Annotated[Path, typer.Argument(help="A TOML file: set-up, attack and defences.")],
     output: Annotated[Path, typer.Option(help="Folder for the table, the figure and the page.")] = Path("frontier"),

@@ -105,9 +105,15 @@ class Setup:
         return self.dataset.share(rows, f"client {index}")
 
     def network(self, index: int = 0) -> nn.Module:
-        """A new network, of a seed of its own for each client."""
-        options = {"seed": derive(self.seed, "network", index) % 2**31} | self.model.get("options", {})
-        return models.build(self.model["name"], **options)
+        """A new network, of a seed of its own for each client.
+
+        A factory that takes ``shape`` and ``classes`` is given those of the data, unless the options say otherwise.
+        """
+        spec, name = self.dataset.spec, self.model["name"]
+        fitting = {"shape": list(spec.shape), "classes": spec.classes or 1}
+        taken = {key: value for key, value in fitting.items() if key in models.parameters(name)}
+        seed = {"seed": derive(self.seed, "network", index) % 2**31}
+        return models.build(name, **(seed | taken | self.model.get("options", {})))
 
     def observe(
         self, index: int, chain: Sequence[Defence] = (), *, told: bool = False, rounds: int = 1

@@ -12,10 +12,11 @@ from __future__ import annotations
 import pickle
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.base import Attack, Reconstruction
+from leakscope.container import Location
 from leakscope.data import load
 from leakscope.errors import InvalidInput, UnknownName
 from leakscope.federated.client import fedavg, fedsgd
@@ -32,10 +34,31 @@ from leakscope.observation import Observation
 from leakscope.seeding import generator
 from leakscope.truth import Truth
 
-__all__ = ["check_attack", "random_start", "small_case"]
+__all__ = ["assert_no_leak", "check_attack", "random_start", "small_case"]
 
 Case = Literal["gradient", "weights"]
 Network = Literal["lenet", "cnn"]
+
+
+def assert_no_leak(
+    config: Location | Mapping[str, Any],
+    *,
+    fail_if: Sequence[str] = ("recovered > 0.05",),
+    output: Location | None = None,
+) -> None:
+    """Audit a set-up in a test; an ``AssertionError`` names every limit that is broken, and by which attack.
+
+    ``config`` is that of :func:`leakscope.audit`; the page goes into ``output``, if there is one.
+    """
+    from leakscope.auditing import audit, checks_of
+
+    with TemporaryDirectory() as folder:
+        found = audit(config, folder if output is None else output, fail_if=fail_if)
+        broken = [one.sentence() for one in checks_of(found, fail_if) if one.failed]
+    if not found.complete:
+        raise AssertionError("the audit was interrupted")
+    if broken:
+        raise AssertionError("this set-up leaks: " + "; ".join(broken))
 
 
 def small_case(

@@ -233,9 +233,9 @@ def attack_client(plan: AuditPlan, work: Work, report: Report) -> tuple[dict[str
         "notes": list(scored.notes),
     }
     tensors = {"original": truth.inputs, "reconstructed": scored.pairing.apply(result.samples.float())}
-    per_sample = scored["psnr"].per_sample if "psnr" in scored else None
-    if per_sample is not None:
-        tensors["psnr"] = per_sample.float()
+    for name in ("psnr", "ssim", "features"):
+        if name in scored and (values := scored[name].per_sample) is not None:
+            tensors[name] = values.float()
     reference, _ = other_samples(truth)
     if reference is not None and len(reference):
         tensors["guess"] = reference.mean(0).float()

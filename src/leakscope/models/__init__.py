@@ -6,6 +6,7 @@ called ``head``, and has no in-place operations, because attacks differentiate i
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 from torch import nn
@@ -26,6 +27,7 @@ __all__ = [
     "dlf_femnist",
     "lenet",
     "mlp",
+    "parameters",
     "recipe_of",
     "resnet18",
     "resnet20",
@@ -56,11 +58,24 @@ def build(name: str, **options: object) -> nn.Module:
     Recipe(name='lenet', options={'shape': [1, 28, 28], 'classes': 62, 'seed': 0})
     """
     recipe = make_recipe(name, options)
-    if ":" in name:
-        with current_directory_importable():
-            model = call_factory(name, find_factory(name), recipe.options)
-    elif name in MODELS:
-        model = call_factory(name, MODELS[name], recipe.options)
-    else:
-        raise UnknownName("model", name, [*MODELS, "module:factory"])
+    with current_directory_importable():
+        model = call_factory(name, _factory(name), recipe.options)
     return attach_recipe(model, recipe)
+
+
+def parameters(name: str) -> tuple[str, ...]:
+    """The names of the options that a model's factory takes.
+
+    >>> parameters("lenet")[:2]
+    ('shape', 'classes')
+    """
+    with current_directory_importable():
+        return tuple(inspect.signature(_factory(name)).parameters)
+
+
+def _factory(name: str) -> Callable[..., nn.Module]:
+    if ":" in name:
+        return find_factory(name)
+    if name not in MODELS:
+        raise UnknownName("model", name, [*MODELS, "module:factory"])
+    return MODELS[name]

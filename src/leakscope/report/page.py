@@ -1,4 +1,4 @@
-"""One HTML page that opens from disk: no script, no network, prints well, dark and light."""
+"""One HTML page that opens from disk: no network, prints well, dark and light; its tables sort."""
 
 from __future__ import annotations
 
