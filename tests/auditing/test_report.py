@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from leakscope.auditing.audit import read_audit, run_audit
 from leakscope.auditing.gate import check, read_condition
 from leakscope.auditing.report import write_audit
+from leakscope.auditing.work import read_audit, run_audit
 from leakscope.errors import UnknownName
-from tests.auditing.test_audit import document
+from tests.auditing.test_work import document
 
 
 @pytest.fixture(scope="module")

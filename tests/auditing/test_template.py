@@ -2,8 +2,8 @@ import tomllib
 
 import pytest
 
-from leakscope.auditing.audit import read_audit
 from leakscope.auditing.template import write_template
+from leakscope.auditing.work import read_audit
 from leakscope.errors import FileError, UnknownName
 
 SETTINGS = {

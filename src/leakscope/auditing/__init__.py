@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from leakscope.auditing.audit import Audit, AuditPlan, read_audit, run_audit
 from leakscope.auditing.gate import Check, check, read_condition, to_junit
 from leakscope.auditing.prescreen import Finding, Prescreen, prescreen
+from leakscope.auditing.work import Audit, AuditPlan, read_audit, run_audit
 from leakscope.container import Location
 from leakscope.setup import read_toml
 from leakscope.sweep.engines import Watch
@@ -41,7 +41,7 @@ def audit(
 ) -> Audit:
     """Audit a set-up: attack its clients, and write the page and the figures into ``output``.
 
-    ``config`` is a TOML file, or the same as a dictionary (:mod:`leakscope.auditing.audit`). Work that was done before
+    ``config`` is a TOML file, or the same as a dictionary (:mod:`leakscope.auditing.work`). Work that was done before
     is not done again. ``fail_if`` are limits such as ``"recovered > 0.05"``, which :func:`checks_of` compares;
     ``redact`` keeps clients' samples out of the page, or blurs them.
     """

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import leakscope
-from leakscope.auditing.audit import Audit, Result
 from leakscope.auditing.gate import Check
 from leakscope.auditing.verdict import Figure, Verdict
+from leakscope.auditing.work import Audit, Result
 from leakscope.container import Location, output_folder, write_atomically
 from leakscope.errors import UnknownName
 from leakscope.report import Page, Section, contact_sheet, loss_curves, to_png, write_page

@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 
-from leakscope.auditing import audit
-from leakscope.auditing.audit import fingerprint, read_audit, run_audit
+from leakscope.auditing import work
+from leakscope.auditing.work import fingerprint, read_audit, run_audit
 from leakscope.errors import InvalidInput, UnknownName
 
 DOCUMENT = {
@@ -58,7 +58,7 @@ def test_results_hold_what_a_report_shows(made):
 
 def test_nothing_is_done_twice(made, monkeypatch):
     result, folder = made
-    monkeypatch.setattr(audit, "attack_client", None)
+    monkeypatch.setattr(work, "attack_client", None)
     again = run_audit(read_audit(document(), "audit.toml"), folder)
     assert [one.document for one in again.results] == [one.document for one in result.results]
 
@@ -79,7 +79,7 @@ def test_an_audit_that_was_stopped_goes_on(made, tmp_path):
 def test_other_work_is_other_work():
     plan = read_audit(document(), "audit.toml")
     other = read_audit(document(training={"sends": "gradient", "samples": 2}), "audit.toml")
-    keys = [audit.key_of(audit.defined_by(one, one.work[0])) for one in (plan, other)]
+    keys = [work.key_of(work.defined_by(one, one.work[0])) for one in (plan, other)]
     assert keys[0] != keys[1]
     assert fingerprint(plan.setup) == fingerprint(read_audit(document(), "audit.toml").setup)
     changed = read_audit(
@@ -118,6 +118,6 @@ WRONG = [
 
 @pytest.mark.parametrize(("changes", "words"), WRONG, ids=[words for _, words in WRONG])
 def test_wrong_audits_are_refused_in_one_sentence(changes, words, monkeypatch):
-    monkeypatch.setattr(audit, "attack_client", None)
+    monkeypatch.setattr(work, "attack_client", None)
     with pytest.raises((InvalidInput, UnknownName), match=words):
         read_audit(document(**changes), "audit.toml")
