@@ -165,7 +165,10 @@ def _rebuild(
     if expected != {name: tuple(value.shape) for name, value in sent.items()}:
         raise CorruptFile(f"{path}: the weights do not have the shapes of the model {recipe['name']!r}")
     with seeded(0):  # the weights are of no use, and drawing them must not disturb the caller's random numbers
-        model = build(recipe["name"], **recipe["options"]).to(next(iter(sent.values())).dtype)
+        model = build(recipe["name"], **recipe["options"])
+        types = {value.dtype for value in sent.values()}
+        if len(types) == 1 and (only := types.pop()).is_floating_point:  # others are refused with their names
+            model = model.to(only)
     for name in frozen:
         model.get_parameter(name).requires_grad_(False)
     return model
