@@ -30,19 +30,18 @@ from leakscope import attacks
 from leakscope.auditing.verdict import judge
 from leakscope.container import output_folder, write_atomically
 from leakscope.errors import InvalidInput, UnknownName
-from leakscope.federated.defence import Defence, check_defences, training_of
+from leakscope.federated.defence import Defence, clients_in_a_sum, training_of
 from leakscope.federated.rounds import run_federation
 from leakscope.metrics import Interval, mean_interval, score
 from leakscope.progress import Report, silent
 from leakscope.report import Page, Section, scatter, to_png, write_page
-from leakscope.setup import NUMBER, Kinds, Setup, check_table, read_chain, read_setup
+from leakscope.setup import NUMBER, Kinds, Setup, read_chains, read_setup
 from leakscope.sweep.engines import Task, Watch, run_tasks
 
 FRONTIER: Kinds = {
     "attack": (str,), "options": (dict,), "clients": (int,), "threshold": NUMBER, "federation": (int,),
     "federation_samples": (int,), "federation_lr": NUMBER, "rounds": (int,), "test": (int,),
 }  # fmt: skip
-DEFENCE: Kinds = {"title": (str,), "chain": (list,)}
 
 
 @dataclass(frozen=True)
@@ -110,20 +109,9 @@ def read_plan(document: Mapping[str, Any], where: str) -> Plan:
     for key in table.keys() - {"threshold", "federation_lr"}:
         if table[key] < 1:
             raise InvalidInput(f"{where}: [frontier] {key} must be at least 1, not {table[key]}")
-    listed = document.get("defence", [])
-    if not isinstance(listed, list) or not listed:
+    chains = read_chains(document.get("defence", []), setup, where)
+    if not chains:
         raise InvalidInput(f"{where}: there is no [[defence]] to try; add some, one with chain = [] for none")
-    chains: dict[str, tuple[Defence, ...]] = {}
-    model = setup.network()
-    for number, one in enumerate(listed, 1):
-        place = f"{where}: [[defence]] {number}"
-        check_table(one, DEFENCE, place)
-        chain = read_chain(one.get("chain", []), f"{place} chain")
-        title = one.get("title") or ", ".join(map(repr, chain)) or "no defence"
-        if title in chains:
-            raise InvalidInput(f"{place}: the title {title!r} is taken; titles must differ")
-        check_defences(chain, model, setup.training.get("mode", "train"), server=True)
-        chains[title] = chain
     plan = Plan(setup, name, options, chains, **table)
     for chain in chains.values():
         if training_of(chain) is not None:  # what it cannot train, it refuses in the first client's round
@@ -179,7 +167,7 @@ def measure_point(plan: Plan, title: str, report: Report) -> Point:
 def _train(plan: Plan, chain: Sequence[Defence]) -> tuple[float, float | None]:
     """The test accuracy of a federation with these defences, and the largest epsilon that a client has spent."""
     setup = plan.setup
-    attacked = max([getattr(one, "clients", 1) for one in chain], default=1) * plan.clients * setup.samples
+    attacked = clients_in_a_sum(chain) * plan.clients * setup.samples
     clients = [setup.share(index, plan.federation_samples, first=attacked) for index in range(plan.federation)]
     used = attacked + plan.federation * plan.federation_samples
     recipe = setup.recipe | ({} if plan.federation_lr is None else {"lr": plan.federation_lr})

@@ -31,7 +31,7 @@ from leakscope.data import Dataset, from_csv, from_images, from_npz, load
 from leakscope.errors import FileError, InvalidInput, LeakscopeError, UnknownName
 from leakscope.federated.aggregation import aggregate
 from leakscope.federated.client import GRANTS, HIDEABLE, fedavg, fedsgd
-from leakscope.federated.defence import Defence, ServerDefence
+from leakscope.federated.defence import Defence, ServerDefence, check_defences, clients_in_a_sum
 from leakscope.models.factories import current_directory_importable, find_factory
 from leakscope.observation import Observation
 from leakscope.seeding import derive, generator
@@ -48,6 +48,7 @@ TABLES: dict[str, Kinds] = {
     },
     "attacker": {"knows": (list,), "hidden": (list,)},
 }  # fmt: skip
+DEFENCE: Kinds = {"title": (str,), "chain": (list,)}
 
 
 def _from_factory(name: str, **options: Any) -> Any:
@@ -123,12 +124,11 @@ class Setup:
         ``told`` grants the attacker the knowledge of the defences. Where the server sees only sums, of this client and
         of those after it; ``rounds`` is how often a client takes part in all.
         """
-        servers = [one for one in chain if isinstance(one, ServerDefence)]
         own = [one for one in chain if not isinstance(one, ServerDefence)]
-        number = max([getattr(one, "clients", 1) for one in servers], default=1)
+        number = clients_in_a_sum(chain)
         model = self.network(index)
         parts = [self._message(model, number * index + k, own, told, rounds) for k in range(number)]
-        return aggregate(parts) if servers else parts[0]
+        return aggregate(parts) if number > 1 else parts[0]
 
     def _message(
         self, model: nn.Module, index: int, chain: Sequence[Defence], told: bool, rounds: int
@@ -204,6 +204,23 @@ def read_chain(items: object, where: str) -> tuple[Defence, ...]:
         except LeakscopeError as problem:
             raise InvalidInput(f"{where}: {problem}") from problem
     return tuple(chain)
+
+
+def read_chains(listed: object, setup: Setup, where: str) -> dict[str, tuple[Defence, ...]]:
+    """The defences of a document, ``[[defence]]``, by title; those that this model cannot use are refused."""
+    if not isinstance(listed, list):
+        raise InvalidInput(f"{where}: defences are written [[defence]], one table each, not {listed!r}")
+    chains: dict[str, tuple[Defence, ...]] = {}
+    for number, one in enumerate(listed, 1):
+        place = f"{where}: [[defence]] {number}"
+        check_table(one, DEFENCE, place)
+        chain = read_chain(one.get("chain", []), f"{place} chain")
+        title = one.get("title") or ", ".join(map(repr, chain)) or "no defence"
+        if title in chains:
+            raise InvalidInput(f"{place}: the title {title!r} is taken; titles must differ")
+        check_defences(chain, setup.network(), setup.training.get("mode", "train"), server=True)
+        chains[title] = chain
+    return chains
 
 
 def read_toml(path: Path) -> dict[str, Any]:

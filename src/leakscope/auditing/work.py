@@ -27,16 +27,15 @@ from leakscope.auditing.prescreen import Prescreen, prescreen
 from leakscope.auditing.verdict import Figure, Verdict, judge, summarise, worst_of
 from leakscope.container import Location
 from leakscope.errors import InvalidInput, LeakscopeError, UnknownName
-from leakscope.federated.defence import Defence, check_defences
+from leakscope.federated.defence import Defence
 from leakscope.metrics import score
 from leakscope.metrics.chance import other_samples
 from leakscope.progress import Report
-from leakscope.setup import NUMBER, Kinds, Setup, check_table, read_chain, read_setup
+from leakscope.setup import NUMBER, Kinds, Setup, read_chains, read_setup
 from leakscope.store import Store, key_of
 from leakscope.sweep.engines import Task, Watch, run_tasks
 
 AUDIT: Kinds = {"attacks": (list,), "clients": (int,), "threshold": NUMBER, "told": (bool,)}
-DEFENCE: Kinds = {"title": (str,), "chain": (list,)}
 
 #: What is tried where nothing is said, the cheapest first, with steps that a laptop takes in minutes.
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -136,27 +135,12 @@ def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
     table = dict(rest.get("audit", {}))
     if table.get("clients", 1) < 1:
         raise InvalidInput(f"{where}: [audit] clients must be at least 1, not {table['clients']}")
-    chains = _read_chains(document.get("defence", []), setup, where)
+    chains = read_chains(document.get("defence", []), setup, where) or {"no defence": ()}
+    for chain in filter(None, chains.values()):
+        setup.observe(0, chain)  # what the model or the recipe does not allow is refused here
     first_look = prescreen(setup.observe(0)[0])
     chosen = _read_attacks(table.pop("attacks", None), first_look, where)
     return AuditPlan(setup, chosen, chains, first_look, **table)
-
-
-def _read_chains(listed: object, setup: Setup, where: str) -> dict[str, tuple[Defence, ...]]:
-    if not isinstance(listed, list):
-        raise InvalidInput(f"{where}: defences are written [[defence]], one table each, not {listed!r}")
-    chains: dict[str, tuple[Defence, ...]] = {} if listed else {"no defence": ()}
-    for number, one in enumerate(listed, 1):
-        place = f"{where}: [[defence]] {number}"
-        check_table(one, DEFENCE, place)
-        chain = read_chain(one.get("chain", []), f"{place} chain")
-        title = one.get("title") or ", ".join(map(repr, chain)) or "no defence"
-        if title in chains:
-            raise InvalidInput(f"{place}: the title {title!r} is taken; titles must differ")
-        check_defences(chain, setup.network(), setup.training.get("mode", "train"), server=True)
-        setup.observe(0, chain)  # what the model or the recipe does not allow is refused here
-        chains[title] = chain
-    return chains
 
 
 def _read_attacks(listed: list[Any] | None, first_look: Prescreen, where: str) -> dict[str, dict[str, Any]]:

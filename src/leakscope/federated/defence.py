@@ -135,7 +135,9 @@ class TrainingDefence(Defence, ABC):
 
 
 class ServerDefence(Defence, ABC):
-    """A defence between the clients and the server, which sees only the mean of their messages."""
+    """A defence between the clients and the server, which sees only the mean over at least ``clients`` messages."""
+
+    clients: int
 
     @abstractmethod
     def check(self, messages: int) -> None:
@@ -252,6 +254,11 @@ def recipe_with(defences: Sequence[Defence], training: LocalTraining) -> LocalTr
         if isinstance(defence, RecipeDefence):
             training = defence.on_recipe(training)
     return training
+
+
+def clients_in_a_sum(defences: Sequence[Defence]) -> int:
+    """Over how many clients the server sees a mean at least; 1 where it sees every message."""
+    return max((one.clients for one in defences if isinstance(one, ServerDefence)), default=1)
 
 
 def training_of(defences: Sequence[Defence]) -> TrainingDefence | None:
