@@ -106,6 +106,7 @@ WRONG = [
     ({"audit": {"attacks": ["idgl"]}}, "did you mean 'idlg'"),
     ({"audit": {"attacks": ["dlf"]}}, "dlf does not apply here: made for local training"),
     ({"audit": {"attacks": [{"name": "idlg", "step": 3}]}}, "did you mean 'steps'"),
+    ({"audit": {"attacks": ["attribute_inference"]}}, "name a sensitive column"),
     ({"audit": {"clients": 0}}, "at least 1"),
     ({"audit": {"told": 1}}, "told must be of type bool"),
     ({"defence": {"chain": []}}, r"written \[\[defence\]\]"),

@@ -26,7 +26,10 @@ SHOWN = 16
 
 SENTENCES: dict[Verdict, str] = {
     "recovers data": "Clients' samples can be rebuilt from what they send.",
-    "recovers labels only": "Which labels a client has can be told from what it sends; its samples did not come back.",
+    "recovers labels or attributes only": (
+        "Which labels a client has, or a sensitive column of its records, can be told from what it sends; its samples "
+        "did not come back."
+    ),
     "nothing above chance": "Does not leak here: nothing came back beyond what guessing gives.",
 }
 
@@ -146,7 +149,11 @@ def _by_defence(audit: Audit) -> Section:
 
 
 def _table(audit: Audit) -> Section:
-    names = [name for name in ("psnr", "ssim", "recovered", "features", "mse", "label_errors") if _has(audit, name)]
+    names = [
+        name
+        for name in ("psnr", "ssim", "recovered", "features", "mse", "label_errors", "attribute_accuracy")
+        if _has(audit, name)
+    ]
     head = ["attack", "defence", "attacker", "verdict", *names, "clients", "seconds"]
     rows = []
     for (attack, title, knows), group in audit.groups().items():
@@ -239,7 +246,8 @@ def _first_look(audit: Audit) -> list[str]:
 
 
 def _threat_model(audit: Audit) -> list[str]:
-    return list(audit.results[0].document["threat_model"]) if audit.results else []
+    """What the attackers have, each sentence once."""
+    return list(dict.fromkeys(line for one in audit.results for line in one.document["threat_model"]))
 
 
 def _settings(audit: Audit) -> dict[str, Any]:

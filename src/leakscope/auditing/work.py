@@ -24,6 +24,7 @@ from torch import Tensor
 import leakscope
 from leakscope import attacks
 from leakscope.attacks.adaptive import adapts
+from leakscope.auditing import attribute
 from leakscope.auditing.prescreen import Prescreen, prescreen
 from leakscope.auditing.verdict import Figure, Verdict, judge, summarise, worst_of
 from leakscope.container import Location
@@ -44,11 +45,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "surrogate": {"steps": 300},
     "inverting_gradients": {"steps": 1000},
     "dlf": {},
+    attribute.NAME: {},
 }
 #: Attacks from the cheapest to the dearest; others come last.
 CHEAPEST_FIRST = (
-    "epafl", "idlg", "surrogate", "dlg", "agic", "awa", "dlg_simulation", "inverting_gradients", "invg_simulation",
-    "dlf", "dlf_paper",
+    attribute.NAME, "epafl", "idlg", "surrogate", "dlg", "agic", "awa", "dlg_simulation", "inverting_gradients",
+    "invg_simulation", "dlf", "dlf_paper",
 )  # fmt: skip
 
 
@@ -146,28 +148,41 @@ def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
     # What the model or the recipe does not allow is refused here.
     told = {title: setup.observe(0, chain, told=True)[0] for title, chain in chains.items() if chain}
     first_look = prescreen(setup.observe(0)[0])
-    chosen = _read_attacks(table.pop("attacks", None), first_look, where)
+    chosen = _read_attacks(table.pop("attacks", None), first_look, setup.dataset.sensitive, where)
     adaptive = {
         (name, title)
         for name, options in chosen.items()
         for title, observation in told.items()
-        if table.get("told", True) and adapts(attacks.build(name, **options), observation)
+        if table.get("told", True) and name != attribute.NAME and adapts(attacks.build(name, **options), observation)
     }
     table.pop("told", None)
     return AuditPlan(setup, chosen, chains, first_look, adaptive=frozenset(adaptive), **table)
 
 
-def _read_attacks(listed: list[Any] | None, first_look: Prescreen, where: str) -> dict[str, dict[str, Any]]:
+def _read_attacks(
+    listed: list[Any] | None, first_look: Prescreen, sensitive: str | None, where: str
+) -> dict[str, dict[str, Any]]:
     if listed is None:
-        return {name: options for name, options in DEFAULTS.items() if name in first_look.applies}
+        fitting = {*first_look.applies, *([attribute.NAME] if sensitive else [])}
+        return {name: options for name, options in DEFAULTS.items() if name in fitting}
     if not listed:
         raise InvalidInput(f"{where}: [audit] attacks is empty; leave it out for those that fit")
     chosen: dict[str, dict[str, Any]] = {}
     for one in listed:
         options = dict(one) if isinstance(one, dict) else {"name": one}
         name = options.pop("name", None)
+        if name == attribute.NAME:
+            if sensitive is None or options:
+                remedy = (
+                    "it has no options"
+                    if options
+                    else 'name a sensitive column: [data] options = { sensitive = "..." }'
+                )
+                raise InvalidInput(f"{where}: [audit] attacks: {name} does not apply here: {remedy}")
+            chosen[name] = options
+            continue
         if name not in attacks.ATTACKS:
-            raise UnknownName(f"attack ({where}: [audit] attacks)", name, attacks.ATTACKS)
+            raise UnknownName(f"attack ({where}: [audit] attacks)", name, [*attacks.ATTACKS, attribute.NAME])
         if name in first_look.refused:
             raise InvalidInput(f"{where}: [audit] attacks: {name} does not apply here: {first_look.refused[name]}")
         try:
@@ -214,6 +229,8 @@ def _collect(store: Store, keys: Mapping[Work, str]) -> Iterator[Result]:
 def attack_client(plan: AuditPlan, work: Work, report: Report) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Attack one client and score what came back: a document of plain values, and the samples."""
     observation, truth = plan.setup.observe(work.client, plan.chains[work.title], told=work.knows)
+    if work.attack == attribute.NAME:
+        return attribute.infer_column(observation, truth, str(plan.setup.dataset.sensitive), report), {}
     attack = attacks.build(work.attack, **plan.attacks[work.attack])
     result = attack(observation, seed=plan.setup.seed + work.client, progress=report)
     if result.outcome.kind == "interrupted":
@@ -256,10 +273,16 @@ def defined_by(plan: AuditPlan, work: Work) -> dict[str, Any]:
         "content": fingerprint(setup),
         "defences": list(map(repr, plan.chains[work.title])),
         "knows": work.knows,
-        "attack": repr(attacks.build(work.attack, **plan.attacks[work.attack])),
+        "attack": _attack_of(plan, work),
         "client": work.client,
         "threshold": plan.threshold,
     }
+
+
+def _attack_of(plan: AuditPlan, work: Work) -> str:
+    if work.attack == attribute.NAME:
+        return f"{attribute.NAME}({plan.setup.dataset.sensitive!r})"
+    return repr(attacks.build(work.attack, **plan.attacks[work.attack]))
 
 
 _PRINTS: dict[int, tuple[Setup, str]] = {}
