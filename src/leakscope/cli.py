@@ -429,19 +429,22 @@ def main() -> None:
         code = app(standalone_mode=False)
     except LeakscopeError as problem:
         code = _complain(str(problem))
-    except typer.TyperException as problem:
-        code = _complain(problem.format_message())
     except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted")
         code = 130
     except Exception as problem:
-        if os.environ.get("LEAKSCOPE_DEBUG"):
-            raise
-        what = str(problem).partition("\n")[0] or "no message"
-        code = _complain(
-            f"{type(problem).__name__}: {what} (unexpected: please report it; LEAKSCOPE_DEBUG=1 shows the traceback)"
-        )
+        code = _complain(_words(problem))
     sys.exit(code)
+
+
+def _words(problem: Exception) -> str:
+    """A mistake on the command line in Typer's words, which come in a class that depends on its version; or a bug."""
+    if hasattr(problem, "format_message"):
+        return str(problem.format_message())
+    if os.environ.get("LEAKSCOPE_DEBUG"):
+        raise problem
+    what = str(problem).partition("\n")[0] or "no message"
+    return f"{type(problem).__name__}: {what} (unexpected: please report it; LEAKSCOPE_DEBUG=1 shows the traceback)"
 
 
 def _complain(sentence: str) -> int:
