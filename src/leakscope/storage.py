@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.container import SUFFIX, Location, read_container, write_container
-from leakscope.errors import CorruptFile, FileError, InvalidInput, LeakscopeError
+from leakscope.errors import CorruptFile, FileError, InvalidInput, LeakscopeError, UnknownName
 from leakscope.models import MODELS, build, recipe_of
 from leakscope.observation import DataSpec, LocalTraining, Observation
 from leakscope.seeding import seeded
@@ -71,14 +71,18 @@ def save_all(observations: Iterable[Observation], folder: Location) -> list[Path
     """Save many observations into a folder, one file each, named by client and round."""
     paths: list[Path] = []
     for observation in observations:
-        stem = f"{_plain(observation.client)}_round-{observation.round:06d}"
-        path = Path(folder) / f"{stem}{SUFFIX}"
+        path = Path(folder) / f"{stem(observation)}{SUFFIX}"
         number = 1
         while path in paths:
             number += 1
-            path = Path(folder) / f"{stem}_{number}{SUFFIX}"
+            path = Path(folder) / f"{stem(observation)}_{number}{SUFFIX}"
         paths.append(save(observation, path))
     return paths
+
+
+def stem(observation: Observation) -> str:
+    """The name of an observation's file, without its suffix: its client and its round."""
+    return f"{plain(observation.client)}_round-{observation.round:06d}"
 
 
 def load_all(folder: Location, model: nn.Module | None = None) -> list[Observation]:
@@ -86,17 +90,38 @@ def load_all(folder: Location, model: nn.Module | None = None) -> list[Observati
     return [load(path, model) for path in observation_files(folder)]
 
 
+def load_rounds(folder: Location, client: str, model: nn.Module | None = None) -> list[Observation]:
+    """Load every round of one client from a folder of observations, in their order, for attacks on many rounds."""
+    files = observation_files(folder)
+    own = [path for path in files if path.name.startswith(f"{plain(client)}_round-")]
+    rounds = [one for one in (load(path, model) for path in own) if one.client == client]
+    if not rounds:
+        known = sorted({path.name.rpartition("_round-")[0] or path.stem for path in files})
+        raise UnknownName(f"client in {folder} called", client, known[:20])
+    return sorted(rounds, key=lambda one: one.round)
+
+
 def observation_files(location: Location) -> list[Path]:
-    """The files that a folder, or a single file, stands for."""
+    """The files that a folder, or a single file, stands for; of a folder with a single recorded run, that run's."""
     place = Path(location)
     if place.is_dir():
-        files = sorted(path for path in place.glob(f"*{SUFFIX}") if not path.name.startswith("."))
+        runs = sorted(path for path in place.glob("run-*") if path.is_dir() and not path.is_symlink())
+        files = _files_in(place)
+        if not files and len(runs) == 1:
+            files = _files_in(runs[0])
+        elif not files and runs:
+            names = ", ".join(path.name for path in runs[:5])
+            raise FileError(f"{place}: holds {len(runs)} runs ({names}{', ...' if len(runs) > 5 else ''}); give one")
         if not files:
             raise FileError(f"{place}: there are no {SUFFIX} files in this folder")
         return files
     if not place.exists():
         raise FileError(f"{place}: there is no such file or folder")
     return [place]
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if not path.name.startswith("."))
 
 
 def _assemble(
@@ -174,7 +199,7 @@ def _rebuild(
     return model
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """A client's name as part of a file name: nothing that could lead to another folder."""
-    plain = "".join(character if character.isalnum() or character in "-_" else "-" for character in text)
-    return plain[:40] or "client"  # a character may take four bytes, a file name 255
+    kept = "".join(character if character.isalnum() or character in "-_" else "-" for character in text)
+    return kept[:40] or "client"  # a character may take four bytes, a file name 255
