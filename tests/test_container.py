@@ -6,7 +6,6 @@ import os
 import stat
 import struct
 import tempfile
-from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -150,10 +149,10 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
             read_container(tmp_path / name, "thing", 1)
         assert str(tmp_path / name) in str(caught.value)
 
-    def denied(self):
+    def denied(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", denied)
+    monkeypatch.setattr("leakscope.container._without_waiting", denied)
     with pytest.raises(FileError, match=r"x.safetensors: cannot be read: Permission denied"):
         read_container("x.safetensors", "thing", 1)
 

@@ -32,6 +32,7 @@ from leakscope.truth import Truth
 #: How many captures a page shows as pictures, and how many refused files it names.
 SHOWN = 12
 REFERENCE = 512
+METRICS_SHOWN = ("psnr", "features", "recovered", "label_errors", "target_error")
 
 
 @dataclass(frozen=True, eq=False)

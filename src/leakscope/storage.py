@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ VERSION = 2  # 1: without label batches and defences
 _TREES = ("sent", "gradient", "returned", "buffers", "returned_buffers")
 _TENSORS = ("labels", "label_counts", "label_batches")
 _LONGEST_RECIPE = 10_000  # characters: no network of ours has thousands of layers, which even unallocated take time
+_COPIES = 3  # of a model's weights and statistics in a file: those sent, those returned, and one to spare
+_BESIDES = 64 * 2**20  # bytes in a file beside them: the header, and labels of millions of samples
+_MOST_OWN = 512 * 2**20  # bytes of an architecture that only the file names; bigger ones must be passed
 _DOCUMENT = {"model", "frozen", "data", "training", "client", "round", "kind", "defences"}
 
 
@@ -56,7 +60,7 @@ def load(path: Location, model: nn.Module | None = None) -> Observation:
     Anything wrong with the file (cut short, altered, foreign, of a newer version, tensors that do not fit the
     model, NaN) raises an error that says which file, what is wrong and what was expected.
     """
-    document, tensors = read_container(path, KIND, VERSION)
+    document, tensors = read_container(path, KIND, VERSION, most=partial(_most_bytes, Path(path), model))
     try:
         return _assemble(Path(path), document, tensors, model)
     except FileError:
@@ -168,10 +172,28 @@ def _from_json(kind: type, values: Mapping[str, Any]) -> Any:
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
-def _rebuild(
-    path: Path, recipe: Mapping[str, Any] | None, frozen: Sequence[str], sent: Mapping[str, Tensor]
-) -> nn.Module:
-    """Build the architecture that a file names, if it is one of ours and fits the weights in the file."""
+def _most_bytes(path: Path, model: nn.Module | None, document: Mapping[str, Any]) -> int:
+    """How many bytes an observation may have: some copies of the model's tensors, and less where a file names it."""
+    if model is not None:
+        return _COPIES * 8 * _numbers(model) + _BESIDES
+    try:
+        return min(_COPIES * 8 * _numbers(_outline(path, document["model"])), _MOST_OWN) + _BESIDES
+    except (
+        LeakscopeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ):  # what is wrong is said after the checksum
+        return _BESIDES
+
+
+def _numbers(model: nn.Module) -> int:
+    return sum(value.numel() for value in (*model.parameters(), *model.buffers()))
+
+
+def _outline(path: Path, recipe: Mapping[str, Any] | None) -> nn.Module:
+    """The architecture that a file names, if it is one of ours: on the meta device, where nothing is allocated."""
     if recipe is None or recipe["name"] not in MODELS:
         made = "" if recipe is None else f" (it was made by {recipe['name']!r})"
         raise FileError(
@@ -181,11 +203,18 @@ def _rebuild(
     if len(json.dumps(recipe)) > _LONGEST_RECIPE:
         raise CorruptFile(f"{path}: the model {recipe['name']!r} has too many options to be one of Leakscope's own")
     try:
-        # On the meta device nothing is allocated: a file cannot make us build something huge.
         with torch.device("meta"):
-            outline = build(recipe["name"], **recipe["options"])
+            return build(recipe["name"], **recipe["options"])
     except (LeakscopeError, RuntimeError, ArithmeticError, MemoryError) as problem:
         raise CorruptFile(f"{path}: the model {recipe['name']!r} cannot be built: {problem}") from problem
+
+
+def _rebuild(
+    path: Path, recipe: Mapping[str, Any] | None, frozen: Sequence[str], sent: Mapping[str, Tensor]
+) -> nn.Module:
+    """Build the architecture that a file names, if it is one of ours and fits the weights in the file."""
+    outline = _outline(path, recipe)
+    assert recipe is not None
     expected = {name: tuple(value.shape) for name, value in outline.named_parameters()}
     if expected != {name: tuple(value.shape) for name, value in sent.items()}:
         raise CorruptFile(f"{path}: the weights do not have the shapes of the model {recipe['name']!r}")

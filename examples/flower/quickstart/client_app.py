@@ -1,5 +1,7 @@
 """What a client does: train on its own digits, and send the weights; as they are, with noise, or masked."""
 
+import functools
+
 import torch
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.app import Message as FlowerMessage
@@ -14,12 +16,13 @@ from quickstart.task import DATA, Net, client_data, train
 local_dp = LocalDpMod(clipping_norm=1.0, sensitivity=0.01, epsilon=1.0, delta=1e-5)
 
 
+recorder = functools.cache(lambda folder: Recorder(folder, model=Net(), data=DATA))
+
+
 def record(message, context, call_next):
     """Record what leaves this client, if the run asks for it."""
     folder = context.run_config["own-captures"]
-    if not folder:
-        return call_next(message, context)
-    return Recorder(folder, model=Net(), data=DATA).mod(message, context, call_next)
+    return recorder(folder).mod(message, context, call_next) if folder else call_next(message, context)
 
 
 def protect(message, context, call_next):
