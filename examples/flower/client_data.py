@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from quickstart.task import client_data
 
-folder, clients, samples = Path(sys.argv[1]), *(int(word) for word in (*sys.argv[2:], 10, 8)[:2])
+folder, clients, samples = Path(sys.argv[1]), *(int(word) for word in (*sys.argv[2:], 10, 4)[:2])
 folder.mkdir(parents=True, exist_ok=True)
 for partition in range(clients):
     data = client_data(partition, samples)

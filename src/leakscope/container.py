@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -97,12 +98,14 @@ def write_atomically(target: Path, contents: bytes) -> None:
     temporary = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(contents)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        temporary = _unnamed(target, contents)
+        if temporary is None:
+            with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+                temporary = Path(file.name)
+                file.write(contents)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
     except BaseException as problem:
         if temporary is not None:
@@ -111,6 +114,31 @@ def write_atomically(target: Path, contents: bytes) -> None:
             reason = getattr(problem, "strerror", None) or problem
             raise FileError(f"{target}: cannot be written: {reason}; nothing was changed") from problem
         raise
+
+
+def _unnamed(target: Path, contents: bytes) -> Path | None:
+    """Write to a file that has no name until it is whole, so that not even a killed process leaves half of one.
+
+    ``None`` where the system has no such files; those are Linux's.
+    """
+    try:
+        file = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, 0o666)
+    except (AttributeError, OSError):
+        return None
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        with open(file, "wb", closefd=False) as stream:
+            stream.write(contents)
+            stream.flush()
+            os.fsync(file)
+        name = f".{target.name}.{os.getpid()}.{time.monotonic_ns()}"
+        os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=folder)  # with a folder's number, links are followed
+        return target.parent / name
+    except FileNotFoundError:
+        return None
+    finally:
+        os.close(file)
+        os.close(folder)
 
 
 def output_folder(path: Location) -> Path:
