@@ -3,10 +3,12 @@
 import errno
 import logging
 import os
+import resource
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from leakscope import DataSpec, fedavg, fedsgd, load, load_all, load_rounds
 from leakscope.errors import FileError, InvalidInput, UnknownName
@@ -190,6 +192,22 @@ def test_a_full_disk_is_said_and_leaves_nothing(captures, seen, monkeypatch, cap
     assert [path for path in captures.folder.rglob("*") if path.is_file()] == []
     monkeypatch.undo()
     assert captures.keep(exchange(seen)) is not None
+
+
+def test_memory_does_not_grow_with_the_messages(tmp_path):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2**17), nn.Linear(2**17, 3))  # 10 MB
+    captures = Captures(tmp_path, model, DATA)
+    state = arrays(model.state_dict())
+
+    def most(messages):
+        for number in range(messages):
+            path = captures.keep(Exchange(1, number, "a", state, state))
+            assert path is not None
+            path.unlink()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    first = most(3)
+    assert most(30) - first < 40 * 1024  # kilobytes, where keeping them would take 600 MB
 
 
 def test_what_the_app_does_to_its_model_later_does_not_matter(captures, seen):
