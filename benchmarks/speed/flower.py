@@ -3,9 +3,11 @@
 Flower's own FedAvg, ten clients of its PyTorch quickstart (its CNN, a tenth of CIFAR-10's 50,000 images each of which
 80% are trained on, batches of 32, one epoch), one after the other in this process. Nothing of a round is left out but
 what a real one has in addition, such as starting processes and moving messages, which makes a round longer and the
-share of recording smaller. Every other round is recorded. Printed are the share of a recorded round that is spent in the
-recorder, and the time of each recorded round over that of the plain one after it: by the clock and in CPU seconds, which
-a busy machine disturbs less; medians, and the smallest and largest, to see how far they can be trusted.
+share of recording smaller.
+
+Every other round is recorded. Printed are the share of a recorded round that is spent in the recorder, and the time of
+each recorded round over that of the plain one after it: by the clock and in CPU seconds, which a busy machine disturbs
+less; as medians, with the smallest and the largest, to see how far they can be trusted.
 """
 
 import json

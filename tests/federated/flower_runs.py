@@ -42,7 +42,7 @@ class Federation:
             "OMP_NUM_THREADS": "1",
         }
 
-    def run(self, *words, seconds=150, **settings):
+    def run(self, *words, seconds=300, **settings):
         """Send the example app, wait until it is done, and return what it logged."""
         config = " ".join(f"{key.replace('_', '-')}={_toml(value)}" for key, value in settings.items())
         done = subprocess.run(

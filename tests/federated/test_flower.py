@@ -294,6 +294,11 @@ def example():
     sys.path.remove(str(flower_runs.APP))
 
 
+def own(tmp_path):
+    """Settings of a run in which clients record too."""
+    return {"samples_a_client": 8, "own_captures": tmp_path / "own"}
+
+
 def audited(tmp_path, example, place, *words):
     """What ``leakscope attack`` says of captures, scored with the clients' data."""
     environment = {**os.environ, "PYTHONPATH": str(flower_runs.APP)}
@@ -309,7 +314,7 @@ def audited(tmp_path, example, place, *words):
 @pytest.mark.flower
 def test_a_simulation_is_recorded_and_audited(tmp_path, example):
     with flower_runs.simulation(tmp_path) as federation:
-        federation.run("--federation-config", "num-supernodes=2", num_server_rounds=2, own_captures=tmp_path / "own")
+        federation.run("--federation-config", "num-supernodes=2", num_server_rounds=2, **own(tmp_path))
     from quickstart.task import Net, client_data, train  # type: ignore[import-not-found]
 
     for folder in ("captures", "own"):
@@ -331,7 +336,7 @@ def test_a_simulation_is_recorded_and_audited(tmp_path, example):
 @pytest.mark.flower
 def test_under_secure_aggregation_the_sum_is_recorded_and_audited(tmp_path, example):
     with flower_runs.simulation(tmp_path) as federation:
-        settings = {"num_server_rounds": 1, "privacy": "secagg", "own_captures": tmp_path / "own"}
+        settings = {"num_server_rounds": 1, "privacy": "secagg", **own(tmp_path)}
         said = federation.run("--federation-config", "num-supernodes=3", **settings)
     assert "record the server's side" in said  # the clients' answers are masked
     assert not (tmp_path / "own").exists()
@@ -346,10 +351,10 @@ def test_under_secure_aggregation_the_sum_is_recorded_and_audited(tmp_path, exam
 @pytest.mark.flower
 def test_a_deployment_on_loopback_is_recorded_and_audited(tmp_path, example):
     with flower_runs.deployment(tmp_path, nodes=2) as federation:
-        federation.run(num_server_rounds=1, own_captures=tmp_path / "own")
+        federation.run(num_server_rounds=1, **own(tmp_path))
     from quickstart.task import Net
 
-    server, own = (ls.load_all(tmp_path / folder, Net()) for folder in ("captures", "own"))
+    server, clients = (ls.load_all(tmp_path / folder, Net()) for folder in ("captures", "own"))
     assert [one.client for one in server] == ["client-0", "client-1"]
-    assert all(same(one.returned, other.returned) for one, other in zip(server, own, strict=True))
+    assert all(same(one.returned, other.returned) for one, other in zip(server, clients, strict=True))
     assert "psnr" in audited(tmp_path, example, "captures", "--client", "client-1")
