@@ -70,3 +70,9 @@ class MissingExtra(LeakscopeError, ImportError):
         super().__init__(
             f'{what} needs the package {package!r}, which is not installed; run: pip install "leakscope[{extra}]"'
         )
+
+
+def printable(text: str, longest: int = 300) -> str:
+    """A text that may come from a file, without what could steer a terminal, and not endless."""
+    clean = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text[: longest + 1])
+    return clean if len(clean) <= longest else f"{clean[:longest]}..."
