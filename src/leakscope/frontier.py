@@ -36,7 +36,7 @@ from leakscope.metrics import Interval, mean_interval, score
 from leakscope.progress import Report, silent
 from leakscope.report import Page, Section, scatter, to_png, write_page
 from leakscope.setup import NUMBER, Kinds, Setup, read_chains, read_setup
-from leakscope.sweep.engines import Task, Watch, run_tasks
+from leakscope.sweep import Task, Watch, run_tasks
 
 FRONTIER: Kinds = {
     "attack": (str,), "options": (dict,), "clients": (int,), "threshold": NUMBER, "federation": (int,),
@@ -119,10 +119,12 @@ def read_plan(document: Mapping[str, Any], where: str) -> Plan:
     return plan
 
 
-def measure_frontier(plan: Plan, *, jobs: int = 1, watch: Watch | None = None) -> Iterator[Point]:
+def measure_frontier(
+    plan: Plan, *, engine: str = "auto", jobs: int | None = 1, watch: Watch | None = None
+) -> Iterator[Point]:
     """Train and attack with every defence; yield each point as soon as it is known."""
-    tasks = [Task(title, measure_point, {"plan": plan, "title": title}) for title in plan.chains]
-    for _, point in run_tasks(tasks, jobs=jobs, watch=watch):
+    tasks = [Task(title, measure_point, {"title": title}) for title in plan.chains]
+    for _, point in run_tasks(tasks, engine=engine, jobs=jobs, watch=watch, common={"plan": plan}):
         yield point
 
 
