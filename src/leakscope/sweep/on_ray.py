@@ -192,11 +192,24 @@ def _connected(address: str, cores: int, shared: int) -> Iterator[Any]:
             where = "a local Ray cluster cannot be started" if folder else f"there is no Ray cluster at {address!r}"
             words = str(problem).partition("\n")[0]
             raise LeakscopeError(f"{where} ({words}); the engine processes works without one") from problem
-        yield ray
+        with _silent(ray):
+            yield ray
     finally:
         ray.shutdown()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _silent(ray: Any) -> Iterator[None]:
+    """Keep Ray from writing to standard output, among results, of each worker that dies: the driver is told anyhow."""
+    module = ray._private.worker
+    before = getattr(module, "print_to_stdstream", None)
+    module.print_to_stdstream = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        module.print_to_stdstream = before
 
 
 def _start(ray: Any, cores: int, shared: int, folder: Path) -> None:
