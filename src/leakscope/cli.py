@@ -213,7 +213,7 @@ def frontier(
     points = []
     try:
         with watching() as watch:
-            for point in measure_frontier(plan, engine=engine, jobs=jobs, watch=watch):
+            for point in measure_frontier(plan, folder=output / "store", engine=engine, jobs=jobs, watch=watch):
                 points.append(point)
                 screen.print(escape(point.sentence()), style="red" if point.leaks else "green", soft_wrap=True)
     finally:  # what was measured is kept, whatever ends the run
@@ -239,6 +239,7 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     names: Annotated[bool, typer.Option("--list", help="Name the rows and their methods.")] = False,
     save: Annotated[bool, typer.Option(help="Add the figures to the benchmark's results.csv.")] = True,
+    store: Annotated[Path | None, typer.Option(help="Keep what tasks give in this folder, and go on there.")] = None,
     pictures: Annotated[Path | None, typer.Option(help="Folder for pictures of attacks under way (epafl).")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="How often to measure; for speed only.")] = 3,
 ) -> None:
@@ -252,7 +253,7 @@ def bench(
     from leakscope.sweep import check_engine
 
     if paper == "speed":
-        others = {"row", "method", "clients", "steps", "short", "seed", "engine", "jobs", "save", "pictures"}
+        others = {"row", "method", "clients", "steps", "short", "seed", "engine", "jobs", "save", "store", "pictures"}
         _refuse(context, paper, others)
         _bench_speed(repeats, as_json=as_json, names=names)
         return
@@ -284,6 +285,7 @@ def bench(
             watch=watch,
             pictures=pictures,
             short=short,
+            folder=store,
         ):
             if save:
                 keep(figure, command)

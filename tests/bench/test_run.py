@@ -82,7 +82,7 @@ def test_the_same_seed_gives_the_same_figures_in_one_process_and_in_two(folder):
         figures = run_rows(find_rows("mine", "table1/digits"), clients=2, **options)
         return {figure.method.name: figure.ours for figure in figures}
 
-    assert values() == values(jobs=2)
+    assert values() == values(engine="processes", jobs=2)
     assert values() != values(seed=1)
 
 
@@ -182,5 +182,14 @@ def test_what_failed_does_not_keep_the_rest_from_being_measured(folder, monkeypa
 def test_the_order_in_which_clients_end_changes_nothing(folder, monkeypatch):
     rows = find_rows("mine", "table1/digits")
     forward = [figure.to_json()["ours"] for figure in run_rows(rows, clients=3, methods=["other"])]
-    monkeypatch.setattr(run, "run_tasks", lambda tasks, **_: reversed(list(run_tasks(tasks))))
+    monkeypatch.setattr(run, "run_kept", lambda tasks, *_, **__: reversed(list(run_tasks(tasks))))
     assert [figure.to_json()["ours"] for figure in run_rows(rows, clients=3, methods=["other"])] == forward
+
+
+def test_what_is_kept_is_not_measured_again(folder, tmp_path, monkeypatch):
+    rows = find_rows("mine", "table1/digits")
+    first = [figure.to_json() for figure in run_rows(rows, clients=2, folder=tmp_path / "store")]
+    monkeypatch.setitem(run.KINDS, "reconstruction", None)
+    assert [figure.to_json() for figure in run_rows(rows, clients=2, folder=tmp_path / "store")] == first
+    with pytest.raises(TasksFailed):  # other steps are other work
+        list(run_rows(rows, clients=2, steps=3, folder=tmp_path / "store"))

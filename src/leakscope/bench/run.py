@@ -22,12 +22,14 @@ from leakscope.bench.rows import Method, Row
 from leakscope.bench.search import search_weights
 from leakscope.bench.setting import client_of
 from leakscope.bench.together import TOGETHER
+from leakscope.container import Location
 from leakscope.errors import InvalidInput, TasksFailed, UnknownName
 from leakscope.inversion.labels import Labels, LastLayer
+from leakscope.kept import run_kept
 from leakscope.metrics import METRICS, Interval, label_error_chance, label_errors, mean_interval, score
 from leakscope.progress import Report
 from leakscope.seeding import generator
-from leakscope.sweep import Task, Watch, run_tasks
+from leakscope.sweep import Task, Watch
 
 #: What one client gave: a value and a chance level a metric, the steps and seconds it took.
 Outcome = dict[str, Any]
@@ -79,11 +81,13 @@ def run_rows(
     watch: Watch | None = None,
     pictures: Path | None = None,
     short: bool = False,
+    folder: Location | None = None,
 ) -> Iterator[Figure]:
     """Run rows on ``clients`` clients each (``None``: as many as the row says, or one), and yield each method's figure
     as soon as its last client is done; where the row has a reference, as soon as that is done too. Rows that record
     the course of attacks draw it into the folder ``pictures``. ``short`` takes a row's short setting, where it has
-    one, for what is not said: fewer steps or clients, which two cores finish.
+    one, for what is not said: fewer steps or clients, which two cores finish. What tasks give is kept in ``folder``, if
+    there is one, and not measured again. ``engine`` and ``jobs`` say where they run (:mod:`leakscope.sweep.engines`).
     """
     if clients is not None and clients < 1:
         raise InvalidInput(f"clients must be at least 1, not {clients}")
@@ -97,11 +101,12 @@ def run_rows(
             tasks.append(task)
             owners[task.name] = row, method
     wanted = {(row.name, method.name) for row, method in owners.values()}
+    defined_by = {task.name: _definition(*owners[task.name], task) for task in tasks}
     outcomes: dict[str, Outcome] = {}
     waiting: list[Figure] = []
     references: dict[str, Figure] = {}
     try:
-        for task, outcome in run_tasks(tasks, engine=engine, jobs=jobs, watch=watch):
+        for task, outcome in run_kept(tasks, defined_by, folder, engine=engine, jobs=jobs, watch=watch):
             outcomes[task.name] = outcome
             row, method = owners[task.name]
             names = [name for name, (one, other) in owners.items() if one is row and other is method]
@@ -143,6 +148,12 @@ def _tasks(
             name = f"{row.name} {method.name}"
             arguments = {**common, "method": method, "index": index}
             yield Task(f"{name} client {index}", function, arguments, kind=name), method
+
+
+def _definition(row: Row, method: Method, task: Task) -> dict[str, Any]:
+    """Everything that an outcome depends on, as plain values."""
+    arguments = {name: value for name, value in task.arguments.items() if name not in ("method", "pictures")}
+    return {"kind": row.kind, "attack": method.attack, "options": method.options, **arguments}
 
 
 def reconstruct_client(
