@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 
 from leakscope.errors import InvalidInput, LeakscopeError, TasksFailed, UnknownName
-from leakscope.sweep import Task, run_tasks
+from leakscope.sweep import Task, memory, run_tasks
 from leakscope.sweep.processes import usable_cores
 from leakscope.sweep.tasks import portable
 from tests.sweep.work import (
@@ -28,6 +29,7 @@ from tests.sweep.work import (
     one_way,
     sleeps,
     slow_sum,
+    takes,
     unpicklable,
     within,
 )
@@ -178,6 +180,13 @@ def test_workers_do_not_outlive_a_driver_that_is_killed(tmp_path):
         driver.kill()
         driver.wait()
     assert within(20, lambda: not any(map(alive, workers)))
+
+
+def test_no_more_start_than_fit_into_memory(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 2**30)
+    tasks = [Task(str(number), takes, {"megabytes": 8, "seconds": 1}, memory=700 * 2**20) for number in range(3)]
+    spans = sorted(span[:2] for _, span in run_tasks(tasks, engine="processes", jobs=2))
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
 
 
 KILLS = int(os.environ.get("LEAKSCOPE_KILLS", "5"))
