@@ -4,10 +4,12 @@ import copy
 import csv
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from leakscope import frontier
 from leakscope.errors import InvalidInput, LeakscopeError, UnknownName
 from leakscope.frontier import Plan, Point, measure_frontier, read_plan, write_frontier
 from leakscope.metrics import Interval
@@ -112,3 +114,16 @@ def test_the_example_is_a_plan():
     assert len(found["defence"]) >= 6
     assert found["data"]["name"] == "mnist5k"
     assert isinstance(read_plan(found | {"data": {"name": "digits"}, "model": DOCUMENT["model"]}, str(path)), Plan)
+
+
+def test_points_are_kept_and_what_is_changed_is_measured_anew(measured, tmp_path, monkeypatch):
+    plan, points, _, _ = measured
+    first = list(measure_frontier(plan, folder=tmp_path))
+    assert [replace(point, seconds=0.0) for point in first] == [replace(point, seconds=0.0) for point in points]
+    monkeypatch.setattr(frontier, "measure_point", lambda plan, title, report: measured_anew.append(title))
+    measured_anew = []
+    assert list(measure_frontier(plan, folder=tmp_path)) == first
+    assert measured_anew == []
+    with pytest.raises(TypeError):  # what was measured is no point
+        list(measure_frontier(replace(plan, clients=1), folder=tmp_path))
+    assert measured_anew

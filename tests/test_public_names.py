@@ -41,7 +41,7 @@ def test_importing_costs_little_more_than_torch():
     code = (
         "import sys, time; s = time.perf_counter(); import torch; t = time.perf_counter() - s; "
         "import leakscope; print((time.perf_counter() - s) / t); "
-        "heavy = ('torchmetrics', 'sklearn', 'scipy', 'pandas', 'PIL', 'typer', 'optuna', 'flwr', 'ray'); "
+        "heavy = ('torchmetrics', 'sklearn', 'scipy', 'pandas', 'PIL', 'typer', 'optuna', 'flwr', 'ray', 'rich'); "
         "print(sorted(m for m in heavy if m in sys.modules))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)

@@ -6,8 +6,6 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from leakscope.errors import InvalidInput, LeakscopeError, UnknownName, printable
+from leakscope.errors import InvalidInput, LeakscopeError, TasksFailed, UnknownName, printable
 
 if TYPE_CHECKING:
     from leakscope.bench.run import Figure
@@ -28,6 +26,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 screen = Console()
+Engine = Annotated[
+    str, typer.Option(help="Where it runs: in-process, processes, ray, ray:ADDRESS; auto takes processes if that pays.")
+]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Tasks at a time, one core each.", show_default="all cores")]
 KINDS = ("attacks", "datasets", "defences", "metrics", "models")
 
 
@@ -39,11 +41,10 @@ def demo(
 ) -> None:
     """Audit clients that send the gradient of one digit each, with and without a defence."""
     from leakscope.demo import write_demo
-    from leakscope.sweep.engines import cores
 
     config = write_demo(output, clients=clients, seed=seed)
     screen.print(f"configuration: {escape(str(config))}", soft_wrap=True)
-    audit(config, output, jobs=cores())
+    audit(config, output)
 
 
 @app.command()
@@ -107,14 +108,18 @@ def audit(
     ] = None,
     junit: Annotated[Path | None, typer.Option(help="Write the limits as JUnit XML to this file.")] = None,
     redact: Annotated[str, typer.Option(help="Clients' samples in the page: none, blur or omit them.")] = "none",
-    jobs: Annotated[int, typer.Option(min=1, help="Processes, one core each.")] = 1,
+    engine: Engine = "auto",
+    jobs: Jobs = None,
 ) -> None:
     """Audit a set-up: what can be rebuilt from what its clients send? Exits with 1 if a limit is broken."""
     from leakscope.auditing import checks_of, read_audit, read_condition, run_audit, to_junit
     from leakscope.auditing.report import by_defence, write_audit
     from leakscope.container import write_atomically
+    from leakscope.display import watching
     from leakscope.setup import read_toml
+    from leakscope.sweep import check_engine
 
+    check_engine(engine, jobs)
     plan = read_audit(read_toml(config), str(config))
     limits = fail_if or []
     for text in limits:
@@ -122,10 +127,10 @@ def audit(
     screen.print(f"first look, before any attack: [bold]{plan.first_look.risk} risk[/bold]")
     for finding in plan.first_look.findings:
         screen.print(f"  {escape(finding.sentence)}", style="dim", soft_wrap=True)
-    with _watching() as watch:
-        found = run_audit(plan, output / "store", jobs=jobs, watch=watch)
+    with watching() as watch:
+        found = run_audit(plan, output / "store", engine=engine, jobs=jobs, watch=watch)
     if not found.results:
-        raise typer.Exit(130)
+        raise found.failed or typer.Exit(130)
     table = Table("attack", "defence", "attacker", "PSNR (chance)", "clients", "verdict", padding=(0, 1))
     for (attack, title, knows), group in found.groups().items():
         figures, verdict = found.figures(group), found.verdict(group)
@@ -142,8 +147,10 @@ def audit(
         write_atomically(junit, to_junit(checks))
     page = write_audit(found, output, command="leakscope " + " ".join(sys.argv[1:]), redact=redact, checks=checks)  # type: ignore[arg-type]
     screen.print(f"[bold]{escape(by_defence(found))}[/bold]\npage: {escape(str(page))}", soft_wrap=True)
-    if not found.complete:
-        raise typer.Exit(130)
+    if any(one.failed for one in checks) and found.failed is not None:
+        _complain(str(found.failed))
+    elif not found.complete:
+        raise found.failed or typer.Exit(130)
     if any(one.failed for one in checks):
         raise typer.Exit(1)
 
@@ -177,17 +184,21 @@ def init(
 def frontier(
     config: Annotated[Path, typer.Argument(help="A TOML file: set-up, attack and defences.")],
     output: Annotated[Path, typer.Option(help="Folder for the table, the figure and the page.")] = Path("frontier"),
-    jobs: Annotated[int, typer.Option(min=1, help="Processes, one core each.")] = 1,
+    engine: Engine = "auto",
+    jobs: Jobs = None,
 ) -> None:
     """Draw what each defence buys and what it costs: leakage against accuracy."""
+    from leakscope.display import watching
     from leakscope.frontier import measure_frontier, read_plan, write_frontier
     from leakscope.setup import read_toml
+    from leakscope.sweep import check_engine
 
+    check_engine(engine, jobs)
     plan = read_plan(read_toml(config), str(config))
     points = []
     try:
-        with _watching() as watch:
-            for point in measure_frontier(plan, jobs=jobs, watch=watch):
+        with watching() as watch:
+            for point in measure_frontier(plan, folder=output / "store", engine=engine, jobs=jobs, watch=watch):
                 points.append(point)
                 screen.print(escape(point.sentence()), style="red" if point.leaks else "green", soft_wrap=True)
     finally:  # what was measured is kept, whatever ends the run
@@ -208,10 +219,12 @@ def bench(
     steps: Annotated[int | None, typer.Option(min=1, help="Attack steps instead of the row's own.")] = None,
     short: Annotated[bool, typer.Option("--short", help="The row's short setting: fewer steps or clients.")] = False,
     seed: Annotated[int, typer.Option(help="The same seed gives the same figures.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes, one core each.")] = 1,
+    engine: Engine = "auto",
+    jobs: Jobs = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     names: Annotated[bool, typer.Option("--list", help="Name the rows and their methods.")] = False,
     save: Annotated[bool, typer.Option(help="Add the figures to the benchmark's results.csv.")] = True,
+    store: Annotated[Path | None, typer.Option(help="Keep what tasks give in this folder, and go on there.")] = None,
     pictures: Annotated[Path | None, typer.Option(help="Folder for pictures of attacks under way (epafl).")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="How often to measure; for speed only.")] = 3,
 ) -> None:
@@ -221,9 +234,12 @@ def bench(
     """
     from leakscope.bench.rows import find_rows, papers
     from leakscope.bench.run import keep, run_rows
+    from leakscope.display import watching
+    from leakscope.sweep import check_engine
 
     if paper == "speed":
-        _refuse(context, paper, {"row", "method", "clients", "steps", "short", "seed", "jobs", "save", "pictures"})
+        others = {"row", "method", "clients", "steps", "short", "seed", "engine", "jobs", "save", "store", "pictures"}
+        _refuse(context, paper, others)
         _bench_speed(repeats, as_json=as_json, names=names)
         return
     known = [*papers(), "speed"]
@@ -235,23 +251,26 @@ def bench(
     if paper not in known:
         raise UnknownName("benchmark", paper, known)
     _refuse(context, paper, {"repeats"})
+    check_engine(engine, jobs)
     rows = find_rows(paper, row)
     if names:
         for one in rows:
             screen.print(f"{one.name}  [dim]{escape(', '.join(one.methods))}[/dim]", soft_wrap=True)
         return
     command = "leakscope " + " ".join(sys.argv[1:])
-    with _watching() as watch:
+    with watching() as watch:
         for figure in run_rows(
             rows,
             methods=method or (),
             clients=clients,
             steps=steps,
             seed=seed,
+            engine=engine,
             jobs=jobs,
             watch=watch,
             pictures=pictures,
             short=short,
+            folder=store,
         ):
             if save:
                 keep(figure, command)
@@ -302,25 +321,6 @@ def _show(figure: Figure) -> None:
         chance = f"{figure.chance[name]:.4g}" if name in figure.chance else "-"
         table.add_row(name, f"{value.mean:.4g}", interval, published, chance)
     screen.print(table)
-
-
-@contextmanager
-def _watching() -> Iterator[Callable[[str, int, int | None, float], None] | None]:
-    """A bar for every task under way, where standard error is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import Progress, TaskID
-
-    with Progress(console=Console(stderr=True), transient=True) as bars:
-        known: dict[str, TaskID] = {}
-
-        def watch(name: str, step: int, total: int | None, loss: float) -> None:
-            if name not in known:
-                known[name] = bars.add_task(escape(name), total=total)
-            bars.update(known[name], completed=step, total=total, visible=step != total)
-
-        yield watch
 
 
 @app.command("list")
@@ -413,6 +413,11 @@ def main() -> None:
     """Run the command line."""
     try:
         code = app(standalone_mode=False)
+    except TasksFailed as problem:
+        if os.environ.get("LEAKSCOPE_DEBUG"):
+            raise
+        _complain(f"{problem}\n(LEAKSCOPE_DEBUG=1 shows where the first went wrong)")
+        code = 3
     except LeakscopeError as problem:
         code = _complain(str(problem))
     except (KeyboardInterrupt, typer.Abort):

@@ -12,13 +12,14 @@ Each message says what is wrong, why, and what to do next, so that the command l
     │   ├── CorruptFile     truncated, altered, foreign, or holding impossible values
     │   └── FutureVersion   written by a newer Leakscope
     ├── DataNotFound        a dataset is neither on this machine nor downloadable
-    └── MissingExtra        an optional dependency is not installed (also an ImportError)
+    ├── MissingExtra        an optional dependency is not installed (also an ImportError)
+    └── TasksFailed         some tasks of a sweep failed, the others are done
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class LeakscopeError(Exception):
@@ -70,6 +71,22 @@ class MissingExtra(LeakscopeError, ImportError):
         super().__init__(
             f'{what} needs the package {package!r}, which is not installed; run: pip install "leakscope[{extra}]"'
         )
+
+
+class TasksFailed(LeakscopeError):
+    """Some tasks of a sweep failed; the others are done. ``failures`` holds a sentence for each, by its name."""
+
+    def __init__(self, failures: Mapping[str, str], total: int) -> None:
+        self.failures = dict(failures)
+        alike: dict[str, list[str]] = {}
+        for name, problem in failures.items():
+            alike.setdefault(problem, []).append(name)
+        lines = [
+            f"  {names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}: {problem}"
+            for problem, names in alike.items()
+        ]
+        rest = "; the others are done" if len(failures) < total else ""
+        super().__init__("\n".join([f"{len(failures)} of {total} tasks failed{rest}:", *lines]))
 
 
 def printable(text: str, longest: int = 300) -> str:

@@ -20,7 +20,7 @@ import io
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,17 @@ import torch
 from leakscope import attacks
 from leakscope.attacks.adaptive import adapts
 from leakscope.auditing.verdict import judge
-from leakscope.container import output_folder, write_atomically
+from leakscope.auditing.work import fingerprint
+from leakscope.container import Location, output_folder, write_atomically
 from leakscope.errors import InvalidInput, UnknownName
 from leakscope.federated.defence import Defence, clients_in_a_sum, training_of
 from leakscope.federated.rounds import run_federation
+from leakscope.kept import run_kept
 from leakscope.metrics import Interval, mean_interval, score
 from leakscope.progress import Report, silent
 from leakscope.report import Page, Section, scatter, to_png, write_page
 from leakscope.setup import NUMBER, Kinds, Setup, read_chains, read_setup
-from leakscope.sweep.engines import Task, Watch, run_tasks
+from leakscope.sweep import Task, Watch
 
 FRONTIER: Kinds = {
     "attack": (str,), "options": (dict,), "clients": (int,), "threshold": NUMBER, "federation": (int,),
@@ -120,11 +122,30 @@ def read_plan(document: Mapping[str, Any], where: str) -> Plan:
     return plan
 
 
-def measure_frontier(plan: Plan, *, jobs: int = 1, watch: Watch | None = None) -> Iterator[Point]:
-    """Train and attack with every defence; yield each point as soon as it is known."""
-    tasks = [Task(title, measure_point, {"plan": plan, "title": title}) for title in plan.chains]
-    for _, point in run_tasks(tasks, jobs=jobs, watch=watch):
-        yield point
+def measure_frontier(
+    plan: Plan,
+    *,
+    folder: Location | None = None,
+    engine: str = "auto",
+    jobs: int | None = 1,
+    watch: Watch | None = None,
+) -> Iterator[Point]:
+    """Train and attack with every defence; yield each point as soon as it is known.
+
+    Points are kept in ``folder``, if there is one, and not measured again. ``engine`` and ``jobs`` say where the work
+    runs (:mod:`leakscope.sweep.engines`).
+    """
+    tasks = [Task(title, measure_point, {"title": title}) for title in plan.chains]
+    same = {
+        **{name: getattr(plan.setup, name) for name in ("model", "data", "training", "attacker", "seed")},
+        **{one.name: getattr(plan, one.name) for one in fields(plan) if one.name not in ("setup", "options", "chains")},
+        "content": fingerprint(plan.setup),
+        "attack": repr(attacks.build(plan.attack, **plan.options)),
+    }
+    defined_by = {title: {**same, "defences": list(map(repr, chain))} for title, chain in plan.chains.items()}
+    options: dict[str, Any] = {"engine": engine, "jobs": jobs, "watch": watch, "common": {"plan": plan}}
+    for task, point in run_kept(tasks, defined_by, folder, **options):
+        yield point if isinstance(point, Point) else Point(**{**point, "title": task.name})
 
 
 def measure_point(plan: Plan, title: str, report: Report) -> Point:

@@ -56,7 +56,7 @@ def assert_no_leak(
         found = audit(config, folder if output is None else output, fail_if=fail_if)
         broken = [one.sentence() for one in checks_of(found, fail_if) if one.failed]
     if not found.complete:
-        raise AssertionError("the audit was interrupted")
+        raise AssertionError(f"the audit is not complete: {found.failed or 'it was interrupted'}")
     if broken:
         raise AssertionError("this set-up leaks: " + "; ".join(broken))
 

@@ -1,11 +1,15 @@
 """The audit as people call it: on the command line, from Python, in a test."""
 
 import sys
+import tomllib
 
 import pytest
+import torch
 
 import leakscope as ls
 from leakscope import cli
+from leakscope.auditing import read_audit, run_audit, work
+from leakscope.errors import InvalidInput
 from leakscope.testing import assert_no_leak
 
 TOML = """
@@ -101,3 +105,75 @@ def test_in_a_test(config, tmp_path):
     noisy = tmp_path / "noisy.toml"
     noisy.write_text(NOISE)
     assert_no_leak(noisy)
+
+
+# What fails, and where it runs
+
+
+def fail_on(monkeypatch, clients, error):
+    whole = work.attack_client
+
+    def attack_client(plan, work, report):
+        if work.client in clients:
+            raise error
+        return whole(plan, work, report)
+
+    monkeypatch.setattr(work, "attack_client", attack_client)
+
+
+def test_what_failed_is_said_at_the_end_and_the_rest_is_on_the_page(config, monkeypatch, capsys):
+    fail_on(monkeypatch, {1}, RuntimeError("the optimiser broke"))
+    code, said = run(monkeypatch, capsys, "audit", config, "--jobs", 1)
+    assert code == 3
+    assert "1 of 2 tasks failed; the others are done" in said.err
+    assert "idlg, no defence, client 1: RuntimeError: the optimiser broke" in said.err
+    assert "recovers data" in said.out
+    assert (config.parent / "audit" / "audit.html").exists()
+    code, said = run(monkeypatch, capsys, "audit", config, "--jobs", 1, "--fail-if", "recovered > 0.05")
+    assert code == 1  # a broken limit is broken whatever else happened
+    assert "the optimiser broke" in said.err
+    monkeypatch.undo()
+    monkeypatch.chdir(config.parent)
+    code, said = run(monkeypatch, capsys, "audit", config)
+    assert not code
+    assert "[1/1] done: idlg, no defence, client 1" in said.err  # the other one was done before
+
+
+def test_nothing_done_is_no_page(config, monkeypatch, capsys):
+    fail_on(monkeypatch, {0, 1}, RuntimeError("the optimiser broke"))
+    code, said = run(monkeypatch, capsys, "audit", config, "--jobs", 1)
+    assert code == 3
+    assert "idlg, no defence, client 0 and 1 more: RuntimeError" in said.err
+    assert not (config.parent / "audit" / "audit.html").exists()
+
+
+def test_a_mistake_in_every_task_is_one_sentence(config, monkeypatch, capsys):
+    fail_on(monkeypatch, {0, 1}, InvalidInput("too few samples"))
+    code, said = run(monkeypatch, capsys, "audit", config, "--jobs", 1)
+    assert code == 2
+    assert [line for line in said.err.splitlines() if line.startswith("leakscope: ")] == ["leakscope: too few samples"]
+
+
+def test_an_audit_that_failed_in_part_is_no_proof(config, monkeypatch):
+    fail_on(monkeypatch, {1}, RuntimeError("the optimiser broke"))
+    with pytest.raises(AssertionError, match="the audit is not complete: 1 of 2 tasks failed"):
+        assert_no_leak(config, fail_if=["recovered > 1"])
+
+
+@pytest.mark.parametrize("command", ["audit", "frontier"])
+def test_an_engine_that_there_is_not_is_refused_before_anything_is_read(config, monkeypatch, capsys, command):
+    code, said = run(monkeypatch, capsys, command, "none.toml", "--engine", "proceses")
+    assert code == 2
+    assert "did you mean 'processes'" in said.err
+
+
+def test_engines_can_be_mixed_and_nothing_is_done_twice(tmp_path):
+    plan = read_audit(tomllib.loads(TOML.replace("clients = 2", "clients = 3")), "a.toml")
+    part = run_audit(plan, tmp_path / "mixed", engine="in-process", stop_after=1)
+    assert len(part.results) == 1
+    mixed = run_audit(plan, tmp_path / "mixed", engine="processes", jobs=2)
+    alone = run_audit(plan, tmp_path / "alone", engine="in-process")
+    assert mixed.complete
+    for one, other in zip(mixed.results, alone.results, strict=True):
+        assert one.document["scores"] == other.document["scores"]
+        assert torch.equal(one.tensors["reconstructed"], other.tensors["reconstructed"])

@@ -87,6 +87,7 @@ def test_the_number_of_processes_changes_nothing(tmp_path):
         "model": {"name": "lenet"}, "data": {"name": "digits"}, "training": {"sends": "gradient", "samples": 1},
         "audit": {"attacks": [{"name": "idlg", "steps": 3}], "clients": 2},
     }  # fmt: skip
-    runs = [ls.audit(document, tmp_path / str(jobs), jobs=jobs) for jobs in (1, 2)]
+    engines = {"in-process": 1, "processes": 2}
+    runs = [ls.audit(document, tmp_path / engine, engine=engine, jobs=jobs) for engine, jobs in engines.items()]
     first, second = ([one.document["scores"] for one in found.results] for found in runs)
     assert first == second

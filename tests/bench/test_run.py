@@ -5,11 +5,13 @@ import sys
 import pytest
 
 from leakscope import cli
+from leakscope.bench import run
 from leakscope.bench.rows import find_rows
 from leakscope.bench.run import keep, run_rows
 from leakscope.bench.setting import client_of
-from leakscope.errors import CorruptFile, InvalidInput, UnknownName
+from leakscope.errors import CorruptFile, InvalidInput, TasksFailed, UnknownName
 from leakscope.params import flatten
+from leakscope.sweep import run_tasks
 
 ROW = """
 title = "A row"
@@ -80,7 +82,7 @@ def test_the_same_seed_gives_the_same_figures_in_one_process_and_in_two(folder):
         figures = run_rows(find_rows("mine", "table1/digits"), clients=2, **options)
         return {figure.method.name: figure.ours for figure in figures}
 
-    assert values() == values(jobs=2)
+    assert values() == values(engine="processes", jobs=2)
     assert values() != values(seed=1)
 
 
@@ -157,3 +159,37 @@ def test_the_command_line_lists_rows_and_shows_tables(folder, monkeypatch, capsy
             cli.main()
         assert said in capsys.readouterr().out
     assert not (folder / "results.csv").exists()
+
+
+def test_what_failed_does_not_keep_the_rest_from_being_measured(folder, monkeypatch, capsys):
+    real = run.reconstruct_client
+
+    def broken(setting, method, index, **rest):
+        if method.name == "good" and index == 1:
+            raise RuntimeError("the optimiser broke")
+        return real(setting, method, index, **rest)
+
+    monkeypatch.setitem(run.KINDS, "reconstruction", broken)
+    row = folder / "table1" / "digits.toml"
+    row.write_text(row.read_text().replace("kind =", 'reference = "good"\nkind =', 1))
+    found = []
+    with pytest.raises(TasksFailed, match="1 of 4 tasks failed"):
+        found.extend(run_rows(find_rows("mine", "table1/digits"), clients=2))
+    assert [figure.method.name for figure in found] == ["other"]  # beside no reference, for that failed
+    assert "speedup_over_good" not in found[0].ours
+
+
+def test_the_order_in_which_clients_end_changes_nothing(folder, monkeypatch):
+    rows = find_rows("mine", "table1/digits")
+    forward = [figure.to_json()["ours"] for figure in run_rows(rows, clients=3, methods=["other"])]
+    monkeypatch.setattr(run, "run_kept", lambda tasks, *_, **__: reversed(list(run_tasks(tasks))))
+    assert [figure.to_json()["ours"] for figure in run_rows(rows, clients=3, methods=["other"])] == forward
+
+
+def test_what_is_kept_is_not_measured_again(folder, tmp_path, monkeypatch):
+    rows = find_rows("mine", "table1/digits")
+    first = [figure.to_json() for figure in run_rows(rows, clients=2, folder=tmp_path / "store")]
+    monkeypatch.setitem(run.KINDS, "reconstruction", None)
+    assert [figure.to_json() for figure in run_rows(rows, clients=2, folder=tmp_path / "store")] == first
+    with pytest.raises(TasksFailed):  # other steps are other work
+        list(run_rows(rows, clients=2, steps=3, folder=tmp_path / "store"))

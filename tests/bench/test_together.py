@@ -17,6 +17,7 @@ from leakscope.bench.run import keep, run_rows
 from leakscope.bench.setting import client_of
 from leakscope.errors import CorruptFile, UnknownName
 from leakscope.inversion.stopping import MaxSteps
+from leakscope.sweep import Watch
 
 SETTING = """
 [setting]
@@ -212,12 +213,13 @@ def test_a_trained_network_knows_its_round(folder):
 
 
 def test_an_interrupted_attack_gives_no_figure(folder):
-    def watch(name, step, total, loss):
-        if step == 2:
-            raise KeyboardInterrupt
+    class Impatient(Watch):
+        def step(self, task, step, total, loss):
+            if step == 2:
+                raise KeyboardInterrupt
 
     for row, method in (("together", "epafl"), ("stopping", "late")):
         together._KEPT.clear()
         with pytest.raises(KeyboardInterrupt):
-            figures(f"table1/{row}", methods=[method], watch=watch)
+            figures(f"table1/{row}", methods=[method], watch=Impatient())
     together._KEPT.clear()

@@ -13,6 +13,7 @@ import torch
 
 from leakscope.errors import FileError, InvalidInput, MissingExtra
 from leakscope.inversion.search import Range, Search, Trial, _batches, _limits, _told, search
+from tests.sweep.work import Noted
 
 #: Table 2 of AWA.
 TABLE_2 = {f"q_{name}": Range(1, 1000) for name in ("cv", "bn", "fc", "en")}
@@ -153,9 +154,9 @@ def test_in_batches_a_trial_that_is_missing_comes_back_the_same(tmp_path, lost):
         assert search(bowl, PLANE, path=path, jobs=2, trials=6, random=4) == undisturbed
 
 
-def _one_by_one(tasks, *, jobs, watch):
+def _one_by_one(tasks, *, engine, jobs, watch, common):
     """Processes are tested once, below."""
-    return ((task, task.function(**task.arguments, report=lambda *_: None)) for task in tasks)
+    return ((task, task.function(**common, **task.arguments, report=lambda *_: None)) for task in tasks)
 
 
 def test_the_file_of_another_search_is_refused(tmp_path):
@@ -254,13 +255,13 @@ def test_all_failing_is_an_error_that_does_not_wait_for_the_last():
 
 def test_processes_give_the_trials_of_the_same_batches_here():
     arguments = {"trials": 3, "random": 1, "jobs": 2}  # one batch in processes, for they take long to start
-    seen = []
-    parallel = search(Falling(), PLANE, watch=lambda name, *_: seen.append(name), **arguments)
+    watch = Noted()
+    parallel = search(Falling(), PLANE, watch=watch, **arguments)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("leakscope.inversion.search.run_tasks", _one_by_one)
         assert search(Falling(), PLANE, **arguments) == parallel
     assert parallel.trials[1].numbers != parallel.trials[2].numbers
-    assert set(seen) == {f"trial {number}" for number in range(3)}
+    assert {name for name, *_ in watch.of("step")} == {f"trial {number}" for number in range(3)}
 
 
 @pytest.mark.parametrize(

@@ -1,97 +1,71 @@
-"""Tasks here and in processes: the same results, each once, and nothing left behind."""
+"""One map: the same results wherever it runs, each once; what fails is told when the rest is done."""
 
-import multiprocessing
 import os
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 import torch
 
-from leakscope.sweep import Task, run_tasks
-from leakscope.sweep.engines import cores
+from leakscope.errors import InvalidInput, MissingExtra, TasksFailed, UnknownName
+from leakscope.sweep import Task, check_engine, engines, run_tasks
+from tests.sweep.work import TASKS, Noted, adds, fails, mistaken, not_the_first_time, slow_sum
 
 
-def noisy_sum(seed, report):
-    """A result that hangs on the seed alone, with the process that made it."""
-    values = torch.randn(1000, generator=torch.Generator().manual_seed(seed))
-    report(1, 2, float(seed))
-    return (values.exp() @ values).item(), torch.get_num_threads(), os.getpid()
+def collected(tasks=TASKS, **options):
+    watch = Noted()
+    return list(run_tasks(tasks, watch=watch, **options)), watch
 
 
-def fails(report):
-    raise ValueError("task went wrong")
-
-
-def sleeps(seconds, report):
-    report(os.getpid(), None, 0.0)
-    time.sleep(seconds)
-
-
-TASKS = [Task(f"seed {seed}", noisy_sum, {"seed": seed}) for seed in range(5)]
-
-
-def collected(jobs, tasks=TASKS):
-    messages = []
-    results = list(run_tasks(tasks, jobs=jobs, watch=lambda *message: messages.append(message)))
-    return results, messages
+ENGINES = {"in-process": {"engine": "in-process"}, "processes": {"engine": "processes", "jobs": 2}}
 
 
 @pytest.fixture(scope="module")
-def both():
-    return {jobs: collected(jobs) for jobs in (1, 2)}
+def found():
+    return {name: collected(**options) for name, options in ENGINES.items()}
 
 
-@pytest.fixture
-def children():
-    """Processes that a test leaves running are an error."""
-    before = set(multiprocessing.active_children())
-    yield
-    left = set(multiprocessing.active_children()) - before
-    for process in left:
-        process.kill()
-    assert not left
+def test_every_engine_gives_the_same_results(found):
+    values = {name: {task.name: result[0] for task, result in results} for name, (results, _) in found.items()}
+    assert values["in-process"] == values["processes"]
+    assert len(set(values["processes"].values())) == 5
 
 
-def test_processes_give_the_same_results(both):
-    values = {jobs: {task.name: result[0] for task, result in results} for jobs, (results, _) in both.items()}
-    assert values[1] == values[2]
-    assert len(set(values[1].values())) == 5
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_each_task_comes_once_with_its_result(both, jobs):
-    results, _ = both[jobs]
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_task_comes_once_with_its_result(found, engine):
+    results, _ = found[engine]
     assert sorted(task.name for task, _ in results) == sorted(task.name for task in TASKS)
     assert all(task in TASKS and threads == 1 for task, (_, threads, _) in results)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_progress_arrives_with_the_name_of_its_task(both, jobs):
-    _, messages = both[jobs]
-    assert sorted(messages) == [(f"seed {seed}", 1, 2, float(seed)) for seed in range(5)]
+@pytest.mark.parametrize("engine", ENGINES)
+def test_who_watches_is_told_of_every_task(found, engine):
+    _, watch = found[engine]
+    names = sorted([task.name] for task in TASKS)
+    assert watch.all[0] == ("planned", 5)
+    assert sorted(watch.of("began")) == sorted(watch.of("done")) == names
+    assert sorted(watch.of("step")) == [[f"seed {seed}", 1, 2, float(seed)] for seed in range(5)]
+    for name in (task.name for task in TASKS):
+        assert [what for what, of, *_ in watch.all if of == name] == ["began", "step", "done"]
 
 
-def test_one_job_stays_in_this_process_and_several_do_not(both):
-    pids = {jobs: {result[2] for _, result in results} for jobs, (results, _) in both.items()}
-    assert pids[1] == {os.getpid()}
-    assert os.getpid() not in pids[2]
-    assert len(pids[2]) <= 2
-
-
-def test_a_single_task_needs_no_process():
-    ((_, result),), _ = collected(4, TASKS[:1])
-    assert result[2] == os.getpid()
+def test_in_process_is_this_process_and_processes_are_others(found):
+    pids = {name: {result[2] for _, result in results} for name, (results, _) in found.items()}
+    assert pids["in-process"] == {os.getpid()}
+    assert os.getpid() not in pids["processes"]
+    assert len(pids["processes"]) <= 2
 
 
 def test_no_tasks_no_results():
-    assert collected(2, []) == ([], [])
+    assert collected([], engine="processes", jobs=2)[0] == []
 
 
 def test_nobody_needs_to_watch():
     assert len(list(run_tasks(TASKS[:2]))) == 2
+
+
+def test_what_all_tasks_share_is_an_argument_of_each():
+    tasks = [Task(str(number), adds, {"second": number}) for number in range(3)]
+    for options in ENGINES.values():
+        assert sorted(result for _, result in run_tasks(tasks, common={"first": 10}, **options)) == [10, 11, 12]
 
 
 def test_the_number_of_threads_comes_back():
@@ -106,91 +80,88 @@ def test_the_number_of_threads_comes_back():
         torch.set_num_threads(before)
 
 
-def test_an_exception_is_raised_here():
-    with pytest.raises(ValueError, match="task went wrong"):
-        list(run_tasks([TASKS[0], Task("broken", fails)]))
+# Where it pays
 
 
-def test_an_exception_in_a_process_is_raised_here_and_ends_the_others(children):
-    began = time.monotonic()
-    with pytest.raises(ValueError, match="task went wrong"):
-        list(run_tasks([Task("long", sleeps, {"seconds": 300}), Task("broken", fails)], jobs=2))
-    assert time.monotonic() - began < 100
+def test_short_work_stays_here():
+    results, _ = collected(jobs=2)
+    assert {result[2] for _, result in results} == {os.getpid()}
 
 
-def test_who_stops_listening_ends_the_workers(children):
-    """What Ctrl-C does to the generator: nothing goes on, and nobody waits for it."""
-    pids = []
-    tasks = [Task("long", sleeps, {"seconds": 300}), Task("short", sleeps, {"seconds": 0.5}), *TASKS]
-    running = run_tasks(tasks, jobs=2, watch=lambda name, pid, *_: pids.append(pid) if name == "long" else None)
-    first, _ = next(running)
-    while not pids:  # the long task may be the last to start
-        first, _ = next(running)
-    assert first.name != "long"
-    began = time.monotonic()
-    running.close()
-    assert time.monotonic() - began < 60
-    with pytest.raises(ProcessLookupError):
-        os.kill(pids[0], 0)
+def test_long_work_goes_to_processes_and_loses_the_one_task_that_was_begun(monkeypatch):
+    monkeypatch.setattr(engines, "START", 0.5)
+    tasks = [TASKS[0], *(Task(f"slow {seed}", slow_sum, {"seed": seed, "seconds": 1}) for seed in range(3))]
+    results, watch = collected(tasks, jobs=2)
+    values = {task.name: result for task, result in results}
+    assert values.pop("seed 0")[2] == os.getpid()
+    assert watch.of("again") == [["slow 0", "the work goes on in processes"]]
+    assert values == {task.name: result for task, result in run_tasks(tasks[1:], engine="in-process")}
 
 
-def test_there_is_a_core():
-    assert 1 <= cores() <= (os.cpu_count() or 1)
+def test_one_job_or_one_task_left_stays_here(monkeypatch):
+    monkeypatch.setattr(engines, "START", 0.0)
+    for tasks, jobs in ((TASKS[:2], 1), (TASKS[:1], 2)):
+        results, _ = collected(tasks, jobs=jobs)
+        assert {result[2] for _, result in results} == {os.getpid()}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-def test_workers_do_not_outlive_a_driver_that_is_killed(tmp_path):
-    script = (
-        "import sys\n"
-        "from leakscope.sweep.engines import Task, run_tasks\n"
-        "from tests.sweep.test_engines import say_and_sleep\n"
-        "if __name__ == '__main__':\n"
-        "    tasks = [Task(str(i), say_and_sleep, {'path': f'{sys.argv[1]}/{i}'}) for i in range(2)]\n"
-        "    list(run_tasks(tasks, jobs=2))\n"
-    )
-    (tmp_path / "driver.py").write_text(script)
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    driver = subprocess.Popen([sys.executable, str(tmp_path / "driver.py"), str(tmp_path)], env=environment)
-    try:
-        assert _within(60, lambda: all((tmp_path / name).exists() for name in "01"))
-        children = [process for process in _processes() if _parent(process) == driver.pid]
-        assert {int((tmp_path / name).read_text()) for name in "01"} < set(children)  # the workers and the manager
-    finally:
-        driver.kill()
-        driver.wait()
-    assert _within(20, lambda: not any(map(_alive, children)))
+# What fails
 
 
-def say_and_sleep(path, report):
-    partial = Path(f"{path}.part")
-    partial.write_text(str(os.getpid()))
-    partial.rename(path)
-    time.sleep(300)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_fails_is_told_when_the_rest_is_done(engine):
+    tasks = [Task("broken", fails), TASKS[0], Task("too", fails), Task("unlike", fails, {"words": "other"}), TASKS[1]]
+    results = []
+    watch = Noted()
+    with pytest.raises(TasksFailed) as told:
+        results.extend(task.name for task, _ in run_tasks(tasks, watch=watch, **ENGINES[engine]))
+    assert sorted(results) == ["seed 0", "seed 1"]
+    assert sorted(str(told.value).splitlines()) == [
+        "  broken and 1 more: ValueError: task went wrong",
+        "  unlike: ValueError: other",
+        "3 of 5 tasks failed; the others are done:",
+    ]
+    assert isinstance(told.value.__cause__, ValueError)
+    assert not watch.of("again")  # the same seed and code would go wrong again
+    assert ["unlike", "ValueError: other"] in watch.of("failed")
 
 
-def _within(seconds, condition):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.1)
-    return False
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_mistake_in_every_task_is_raised_as_it_is(engine):
+    with pytest.raises(InvalidInput, match=r"^the clients are too few"):
+        list(run_tasks([Task(str(number), mistaken) for number in range(3)], **ENGINES[engine]))
+    with pytest.raises(TasksFailed, match=r"1 of 2 tasks failed.*\n  a: the clients are too few"):
+        list(run_tasks([Task("a", mistaken), TASKS[0]], **ENGINES[engine]))
 
 
-def _processes():
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+def test_an_error_that_may_pass_is_tried_again_here_as_well(tmp_path):
+    task = Task("unlucky", not_the_first_time, {"path": str(tmp_path / "0"), "how": "disk"})
+    ((_, result),), watch = collected([task], engine="in-process")
+    assert result == "after disk"
+    assert watch.of("again") == [["unlucky", "OSError: the disk is away"]]
+    with pytest.raises(TasksFailed, match="the disk is away"):
+        list(run_tasks([Task("once", not_the_first_time, {"path": str(tmp_path / "1"), "how": "disk"}, tries=1)]))
 
 
-def _status(process):
-    try:
-        return dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
-    except (FileNotFoundError, ProcessLookupError):
-        return {}
+# Which engine
 
 
-def _parent(process):
-    return int(_status(process).get("PPid", -1))
+@pytest.mark.parametrize("engine", ["auto", "in-process", "processes", "ray", "ray:auto", "ray:head:6379"])
+def test_engines_that_there_are(engine):
+    check_engine(engine)
 
 
-def _alive(process):
-    return "zombie" not in _status(process).get("State", "zombie")
+@pytest.mark.parametrize("engine", ["", "proceses", "processes:2", "rays", "auto:"])
+def test_an_engine_that_there_is_not(engine):
+    with pytest.raises(UnknownName, match="in-process, processes, ray"):
+        check_engine(engine)
+
+
+def test_what_an_engine_cannot_do_is_said_before_anything_is_done(monkeypatch):
+    with pytest.raises(InvalidInput, match="one task at a time, not 2"):
+        check_engine("in-process", 2)
+    with pytest.raises(InvalidInput, match="lacks an address"):
+        check_engine("ray:")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r'pip install "leakscope\[ray\]"'):
+        list(run_tasks(TASKS, engine="ray"))

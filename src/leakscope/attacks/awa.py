@@ -25,7 +25,7 @@ from leakscope.observation import Observation
 from leakscope.params import Params
 from leakscope.progress import Report
 from leakscope.seeding import generator, seeded
-from leakscope.sweep.engines import Watch
+from leakscope.sweep import Watch
 
 #: The numbers of Q (equation 31), and the ranges that the paper searches (table 2).
 RANGES: dict[str, tuple[float, float]] = {

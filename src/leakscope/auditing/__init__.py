@@ -11,7 +11,7 @@ from leakscope.auditing.prescreen import Finding, Prescreen, prescreen
 from leakscope.auditing.work import Audit, AuditPlan, read_audit, run_audit
 from leakscope.container import Location
 from leakscope.setup import read_toml
-from leakscope.sweep.engines import Watch
+from leakscope.sweep import Watch
 
 __all__ = [
     "Audit",
@@ -34,7 +34,8 @@ def audit(
     output: Location = "audit",
     *,
     fail_if: Sequence[str] = (),
-    jobs: int = 1,
+    engine: str = "auto",
+    jobs: int | None = 1,
     redact: Literal["none", "blur", "omit"] = "none",
     command: str = "",
     watch: Watch | None = None,
@@ -42,8 +43,10 @@ def audit(
     """Audit a set-up: attack its clients, and write the page and the figures into ``output``.
 
     ``config`` is a TOML file, or the same as a dictionary (:mod:`leakscope.auditing.work`). Work that was done before
-    is not done again. ``fail_if`` are limits such as ``"recovered > 0.05"``, which :func:`checks_of` compares;
-    ``redact`` keeps clients' samples out of the page, or blurs them.
+    is not done again; ``engine`` and ``jobs`` say where the rest runs (:mod:`leakscope.sweep.engines`). Work that fails
+    is named by ``failed`` of what is returned, which then is not ``complete``. ``fail_if`` are limits such as
+    ``"recovered > 0.05"``, which :func:`checks_of` compares; ``redact`` keeps clients' samples out of the page, or
+    blurs them.
     """
     from leakscope.auditing.report import write_audit  # pictures, which not everybody wants to load
 
@@ -53,7 +56,7 @@ def audit(
     plan = read_audit(document, where)
     for text in fail_if:
         read_condition(text, list(plan.attacks))
-    found = run_audit(plan, Path(output) / "store", jobs=jobs, watch=watch)
+    found = run_audit(plan, Path(output) / "store", engine=engine, jobs=jobs, watch=watch)
     if found.results:
         write_audit(found, output, command=command, redact=redact, checks=checks_of(found, fail_if))
     return found

@@ -28,14 +28,14 @@ from leakscope.auditing import attribute
 from leakscope.auditing.prescreen import Prescreen, prescreen
 from leakscope.auditing.verdict import Figure, Verdict, judge, summarise, worst_of
 from leakscope.container import Location
-from leakscope.errors import InvalidInput, LeakscopeError, UnknownName
+from leakscope.errors import InvalidInput, LeakscopeError, TasksFailed, UnknownName
 from leakscope.federated.defence import Defence
 from leakscope.metrics import score
 from leakscope.metrics.chance import other_samples
 from leakscope.progress import Report
 from leakscope.setup import NUMBER, Kinds, Setup, read_chains, read_setup
 from leakscope.store import Store, key_of
-from leakscope.sweep.engines import Task, Watch, run_tasks
+from leakscope.sweep import Task, Watch, run_tasks
 
 AUDIT: Kinds = {"attacks": (list,), "clients": (int,), "threshold": NUMBER, "told": (bool,)}
 
@@ -103,11 +103,12 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """All results of an audit, and what they say."""
+    """All results of an audit, and what they say; ``failed`` says what could not be done, and why."""
 
     plan: AuditPlan
     results: tuple[Result, ...]
     complete: bool
+    failed: TasksFailed | None = None
 
     @property
     def tried(self) -> list[str]:
@@ -194,29 +195,38 @@ def _read_attacks(
 
 
 def run_audit(
-    plan: AuditPlan, folder: Location, *, jobs: int = 1, watch: Watch | None = None, stop_after: int | None = None
+    plan: AuditPlan,
+    folder: Location,
+    *,
+    engine: str = "auto",
+    jobs: int | None = 1,
+    watch: Watch | None = None,
+    stop_after: int | None = None,
 ) -> Audit:
     """Do what is not done yet, one task a client and attack, and give all results there are.
 
     Finished work is kept in ``folder`` at once: Ctrl-C, or the end of the process, loses at most what is under way.
+    ``engine`` and ``jobs`` say where it runs (:mod:`leakscope.sweep.engines`); any of them goes on where another ended.
     ``stop_after`` ends after so many new results.
     """
     store = Store(folder)
     keys = {one: key_of(defined_by(plan, one)) for one in plan.work}
     missing = [one for one in plan.work if keys[one] not in store]
-    tasks = {str(one): (one, Task(str(one), attack_client, {"plan": plan, "work": one})) for one in missing}
-    new = 0
+    tasks = [Task(str(one), attack_client, {"work": one}, kind=one.attack) for one in missing]
+    new, failed = 0, None
     try:
-        for task, (document, tensors) in run_tasks([task for _, task in tasks.values()], jobs=jobs, watch=watch):
-            work = tasks[task.name][0]
+        for task, (document, tensors) in run_tasks(tasks, engine=engine, jobs=jobs, watch=watch, common={"plan": plan}):
+            work = task.arguments["work"]
             store.put(keys[work], defined_by(plan, work), document, tensors)
             new += 1
             if new == stop_after:
                 break
+    except TasksFailed as problem:
+        failed = problem
     except KeyboardInterrupt:
         pass  # what is done is kept, and said to be incomplete
     results = list(_collect(store, keys))
-    return Audit(plan, tuple(results), len(results) == len(keys))
+    return Audit(plan, tuple(results), len(results) == len(keys), failed)
 
 
 def _collect(store: Store, keys: Mapping[Work, str]) -> Iterator[Result]:

@@ -22,12 +22,14 @@ from leakscope.bench.rows import Method, Row
 from leakscope.bench.search import search_weights
 from leakscope.bench.setting import client_of
 from leakscope.bench.together import TOGETHER
-from leakscope.errors import InvalidInput, UnknownName
+from leakscope.container import Location
+from leakscope.errors import InvalidInput, TasksFailed, UnknownName
 from leakscope.inversion.labels import Labels, LastLayer
+from leakscope.kept import run_kept
 from leakscope.metrics import METRICS, Interval, label_error_chance, label_errors, mean_interval, score
 from leakscope.progress import Report
 from leakscope.seeding import generator
-from leakscope.sweep.engines import Task, Watch, run_tasks
+from leakscope.sweep import Task, Watch
 
 #: What one client gave: a value and a chance level a metric, the steps and seconds it took.
 Outcome = dict[str, Any]
@@ -74,48 +76,56 @@ def run_rows(
     clients: int | None = None,
     steps: int | None = None,
     seed: int = 0,
-    jobs: int = 1,
+    engine: str = "auto",
+    jobs: int | None = 1,
     watch: Watch | None = None,
     pictures: Path | None = None,
     short: bool = False,
+    folder: Location | None = None,
 ) -> Iterator[Figure]:
     """Run rows on ``clients`` clients each (``None``: as many as the row says, or one), and yield each method's figure
     as soon as its last client is done; where the row has a reference, as soon as that is done too. Rows that record
     the course of attacks draw it into the folder ``pictures``. ``short`` takes a row's short setting, where it has
-    one, for what is not said: fewer steps or clients, which two cores finish.
+    one, for what is not said: fewer steps or clients, which two cores finish. What tasks give is kept in ``folder``, if
+    there is one, and not measured again. ``engine`` and ``jobs`` say where they run (:mod:`leakscope.sweep.engines`).
     """
     if clients is not None and clients < 1:
         raise InvalidInput(f"clients must be at least 1, not {clients}")
-    wanted: dict[tuple[str, str], list[Outcome]] = {}
-    tasks, names = [], {}
+    tasks: list[Task] = []
+    owners: dict[str, tuple[Row, Method]] = {}
     for row in rows:
         chosen = [row.method(name) for name in methods] or list(row.methods.values())
-        wanted |= {(row.name, method.name): [] for method in chosen}
         less = row.short if short else {}
         number, limit = clients or less.get("clients"), steps or less.get("steps")
         for task, method in _tasks(row, chosen, number, limit, seed, pictures):
             tasks.append(task)
-            names[task.name] = (row, method)
+            owners[task.name] = row, method
+    wanted = {(row.name, method.name) for row, method in owners.values()}
+    defined_by = {task.name: _definition(*owners[task.name], task) for task in tasks}
+    outcomes: dict[str, Outcome] = {}
     waiting: list[Figure] = []
     references: dict[str, Figure] = {}
-    for task, outcome in run_tasks(tasks, jobs=jobs, watch=watch):
-        row, method = names[task.name]
-        done = wanted[row.name, method.name]
-        done.append(outcome)
-        if len(done) < sum(one is row and other is method for one, other in names.values()):
-            continue
-        figure = Figure(row, method, **done[0]) if row.kind in WHOLE else _figure(row, method, done)
-        if (row.name, row.reference) not in wanted:
-            yield figure
-            continue
-        if method.name == row.reference:
-            references[row.name] = figure
-            yield figure
-        else:
-            waiting.append(figure)
-        ready = [one for one in waiting if one.row.name in references]
-        waiting = [one for one in waiting if one.row.name not in references]
-        yield from (one.beside(references[one.row.name]) for one in ready)
+    try:
+        for task, outcome in run_kept(tasks, defined_by, folder, engine=engine, jobs=jobs, watch=watch):
+            outcomes[task.name] = outcome
+            row, method = owners[task.name]
+            names = [name for name, (one, other) in owners.items() if one is row and other is method]
+            if not outcomes.keys() >= set(names):
+                continue
+            done = [outcomes[name] for name in names]  # in the order of the clients, not that of their ends
+            figure = Figure(row, method, **done[0]) if row.kind in WHOLE else _figure(row, method, done)
+            if method.name == row.reference:
+                references[row.name] = figure
+            if method.name == row.reference or (row.name, row.reference) not in wanted:
+                yield figure
+            else:
+                waiting.append(figure)
+            ready = [one for one in waiting if one.row.name in references]
+            waiting = [one for one in waiting if one.row.name not in references]
+            yield from (one.beside(references[one.row.name]) for one in ready)
+    except TasksFailed:
+        yield from waiting  # for a reference that failed
+        raise
 
 
 def _tasks(
@@ -129,13 +139,21 @@ def _tasks(
     if row.kind in WHOLE:
         for method in methods:
             arguments = {**common, "method": method, "clients": number}
-            yield Task(f"{row.name} {method.name}", WHOLE[row.kind], arguments), method
+            name = f"{row.name} {method.name}"
+            yield Task(name, WHOLE[row.kind], arguments, kind=name), method
         return
     for index in range(number):
         for method in methods:
             function = KINDS[row.kind] if row.kind in KINDS else _unknown(row)
-            name = f"{row.name} {method.name} client {index}"
-            yield Task(name, function, {**common, "method": method, "index": index}), method
+            name = f"{row.name} {method.name}"
+            arguments = {**common, "method": method, "index": index}
+            yield Task(f"{name} client {index}", function, arguments, kind=name), method
+
+
+def _definition(row: Row, method: Method, task: Task) -> dict[str, Any]:
+    """Everything that an outcome depends on, as plain values."""
+    arguments = {name: value for name, value in task.arguments.items() if name not in ("method", "pictures")}
+    return {"kind": row.kind, "attack": method.attack, "options": method.options, **arguments}
 
 
 def reconstruct_client(
@@ -146,6 +164,8 @@ def reconstruct_client(
     options = method.options if steps is None else {**method.options, "steps": steps}
     attack = attacks.build(method.attack, **options)
     result = attack(observation, seed=seed + index, progress=report)
+    if result.outcome.kind == "interrupted":
+        raise KeyboardInterrupt
     scored = score(result, truth, threshold=setting["threshold"])
     values = {name: (scored[name].mean, scored[name].chance) for name in scored}
     taken = 0 if result.trace is None else len(result.trace.losses)

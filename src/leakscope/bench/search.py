@@ -14,6 +14,7 @@ from leakscope.container import output_folder, write_atomically
 from leakscope.metrics import score
 from leakscope.progress import Report
 from leakscope.report import running_minimum, to_png
+from leakscope.sweep import Task, Watch
 
 #: What a method may say of the search itself; the rest goes to the attack.
 OPTIONS = ("trials", "random", "log", "cut")
@@ -44,7 +45,7 @@ def search_weights(
             observation,
             seed=seed + index,
             path=None if stem is None else Path(f"{stem}.jsonl"),
-            watch=lambda _, step, total, loss: report(step, total, loss),
+            watch=_Passing(report),
             **chosen,
             **options,
         )
@@ -59,6 +60,17 @@ def search_weights(
     whole = sum(float(value.square().sum()) for value in observation.summed_gradient().values())
     values["unexplained"] = (unexplained / whole, 1.0)
     return {"values": values, "steps": trial.attack.stop.max_steps or 0, "seconds": time.perf_counter() - began}
+
+
+class _Passing(Watch):
+    """The steps of a search's trials are those of its task."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def step(self, task: Task, step: int, total: int | None, loss: float) -> None:
+        """Pass it on."""
+        self._report(step, total, loss)
 
 
 def _name(setting: dict[str, Any], method: Method, index: int) -> str:

@@ -32,7 +32,7 @@ from leakscope.inversion.objectives import L2, Cosine, Objective, layers_of
 from leakscope.inversion.update_models import FullSimulation, Surrogate, UpdateModel
 from leakscope.models import build
 from leakscope.observation import DataSpec, Observation
-from leakscope.sweep.engines import prepare_worker
+from leakscope.sweep.processes import prepare_worker
 
 DECAY = math.exp(-1)
 

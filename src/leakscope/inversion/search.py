@@ -39,12 +39,12 @@ from itertools import accumulate
 from typing import Any
 
 from leakscope.container import Location
-from leakscope.errors import InvalidInput, MissingExtra
+from leakscope.errors import InvalidInput, MissingExtra, TasksFailed
 from leakscope.inversion.checks import finite, whole
 from leakscope.inversion.trials import Numbers, State, Trial, TrialFile, done
 from leakscope.progress import Report
 from leakscope.seeding import derive
-from leakscope.sweep.engines import Task, Watch, run_tasks
+from leakscope.sweep import Task, Watch, run_tasks
 
 #: ``check(step, value)`` notes the objective on the way, and raises where the trial is not worth going on with.
 Check = Callable[[int, float], None]
@@ -137,13 +137,15 @@ def search(
             limits = _limits(earlier) if cut else {}
             common = {"evaluate": evaluate, "limits": limits}
             tasks = [
-                Task(f"trial {number}", _run, {"number": number, "numbers": proposed[number], **common})
-                for number in missing
+                Task(f"trial {number}", _run, {"number": number, "numbers": proposed[number]}) for number in missing
             ]
-            for _, trial in run_tasks(tasks, jobs=jobs, watch=watch):
+            engine = "processes" if jobs > 1 and len(tasks) > 1 else "auto"
+            for _, trial in run_tasks(tasks, engine=engine, jobs=jobs, watch=watch, common=common):
                 found[trial.number] = trial
                 if file is not None:
                     file.append(trial)
+    except TasksFailed as problem:
+        raise problem.__cause__ or problem from None
     except KeyboardInterrupt:
         if not done(found.values()):
             raise

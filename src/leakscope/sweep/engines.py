@@ -1,131 +1,154 @@
-"""One ``map`` over independent tasks, in this process or in several.
+"""One ``map`` over independent tasks, with three engines and the same results.
 
-On a CPU, attacks are many small operations: two single-threaded processes do twice the work of one, while two
-threads in one process mostly wait for each other.
+================  =====================================================================================================
+``in-process``    here, one after the other
+``processes``     one single-threaded process a core (:mod:`leakscope.sweep.processes`)
+``ray``           a Ray cluster on this machine, started for the sweep; ``ray:ADDRESS`` is one that runs, ``ray:auto``
+                  the one around this machine (:mod:`leakscope.sweep.on_ray`, extra ``ray``)
+``auto``          here, and in processes once that pays: when the work has taken longer than processes take to start
+================  =====================================================================================================
+
+A task fails by itself. One that hangs, whose worker dies or that runs out of memory is tried again; what fails in the
+end is told in one exception when all the others are done.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.connection
-import os
-import queue
-import signal
-import threading
+import importlib.util
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
-from multiprocessing.managers import SyncManager
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from leakscope.errors import InvalidInput, LeakscopeError, MissingExtra, TasksFailed, UnknownName
+from leakscope.sweep.driver import drive
+from leakscope.sweep.processes import Processes, usable_cores
+from leakscope.sweep.tasks import Task, Watch, may_pass, sentence
 
-@dataclass(frozen=True)
-class Task:
-    """A function of the module level with its arguments, and a name for the progress display.
+ENGINES = ("auto", "in-process", "processes", "ray")
+#: Seconds that a process takes to start and to load torch (2 to 3 on two cores).
+START = 3.0
 
-    The function gets a keyword ``report(step, total, loss)`` beside ``arguments``.
+
+def check_engine(engine: str, jobs: int | None = None) -> None:
+    """Refuse an engine that does not exist, is not installed, or cannot do so many tasks at a time."""
+    name = engine.partition(":")[0]
+    if name not in ENGINES or (":" in engine and name != "ray"):
+        raise UnknownName("engine", engine, [*ENGINES, "ray:ADDRESS"])
+    if engine == "ray:":
+        raise InvalidInput("the engine ray: lacks an address; write ray:auto, ray:HOST:PORT, or ray to start one")
+    if name == "in-process" and jobs is not None and jobs > 1:
+        raise InvalidInput(f"the engine in-process does one task at a time, not {jobs}; use processes, or no jobs")
+    if name == "ray" and importlib.util.find_spec("ray") is None:
+        raise MissingExtra("the engine ray", "ray", "ray")
+
+
+def run_tasks(
+    tasks: Sequence[Task],
+    *,
+    engine: str = "auto",
+    jobs: int | None = 1,
+    watch: Watch | None = None,
+    common: Mapping[str, Any] | None = None,
+) -> Iterator[tuple[Task, Any]]:
+    """Yield each task with its result, as they finish. The results depend neither on ``engine`` nor on ``jobs``.
+
+    ``jobs`` tasks run at a time; ``None`` is one a core. ``common`` are arguments that all tasks get, sent once to a
+    worker. At the end :class:`~leakscope.errors.TasksFailed` tells what failed, if anything did; where all tasks failed
+    by a mistake of the caller's, the first of them is raised as it is. Ctrl-C ends the workers; what was yielded before
+    is the caller's.
     """
-
-    name: str
-    function: Callable[..., Any]
-    arguments: dict[str, Any] = field(default_factory=dict)
-
-
-#: ``watch(task name, step, total, loss)``, called in the driver.
-Watch = Callable[[str, int, int | None, float], None]
-
-
-def run_tasks(tasks: Sequence[Task], *, jobs: int = 1, watch: Watch | None = None) -> Iterator[tuple[Task, Any]]:
-    """Yield each task with its result, as they finish. The results do not depend on ``jobs``.
-
-    An exception in a task is raised here. Ctrl-C ends the workers; what was yielded before is the caller's.
-    """
-    if jobs <= 1 or len(tasks) <= 1:
-        yield from _here(tasks, watch)
-    else:
-        yield from _processes(tasks, min(jobs, len(tasks)), watch)
+    check_engine(engine, jobs)
+    watch, common = watch or Watch(), common or {}
+    failures: dict[str, Exception] = {}
+    watch.planned(tasks)
+    if tasks:
+        yield from _on_engine(tasks, engine, jobs, watch, common, failures)
+    if failures:
+        first = next(iter(failures.values()))
+        if len(failures) == len(tasks) and all(isinstance(one, LeakscopeError) for one in failures.values()):
+            raise first
+        raise TasksFailed({name: sentence(one) for name, one in failures.items()}, len(tasks)) from first
 
 
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _on_engine(
+    tasks: Sequence[Task],
+    engine: str,
+    jobs: int | None,
+    watch: Watch,
+    common: Mapping[str, Any],
+    failures: dict[str, Exception],
+) -> Iterator[tuple[Task, Any]]:
+    if engine.startswith("ray"):
+        from leakscope.sweep.on_ray import OnRay
+
+        with OnRay(engine.partition(":")[2], jobs, common) as cluster:
+            yield from drive(cluster, tasks, watch, failures)
+        return
+    jobs = min(jobs or usable_cores(), len(tasks))
+    if engine == "in-process" or (engine == "auto" and jobs == 1):
+        yield from _here(tasks, watch, common, failures)
+        return
+    rest = tasks
+    if engine == "auto":
+        rest = yield from _here(tasks, watch, common, failures, patience=START)
+    if rest:
+        with Processes(min(jobs, len(rest)), common) as workers:
+            yield from drive(workers, rest, watch, failures)
 
 
-def _here(tasks: Sequence[Task], watch: Watch | None) -> Iterator[tuple[Task, Any]]:
+class _Pays(BaseException):
+    """Ends a task here, since it pays to start processes."""
+
+
+def _here(
+    tasks: Sequence[Task],
+    watch: Watch,
+    common: Mapping[str, Any],
+    failures: dict[str, Exception],
+    patience: float = math.inf,
+) -> Generator[tuple[Task, Any], None, Sequence[Task]]:
+    """Do tasks one after the other; after ``patience`` seconds, give back those that are left, if they are several."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in a worker: the number of threads may change the last bits
+    deadline = time.monotonic() + patience
     try:
-        for task in tasks:
+        for index, task in enumerate(tasks):
+            several = index + 1 < len(tasks)
+            if several and time.monotonic() > deadline:
+                return tasks[index:]
 
-            def report(step: int, total: int | None, loss: float, name: str = task.name) -> None:
-                if watch is not None:
-                    watch(name, step, total, loss)
+            def report(step: int, total: int | None, loss: float, task: Task = task, several: bool = several) -> None:
+                watch.step(task, step, total, loss)
+                if several and time.monotonic() > deadline:
+                    raise _Pays
 
-            yield task, task.function(**task.arguments, report=report)
+            try:
+                result = _try(task, watch, {**common, **task.arguments, "report": report})
+            except _Pays:
+                watch.again(task, "the work goes on in processes")
+                return tasks[index:]
+            except Exception as problem:
+                failures[task.name] = problem
+                watch.failed(task, sentence(problem))
+            else:
+                watch.done(task)
+                yield task, result
     finally:
         torch.set_num_threads(threads)
+    return ()
 
 
-def _processes(tasks: Sequence[Task], jobs: int, watch: Watch | None) -> Iterator[tuple[Task, Any]]:
-    context = multiprocessing.get_context("spawn")
-    manager = SyncManager(ctx=context)
-    manager.start(_follow_the_driver)
-    with manager:
-        messages: Any = manager.Queue()
-        with ProcessPoolExecutor(jobs, context, initializer=prepare_worker) as pool:
-            try:
-                running: dict[Future[Any], Task] = {pool.submit(_run, task, messages): task for task in tasks}
-                while running:
-                    done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-                    _drain(messages, watch)
-                    for future in done:
-                        yield running.pop(future), future.result()
-            except BaseException:
-                # Before any shutdown(), which forgets the processes; leaving the pool waits for their end.
-                for process in list((pool._processes or {}).values()):
-                    process.terminate()
-                raise
-
-
-def prepare_worker() -> None:
-    """Make a process that was started for work one of a single thread, which ends with its driver."""
-    torch.set_num_threads(1)
-    _follow_the_driver()
-
-
-def _follow_the_driver() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides what an interrupt means
-    threading.Thread(target=_end_with_the_driver, daemon=True).start()
-
-
-def _end_with_the_driver() -> None:
-    """A driver that is killed cannot end its workers: each watches for that itself."""
-    driver = multiprocessing.parent_process()
-    if driver is not None:
-        multiprocessing.connection.wait([driver.sentinel])
-        os._exit(1)
-
-
-def _run(task: Task, messages: Any) -> Any:
-    last = 0.0
-
-    def report(step: int, total: int | None, loss: float) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.2:
-            last = time.monotonic()
-            messages.put((task.name, step, total, loss))
-
-    return task.function(**task.arguments, report=report)
-
-
-def _drain(messages: Any, watch: Watch | None) -> None:
-    while True:
+def _try(task: Task, watch: Watch, arguments: Mapping[str, Any]) -> Any:
+    for _ in range(task.tries - 1):
+        watch.began(task)
         try:
-            message = messages.get_nowait()
-        except queue.Empty:
-            return
-        if watch is not None:
-            watch(*message)
+            return task.function(**arguments)
+        except Exception as problem:
+            if not may_pass(problem):
+                raise
+            watch.again(task, sentence(problem))
+    watch.began(task)
+    return task.function(**arguments)

@@ -1,0 +1,98 @@
+"""What engines save: an audit of eight clients in this process, in processes and on a local Ray cluster.
+
+    python benchmarks/speed/sweep.py [--clients 8 --steps 150 --jobs 2 --turns 3]
+
+A LeNet on 28 x 28 digits, 4 samples a client, two attacks. The engines take turns, each in a fresh folder, so that a
+busy machine is busy for all; medians are printed as JSON. ``seconds`` is from the first task that begins to the end:
+starting processes or a cluster is ``start``. ``same`` says whether all tables are the same, to the last bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leakscope.auditing import read_audit, run_audit
+from leakscope.sweep import Task, Watch
+
+ENGINES = ("in-process", "processes", "ray")
+
+
+class Stopwatch(Watch):
+    """Notes when the first task began."""
+
+    first: float | None = None
+
+    def began(self, task: Task) -> None:
+        """Look at the clock, once."""
+        self.first = self.first or time.perf_counter()
+
+
+def measure(plan: Any, engine: str, jobs: int) -> tuple[dict[str, float], list[Any]]:
+    """The seconds of one audit, and its table."""
+    watch = Stopwatch()
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        found = run_audit(plan, Path(folder), engine=engine, jobs=None if engine == "in-process" else jobs, watch=watch)
+        end = time.perf_counter()
+    if not found.complete or watch.first is None:
+        raise SystemExit(f"{engine}: {found.failed}")
+    tasks = [one.document["seconds"] for one in found.results]
+    figures = {"start": watch.first - start, "seconds": end - watch.first, "seconds_a_task": statistics.mean(tasks)}
+    return figures, [(str(one.work), one.document["scores"], one.document["loss"]) for one in found.results]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=150, help="steps of each attack")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=3, help="how often the engines take turns")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    attacks = [{"name": name, "steps": options.steps} for name in ("surrogate", "inverting_gradients")]
+    plan = read_audit(
+        {
+            "model": {"name": "lenet"},
+            "data": {"name": "mnist5k"},
+            "training": {"samples": 4, "lr": 0.01, "epochs": 2, "batch_size": 2},
+            "audit": {"attacks": attacks, "clients": options.clients},
+        },
+        "the benchmark",
+    )
+    runs: dict[str, list[dict[str, float]]] = {engine: [] for engine in ENGINES}
+    tables = []
+    for _ in range(options.turns):
+        for engine in ENGINES:
+            figures, table = measure(plan, engine, options.jobs)
+            runs[engine].append(figures)
+            tables.append(table)
+    medians = {
+        engine: {name: statistics.median(run[name] for run in found) for name in found[0]}
+        for engine, found in runs.items()
+    }
+
+    def ratio(one: str, other: str) -> float:
+        pairs = zip(runs[one], runs[other], strict=True)
+        return statistics.median(first["seconds"] / second["seconds"] for first, second in pairs)
+
+    found = {
+        "settings": vars(options),
+        "tasks": len(plan.work),
+        "same": all(table == tables[0] for table in tables),
+        "processes_over_in_process": ratio("in-process", "processes"),
+        "ray_beside_processes": ratio("ray", "processes"),
+        **medians,
+    }
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

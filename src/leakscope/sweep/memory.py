@@ -1,0 +1,82 @@
+"""How much memory a task has taken, and how much there is. In bytes; what cannot be found out is not guessed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+PROCESS = Path("/proc/self")
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def forget_peak() -> None:
+    """From now on, :func:`peak` is of what comes (Linux; elsewhere it is of the whole life of the process)."""
+    with contextlib.suppress(OSError):
+        (PROCESS / "clear_refs").write_text("5")
+
+
+def peak() -> int:
+    """The most memory that this process has held."""
+    found = _field(PROCESS / "status", "VmHWM:")
+    if found is not None:
+        return found
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
+
+
+def total() -> int:
+    """What the machine has, or what this process's control groups let it have."""
+    if sys.platform == "win32":
+        return sys.maxsize
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([machine, *(limit for limit, _ in _limits())])
+
+
+def available() -> int:
+    """What could be taken now without anything being swapped out or killed; on other systems than Linux, all."""
+    machine = _field(Path("/proc/meminfo"), "MemAvailable:")
+    found = [total() if machine is None else machine]
+    found += [limit - used for limit, used in _limits()]
+    return max(0, min(found))
+
+
+def _limits() -> Iterator[tuple[int, int]]:
+    """The limit and the use of each control group around this process that has a limit (versions 2 and 1)."""
+    try:
+        lines = (PROCESS / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, names = CGROUPS, ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            root, names = CGROUPS / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        inner = root / path.lstrip("/")
+        for group in (inner, *inner.parents):  # in a container the path may be that of the host: then only the root is
+            try:
+                limit, used = ((group / name).read_text().strip() for name in names)
+            except OSError:
+                limit = used = "max"
+            if limit.isdigit() and int(limit) < 2**60:  # version 1 writes "no limit" as a huge number
+                cached = _field(group / "memory.stat", "inactive_file", unit=1) or 0
+                yield int(limit), max(0, int(used) - cached)
+            if group == root:
+                break
+
+
+def _field(path: Path, name: str, unit: int = 1024) -> int | None:
+    with contextlib.suppress(OSError):
+        for line in path.read_text().splitlines():
+            if line.split()[:1] == [name]:
+                return unit * int(line.split()[1])
+    return None
