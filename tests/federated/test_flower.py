@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters
-from flwr.server.client_proxy import ClientProxy
+from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
@@ -157,6 +157,19 @@ def test_the_place_among_the_mods_decides_what_is_seen(tmp_path):
         assert same(honest.returned, trained(network(), honest.sent, 100 + int(honest.client[-1])))
 
 
+@pytest.mark.parametrize("method", ["secant", "last_returned", "lmra"])
+def test_a_clients_own_model_is_rebuilt_from_the_folder(tmp_path, method):
+    recorder = Recorder(tmp_path, network(), DATA, config={"batch-size": 2, "local-epochs": 1})
+    run(recorder.strategy(average()), client_app(), rounds=6)
+    rounds = ls.load_rounds(tmp_path, "client-1", network())
+    options = {"steps": 5, "rounds": 1, "training": 5} if method == "lmra" else {}
+    local = ls.inference.build(method, **options)(rounds)
+    assert (local.client, local.rounds) == ("client-1", 6)
+    assert local(client(4, seed=101).inputs).shape == (4, 3)
+    if method == "last_returned":
+        assert all(torch.allclose(value, rounds[-1].returned[name]) for name, value in local.weights.items())
+
+
 def test_statistics_of_batches_are_part_of_the_messages(tmp_path):
     recorder = Recorder(tmp_path, NETWORKS["batch norm"](), DATA)
     run(recorder.strategy(average()), client_app(NETWORKS["batch norm"]), make=NETWORKS["batch norm"])
@@ -237,21 +250,12 @@ def test_what_is_no_strategy_is_refused(tmp_path, what, words):
         Recorder(tmp_path, network(), DATA).strategy(what)
 
 
-class Proxy(ClientProxy):
-    """An older client that is never asked."""
-
-    def __init__(self, node):
-        super().__init__(str(node))
-        self.node_id, self.run_id = node, RUN
-
-    get_properties = get_parameters = fit = evaluate = reconnect = None
-
-
 def results(nodes, masked):
     """A round of the older kind: instructions, and results; masked, all with the one object of their mean."""
     start = [value.numpy() for value in network().state_dict().values()]
     instructions = [
-        (Proxy(node), FitIns(ndarrays_to_parameters(start), {"lr": 0.1, "batch-size": 2})) for node in nodes
+        (GridClientProxy(node, None, RUN), FitIns(ndarrays_to_parameters(start), {"lr": 0.1, "batch-size": 2}))
+        for node in nodes
     ]
     states = [[v.numpy() for v in trained(network(), network().state_dict(), node).values()] for node in nodes]
     mean = ndarrays_to_parameters([sum(values) / len(nodes) for values in zip(*states, strict=True)])
