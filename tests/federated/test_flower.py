@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import runpy
 import subprocess
 import sys
 
@@ -362,3 +363,10 @@ def test_a_deployment_on_loopback_is_recorded_and_audited(tmp_path, example):
     assert [one.client for one in server] == ["client-0", "client-1"]
     assert all(same(one.returned, other.returned) for one, other in zip(server, clients, strict=True))
     assert "psnr" in audited(tmp_path, example, "captures", "--client", "client-1")
+
+
+@pytest.mark.flower
+def test_recording_takes_a_small_part_of_a_round_of_the_quickstart():
+    measured = runpy.run_path(str(flower_runs.APP.parents[1] / "benchmarks" / "speed" / "flower.py"))["measure"](1)
+    assert measured["messages_kept"] == 10
+    assert measured["share"]["median"] < 0.05
