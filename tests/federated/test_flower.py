@@ -11,9 +11,11 @@ import flwr.server.strategy as older
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters
+from flwr.compat.common.recorddict_compat import fitins_to_recorddict
 from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
@@ -284,6 +286,26 @@ def test_older_strategies_and_sums(tmp_path, monkeypatch, masked):
     [one] = observations
     assert (one.client, one.round) == ("sum of 3 clients", 1)
     assert (one.training.samples, one.training.batch_size, one.training.lr) == (12, 6, 0.1)
+
+
+class OlderClient(NumPyClient):
+    """A client of the older kind, which SecAgg+ asks for."""
+
+    def fit(self, parameters, config):
+        names = network().state_dict()
+        state = dict(zip(names, map(torch.from_numpy, parameters), strict=True))
+        return [value.numpy() for value in trained(network(), state, 100).values()], 4, {}
+
+
+def test_a_mod_records_an_older_client(tmp_path):
+    recorder = Recorder(tmp_path, network(), DATA)
+    app = ClientApp(client_fn=lambda context: OlderClient().to_client(), mods=[recorder.mod])
+    start = ndarrays_to_parameters([value.numpy() for value in network().state_dict().values()])
+    content = fitins_to_recorddict(FitIns(start, {"lr": 0.1}), keep_input=True)
+    app(Message(content, 100, "train", group_id="3"), Context(RUN, 100, {}, RecordDict(), {}))
+    [one] = ls.load_all(tmp_path, network())
+    assert (one.client, one.round, one.training.lr, one.training.samples) == ("node-100", 3, 0.1, 4)
+    assert same(one.returned, trained(network(), network().state_dict(), 100))
 
 
 def test_without_flower_the_extra_is_named():
