@@ -6,8 +6,9 @@ what a real one has in addition, such as starting processes and moving messages,
 share of recording smaller.
 
 Every other round is recorded. Printed are the share of a recorded round that is spent in the recorder, and the time of
-each recorded round over that of the plain one after it: by the clock and in CPU seconds, which a busy machine disturbs
-less; as medians, with the smallest and the largest, to see how far they can be trusted.
+each recorded round but the first, which warms up, over the mean of the plain ones before and after it: by the clock and
+in CPU seconds, which a busy machine disturbs less; as medians, with the smallest and the largest, to see how far they
+can be trusted.
 """
 
 import json
@@ -124,11 +125,11 @@ def measure(rounds=6, images=4000):
 
 
 def _ratios(seconds):
-    return [recorded / plain for recorded, plain in zip(seconds[::2], seconds[1::2], strict=False)]
+    return [2 * seconds[n] / (seconds[n - 1] + seconds[n + 1]) for n in range(2, len(seconds) - 1, 2)]
 
 
 def _spread(values):
-    return {"median": median(values), "least": min(values), "most": max(values)}
+    return {"median": median(values), "least": min(values), "most": max(values)} if values else None
 
 
 if __name__ == "__main__":

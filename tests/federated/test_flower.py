@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import runpy
 import subprocess
 import sys
 
@@ -10,10 +11,12 @@ import flwr.server.strategy as older
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters
-from flwr.server.client_proxy import ClientProxy
+from flwr.compat.common.recorddict_compat import fitins_to_recorddict
+from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
@@ -157,6 +160,19 @@ def test_the_place_among_the_mods_decides_what_is_seen(tmp_path):
         assert same(honest.returned, trained(network(), honest.sent, 100 + int(honest.client[-1])))
 
 
+@pytest.mark.parametrize("method", ["secant", "last_returned", "lmra"])
+def test_a_clients_own_model_is_rebuilt_from_the_folder(tmp_path, method):
+    recorder = Recorder(tmp_path, network(), DATA, config={"batch-size": 2, "local-epochs": 1})
+    run(recorder.strategy(average()), client_app(), rounds=6)
+    rounds = ls.load_rounds(tmp_path, "client-1", network())
+    options = {"steps": 5, "rounds": 1, "training": 5} if method == "lmra" else {}
+    local = ls.inference.build(method, **options)(rounds)
+    assert (local.client, local.rounds) == ("client-1", 6)
+    assert local(client(4, seed=101).inputs).shape == (4, 3)
+    if method == "last_returned":
+        assert all(torch.allclose(value, rounds[-1].returned[name]) for name, value in local.weights.items())
+
+
 def test_statistics_of_batches_are_part_of_the_messages(tmp_path):
     recorder = Recorder(tmp_path, NETWORKS["batch norm"](), DATA)
     run(recorder.strategy(average()), client_app(NETWORKS["batch norm"]), make=NETWORKS["batch norm"])
@@ -237,21 +253,12 @@ def test_what_is_no_strategy_is_refused(tmp_path, what, words):
         Recorder(tmp_path, network(), DATA).strategy(what)
 
 
-class Proxy(ClientProxy):
-    """An older client that is never asked."""
-
-    def __init__(self, node):
-        super().__init__(str(node))
-        self.node_id, self.run_id = node, RUN
-
-    get_properties = get_parameters = fit = evaluate = reconnect = None
-
-
 def results(nodes, masked):
     """A round of the older kind: instructions, and results; masked, all with the one object of their mean."""
     start = [value.numpy() for value in network().state_dict().values()]
     instructions = [
-        (Proxy(node), FitIns(ndarrays_to_parameters(start), {"lr": 0.1, "batch-size": 2})) for node in nodes
+        (GridClientProxy(node, None, RUN), FitIns(ndarrays_to_parameters(start), {"lr": 0.1, "batch-size": 2}))
+        for node in nodes
     ]
     states = [[v.numpy() for v in trained(network(), network().state_dict(), node).values()] for node in nodes]
     mean = ndarrays_to_parameters([sum(values) / len(nodes) for values in zip(*states, strict=True)])
@@ -279,6 +286,26 @@ def test_older_strategies_and_sums(tmp_path, monkeypatch, masked):
     [one] = observations
     assert (one.client, one.round) == ("sum of 3 clients", 1)
     assert (one.training.samples, one.training.batch_size, one.training.lr) == (12, 6, 0.1)
+
+
+class OlderClient(NumPyClient):
+    """A client of the older kind, which SecAgg+ asks for."""
+
+    def fit(self, parameters, config):
+        names = network().state_dict()
+        state = dict(zip(names, map(torch.from_numpy, parameters), strict=True))
+        return [value.numpy() for value in trained(network(), state, 100).values()], 4, {}
+
+
+def test_a_mod_records_an_older_client(tmp_path):
+    recorder = Recorder(tmp_path, network(), DATA)
+    app = ClientApp(client_fn=lambda context: OlderClient().to_client(), mods=[recorder.mod])
+    start = ndarrays_to_parameters([value.numpy() for value in network().state_dict().values()])
+    content = fitins_to_recorddict(FitIns(start, {"lr": 0.1}), keep_input=True)
+    app(Message(content, 100, "train", group_id="3"), Context(RUN, 100, {}, RecordDict(), {}))
+    [one] = ls.load_all(tmp_path, network())
+    assert (one.client, one.round, one.training.lr, one.training.samples) == ("node-100", 3, 0.1, 4)
+    assert same(one.returned, trained(network(), network().state_dict(), 100))
 
 
 def test_without_flower_the_extra_is_named():
@@ -358,3 +385,10 @@ def test_a_deployment_on_loopback_is_recorded_and_audited(tmp_path, example):
     assert [one.client for one in server] == ["client-0", "client-1"]
     assert all(same(one.returned, other.returned) for one, other in zip(server, clients, strict=True))
     assert "psnr" in audited(tmp_path, example, "captures", "--client", "client-1")
+
+
+@pytest.mark.flower
+def test_recording_takes_a_small_part_of_a_round_of_the_quickstart():
+    measured = runpy.run_path(str(flower_runs.APP.parents[1] / "benchmarks" / "speed" / "flower.py"))["measure"](1)
+    assert measured["messages_kept"] == 10
+    assert measured["share"]["median"] < 0.05

@@ -13,6 +13,7 @@ from flwr.clientapp.mod import LocalDpMod
 from leakscope.federated.flower import Recorder
 from quickstart.task import DATA, Net, client_data, train
 
+# A hundredth of the noise that this epsilon takes at this clipping norm (sensitivity=1.0): no guarantee, an example.
 local_dp = LocalDpMod(clipping_norm=1.0, sensitivity=0.01, epsilon=1.0, delta=1e-5)
 
 

@@ -44,5 +44,7 @@ def aggregate_securely(grid, context, model, recorder):
         config=ServerConfig(num_rounds=context.run_config["num-server-rounds"]),
         strategy=recorder.strategy(strategy),
     )
-    workflow = DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2))
-    workflow(grid, legacy)
+    # What a client's weight is quantised by: Flower's default of 1,000 would drown the updates of small clients.
+    largest = float(context.run_config["samples-a-client"])
+    secagg = SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2, max_weight=largest)
+    DefaultWorkflow(fit_workflow=secagg)(grid, legacy)
