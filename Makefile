@@ -13,6 +13,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 
 $(VENV)/.test: $(VENV)/.demo
 	$(INSTALL) -e ".[datasets,test]"
+	sh tests/browser.sh
 	touch $@
 
 demo: $(VENV)/.demo

@@ -35,6 +35,24 @@ def test_clients_have_samples_and_networks_of_their_own():
     assert not torch.equal(weights[0], weights[2])
 
 
+def test_a_network_that_was_trained_is_the_same_for_all_clients_and_better_than_before():
+    one = setup(training=DOCUMENT["training"] | {"rounds": 8, "samples": 50, "batch_size": 10, "lr": 0.05})
+    weights = [flatten(dict(one.network(index).named_parameters())) for index in (0, 1)]
+    assert torch.equal(*weights)
+    again = setup(training=one.training)
+    assert torch.equal(weights[0], flatten(dict(again.network().named_parameters())))
+    share = one.share(0)
+    losses = []
+    for network in (setup().network(), one.network()):
+        with torch.no_grad():
+            losses.append(
+                float(torch.nn.functional.cross_entropy(network(share.spec.normalise(share.inputs)), share.targets))
+            )
+    assert losses[1] < 0.95 * losses[0]
+    observation, _ = one.observe(1)
+    assert torch.equal(weights[0], flatten(observation.sent))
+
+
 @pytest.mark.parametrize("sends", ["weights", "gradient"])
 def test_the_server_sees_what_the_recipe_says(sends):
     observation, truth = setup(training=DOCUMENT["training"] | {"sends": sends}).observe(1)
@@ -68,6 +86,7 @@ WRONG = [
     ({"training": {"lr": "0.1"}}, "lr must be of type int or float"),
     ({"training": {"epochs": True}}, "epochs must be of type int"),
     ({"training": {"sends": "both"}}, r"\[training\] sends.*'both'"),
+    ({"training": {"rounds": -1}}, "rounds must be at least 0"),
     ({"training": []}, r"\[training\] must be a table"),
     ({"attacker": {"knows": ["label"]}}, "'label'; did you mean 'labels'"),
     ({"attacker": {"hidden": ["labels"]}}, "hidden"),

@@ -36,25 +36,16 @@ KINDS = ("attacks", "datasets", "defences", "metrics", "models")
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option(help="Folder for the picture and the page.")] = Path("demo-output"),
-    clients: Annotated[int, typer.Option(min=1, max=100, help="How many clients to attack.")] = 8,
+    output: Annotated[Path, typer.Option(help="Folder for the audit.")] = Path("demo-output"),
+    clients: Annotated[int, typer.Option(min=1, max=100, help="How many clients to attack.")] = 4,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
 ) -> None:
-    """Rebuild digits from the gradients of eight clients, and show them."""
-    import torch
+    """Audit clients that send the gradient of one digit each, with and without a defence."""
+    from leakscope.demo import write_demo
 
-    from leakscope.demo import HEAD, run_demo
-
-    torch.set_num_threads(1)  # on a network this small, threads would spend their time waiting for each other
-    result = run_demo(output, clients=clients, seed=seed, report=lambda line: screen.print(escape(line), style="dim"))
-    table = Table(*HEAD, padding=(0, 0))
-    for case in result.cases:
-        table.add_row(*map(escape, case.row()))
-    screen.print(table)
-    screen.print(escape(result.verdict), style="bold red" if result.leaks else "bold green")
-    screen.print(f"picture: {escape(str(result.picture))}\npage:    {escape(str(result.page))}", soft_wrap=True)
-    if result.cases[-1].result.outcome.kind == "interrupted":
-        raise typer.Exit(130)
+    config = write_demo(output, clients=clients, seed=seed)
+    screen.print(f"configuration: {escape(str(config))}", soft_wrap=True)
+    audit(config, output)
 
 
 @app.command()
@@ -128,7 +119,7 @@ def audit(
 ) -> None:
     """Audit a set-up: what can be rebuilt from what its clients send? Exits with 1 if a limit is broken."""
     from leakscope.auditing import checks_of, read_audit, read_condition, run_audit, to_junit
-    from leakscope.auditing.report import write_audit
+    from leakscope.auditing.report import by_defence, write_audit
     from leakscope.container import write_atomically
     from leakscope.display import watching
     from leakscope.setup import read_toml
@@ -161,7 +152,7 @@ def audit(
     if junit is not None:
         write_atomically(junit, to_junit(checks))
     page = write_audit(found, output, command="leakscope " + " ".join(sys.argv[1:]), redact=redact, checks=checks)  # type: ignore[arg-type]
-    screen.print(f"[bold]{found.overall()}[/bold]\npage: {escape(str(page))}", soft_wrap=True)
+    screen.print(f"[bold]{escape(by_defence(found))}[/bold]\npage: {escape(str(page))}", soft_wrap=True)
     if any(one.failed for one in checks) and found.failed is not None:
         _complain(str(found.failed))
     elif not found.complete:

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from leakscope import attacks
+from leakscope.attacks.adaptive import adapts
 from leakscope.auditing.verdict import judge
 from leakscope.auditing.work import fingerprint
 from leakscope.container import Location, output_folder, write_atomically
@@ -152,14 +153,15 @@ def measure_point(plan: Plan, title: str, report: Report) -> Point:
     began = time.perf_counter()
     chain = plan.chains[title]
     accuracy, epsilon = _train(plan, chain)
-    attackers = [False, True] if chain else [False]
+    attack = attacks.build(plan.attack, **plan.options)
+    useful = bool(chain) and adapts(attack, plan.setup.observe(0, chain, told=True, rounds=plan.rounds)[0])
+    attackers = [False, True] if useful else [False]
     total = len(attackers) * plan.clients
     results = []
     for number, told in enumerate(attackers):
         scored = []
         for index in range(plan.clients):
             observation, truth = plan.setup.observe(index, chain, told=told, rounds=plan.rounds)
-            attack = attacks.build(plan.attack, **plan.options)
             result = attack(observation, seed=plan.setup.seed + index, progress=silent)
             if result.outcome.kind == "interrupted":
                 raise KeyboardInterrupt

@@ -7,7 +7,8 @@ table                   keys
 ``[data]``              one of ``name`` (a dataset), ``images`` (a folder), ``npz``, ``csv`` (a file), ``factory``
                         (``module:function`` that returns a ``Dataset``); ``options`` for it
 ``[training]``          ``sends`` (``"weights"`` or ``"gradient"``), ``samples`` a client, ``lr``, ``epochs``,
-                        ``batch_size``, ``momentum``, ``weight_decay``, ``mode``, ``loss``
+                        ``batch_size``, ``momentum``, ``weight_decay``, ``mode``, ``loss``; ``rounds`` for which ten
+                        undefended clients have trained the model before (default 0: it is untrained)
 ``[attacker]``          ``knows`` (what it is granted), ``hidden`` (of the recipe)
 ======================  ===========================================================================================
 
@@ -18,13 +19,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leakscope import defences, models
 from leakscope.data import Dataset, from_csv, from_images, from_npz, load
@@ -32,6 +33,7 @@ from leakscope.errors import FileError, InvalidInput, LeakscopeError, UnknownNam
 from leakscope.federated.aggregation import aggregate
 from leakscope.federated.client import GRANTS, HIDEABLE, fedavg, fedsgd
 from leakscope.federated.defence import Defence, ServerDefence, check_defences, clients_in_a_sum
+from leakscope.federated.rounds import run_federation
 from leakscope.models.factories import current_directory_importable, find_factory
 from leakscope.observation import Observation
 from leakscope.seeding import derive, generator
@@ -44,7 +46,7 @@ TABLES: dict[str, Kinds] = {
     "data": {**dict.fromkeys(("name", "images", "npz", "csv", "factory"), (str,)), "options": (dict,)},
     "training": {
         "sends": (str,), "samples": (int,), "lr": NUMBER, "epochs": (int,), "batch_size": (int,), "momentum": NUMBER,
-        "weight_decay": NUMBER, "mode": (str,), "loss": (str,),
+        "weight_decay": NUMBER, "mode": (str,), "loss": (str,), "rounds": (int,),
     },
     "attacker": {"knows": (list,), "hidden": (list,)},
 }  # fmt: skip
@@ -108,13 +110,37 @@ class Setup:
     def network(self, index: int = 0) -> nn.Module:
         """A new network, of a seed of its own for each client.
 
-        A factory that takes ``shape`` and ``classes`` is given those of the data, unless the options say otherwise.
+        After some ``rounds`` of training it is the same for all. A factory that takes ``shape`` and ``classes`` is
+        given those of the data, unless the options say otherwise.
         """
         spec, name = self.dataset.spec, self.model["name"]
         fitting = {"shape": list(spec.shape), "classes": spec.classes or 1}
         taken = {key: value for key, value in fitting.items() if key in models.parameters(name)}
-        seed = {"seed": derive(self.seed, "network", index) % 2**31}
-        return models.build(name, **(seed | taken | self.model.get("options", {})))
+        seed = {"seed": derive(self.seed, "network", 0 if self.training.get("rounds") else index) % 2**31}
+        network = models.build(name, **(seed | taken | self.model.get("options", {})))
+        if self.training.get("rounds"):
+            network.load_state_dict(self._trained)
+        return network
+
+    @cached_property
+    def _trained(self) -> dict[str, Tensor]:
+        """The state of a network that clients from the end of the data have trained for some rounds."""
+        untrained = replace(self, training={**self.training, "rounds": 0})
+        number = min(10, len(self.dataset) // self.samples)
+        first = len(self.dataset) - number * self.samples
+        network = untrained.network()
+        trained = run_federation(
+            network,
+            [self.share(index, first=first) for index in range(number)],
+            rounds=self.training["rounds"],
+            seed=derive(self.seed, "trained"),
+            **self.recipe,
+            **{key: self.training[key] for key in ("mode", "loss") if key in self.training},
+        )
+        if trained.interrupted:
+            raise KeyboardInterrupt
+        trained.load_into(network)
+        return network.state_dict()
 
     def observe(
         self, index: int, chain: Sequence[Defence] = (), *, told: bool = False, rounds: int = 1
@@ -174,6 +200,8 @@ def read_setup(document: Mapping[str, Any], where: str, more: Mapping[str, Kinds
     sends = document.get("training", {}).get("sends", "weights")
     if sends not in ("weights", "gradient"):
         raise UnknownName(f"message ({where}: [training] sends)", sends, ("weights", "gradient"))
+    if document.get("training", {}).get("rounds", 0) < 0:
+        raise InvalidInput(f"{where}: [training] rounds must be at least 0, not {document['training']['rounds']}")
     for key, valid in (("knows", GRANTS), ("hidden", HIDEABLE)):
         for one in document.get("attacker", {}).get(key, []):
             if one not in valid:

@@ -3,7 +3,7 @@
 import pytest
 
 from leakscope import attacks, data, defences, models
-from leakscope.attacks.adaptive import adapted
+from leakscope.attacks.adaptive import adapted, adapts
 from leakscope.federated.client import fedsgd
 from leakscope.inversion.objectives import L2, Adapted, Cosine
 from leakscope.metrics import score
@@ -56,3 +56,10 @@ def test_many_clients_are_adapted_each():
     attack = attacks.dlg_simulation(steps=3)
     alone, together = attack(observation, progress=False), attack.each([observation, observation], progress=False)
     assert together[0].samples.equal(alone.samples)
+
+
+def test_an_attack_that_cannot_use_the_knowledge_is_known():
+    noisy, quantised = (observe(one)[0] for one in (defences.GaussianNoise(0.01), defences.Quantisation(4)))
+    assert adapts(attacks.inverting_gradients(steps=5), noisy)
+    assert not adapts(attacks.inverting_gradients(steps=5), quantised)
+    assert not adapts(attacks.idlg(steps=5), noisy)  # it has no prior to trust more

@@ -18,7 +18,7 @@ def image(psnr, chance=12.0, errors=3.0, error_chance=3.0):
         ([image(12.2), image(12.3), image(12.25)], "nothing above chance"),
         ([image(10), image(14.5), image(11)], "nothing above chance"),
         ([image(20)], "recovers data"),
-        ([image(9, errors=0), image(9, errors=0), image(9, errors=1)], "recovers labels only"),
+        ([image(9, errors=0), image(9, errors=0), image(9, errors=1)], "recovers labels or attributes only"),
         ([image(9, errors=0), image(9, errors=6), image(9, errors=3)], "nothing above chance"),
     ],
 )
@@ -28,7 +28,7 @@ def test_the_verdict_is_about_the_worst_case(scores, verdict):
 
 def test_granted_labels_are_no_leak():
     scores = [image(9, errors=0), image(9, errors=0)]
-    assert judge(scores) == "recovers labels only"
+    assert judge(scores) == "recovers labels or attributes only"
     assert judge(scores, labels_granted=True) == "nothing above chance"
 
 
@@ -49,5 +49,7 @@ def test_figures_are_over_clients_with_the_worst_one():
 
 
 def test_the_whole_is_its_worst_part():
-    assert worst_of(["nothing above chance", "recovers labels only"]) == "recovers labels only"
+    assert (
+        worst_of(["nothing above chance", "recovers labels or attributes only"]) == "recovers labels or attributes only"
+    )
     assert worst_of([]) == "nothing above chance"

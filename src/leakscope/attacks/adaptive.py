@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from leakscope.attacks.base import Attack
 from leakscope.attacks.inversion import Inversion
 from leakscope.inversion.known_defences import (
     CLIPPING,
@@ -47,6 +48,11 @@ def adapted(attack: Inversion, observation: Observation) -> Inversion:
     changed = replace(attack, priors=priors) if noise > 0 else attack
     plain = Adapted(attack.objective)
     return changed if objective == plain else replace(changed, objective=objective)
+
+
+def adapts(attack: Attack, observation: Observation) -> bool:
+    """Whether an attack does anything else for knowing the defences that an observation grants the knowledge of."""
+    return not isinstance(attack, Inversion) or adapted(attack, observation) != attack
 
 
 def _trusted(prior: Prior, factor: float) -> Prior:

@@ -80,7 +80,8 @@ def _equations(observation: Observation) -> Finding:
         return Finding("size", "medium", "How many samples are in the message is unknown to the attacker.")
     private = samples * math.prod(observation.data.shape)
     ratio = trained / private
-    words = f"The message has {trained:,} numbers for {private:,} private ones, those of {samples} samples"
+    whose = "one sample" if samples == 1 else f"{samples} samples"
+    words = f"The message has {trained:,} numbers for {private:,} private ones, those of {whose}"
     if samples >= MANY_SAMPLES:
         return Finding("size", "low", f"{words}; so many samples at once have not come back from one message so far.")
     if ratio >= 1:

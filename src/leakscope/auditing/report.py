@@ -26,7 +26,10 @@ SHOWN = 16
 
 SENTENCES: dict[Verdict, str] = {
     "recovers data": "Clients' samples can be rebuilt from what they send.",
-    "recovers labels only": "Which labels a client has can be told from what it sends; its samples did not come back.",
+    "recovers labels or attributes only": (
+        "Which labels a client has, or a sensitive column of its records, can be told from what it sends; its samples "
+        "did not come back."
+    ),
     "nothing above chance": "Does not leak here: nothing came back beyond what guessing gives.",
 }
 
@@ -109,9 +112,18 @@ def _page(audit: Audit, command: str, redact: Redact, checks: list[Check]) -> Pa
         Section("How to run it again", code=command or "leakscope audit audit.toml"),
     ]
     state = "" if audit.complete else " The audit is not complete: run it again to go on where it ended."
-    return Page(
-        "Leakscope audit", f"{SENTENCES[verdict]} {_tried(audit)}{state}", verdict == "recovers data", tuple(sections)
-    )
+    words = f"{SENTENCES[verdict]} {_where(audit)}{_tried(audit)}{state}"
+    return Page("Leakscope audit", words, verdict == "recovers data", tuple(sections))
+
+
+def _where(audit: Audit) -> str:
+    """Which defences end in the overall verdict and which do not, where they differ."""
+    return "" if len({audit.overall(title) for title in audit.tried}) < 2 else f"By defence: {by_defence(audit)}. "
+
+
+def by_defence(audit: Audit) -> str:
+    """The verdict on each defence, in a line."""
+    return "; ".join(f"{title}: {audit.overall(title)}" for title in audit.tried)
 
 
 def _tried(audit: Audit) -> str:
@@ -123,12 +135,25 @@ def _tried(audit: Audit) -> str:
 
 
 def _by_defence(audit: Audit) -> Section:
-    sentences = [f"{title}: {audit.overall(title)}." for title in audit.plan.chains]
-    return Section("Verdict by defence", sentences)
+    """For each defence the verdict, and the attack that came nearest to the samples."""
+    rows = [["defence", "verdict", "strongest attack", "PSNR, dB", "chance"]]
+    for title in audit.tried:
+        groups = {key: audit.figures(group) for key, group in audit.groups().items() if key[1] == title}
+        shown = {key: figures["psnr"] for key, figures in groups.items() if "psnr" in figures}
+        row = [title, audit.overall(title), "-", "-", "-"]
+        if shown:
+            (attack, _, knows), best = max(shown.items(), key=lambda item: item[1].mean)
+            row[2:] = [attack + (", knows the defence" if knows else ""), f"{best.mean:.1f}", f"{best.chance:.1f}"]
+        rows.append(row)
+    return Section("Verdict by defence", table=rows)
 
 
 def _table(audit: Audit) -> Section:
-    names = [name for name in ("psnr", "ssim", "recovered", "features", "mse", "label_errors") if _has(audit, name)]
+    names = [
+        name
+        for name in ("psnr", "ssim", "recovered", "features", "mse", "label_errors", "attribute_accuracy")
+        if _has(audit, name)
+    ]
     head = ["attack", "defence", "attacker", "verdict", *names, "clients", "seconds"]
     rows = []
     for (attack, title, knows), group in audit.groups().items():
@@ -221,7 +246,8 @@ def _first_look(audit: Audit) -> list[str]:
 
 
 def _threat_model(audit: Audit) -> list[str]:
-    return list(audit.results[0].document["threat_model"]) if audit.results else []
+    """What the attackers have, each sentence once."""
+    return list(dict.fromkeys(line for one in audit.results for line in one.document["threat_model"]))
 
 
 def _settings(audit: Audit) -> dict[str, Any]:

@@ -27,6 +27,7 @@ lr = {lr}
 epochs = {epochs}
 batch_size = {batch_size}
 # momentum = 0.9
+# rounds = 20                 # how long the model was trained before; default: not at all
 # mode = "eval"               # batch norm with its stored statistics
 
 # [attacker]

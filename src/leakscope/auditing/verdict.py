@@ -2,7 +2,8 @@
 
 ============================  ====================================================================================
 ``recovers data``             samples came back: clearly so of one client, or beyond the spread over all
-``recovers labels only``      not the samples, but which labels the client has, where these were not granted
+``recovers labels or          not the samples, but which labels the client has, where these were not granted, or a
+attributes only``             sensitive column of its records
 ``nothing above chance``      no more than an attacker gets who has not seen the message
 ============================  ====================================================================================
 
@@ -19,13 +20,15 @@ import torch
 
 from leakscope.metrics import METRICS, mean_interval
 
-Verdict = Literal["recovers data", "recovers labels only", "nothing above chance"]
-VERDICTS: tuple[Verdict, ...] = ("recovers data", "recovers labels only", "nothing above chance")
+Verdict = Literal["recovers data", "recovers labels or attributes only", "nothing above chance"]
+VERDICTS: tuple[Verdict, ...] = ("recovers data", "recovers labels or attributes only", "nothing above chance")
 
 #: For the metrics that tell of samples: how far above chance one client must be to count by itself, and all on average.
 CLEAR = {"psnr": (3.0, 0.5), "features": (0.2, 0.03)}
 #: The metrics that tell of labels.
 LABELS = ("label_errors", "target_error")
+#: The metrics that tell of a sensitive column.
+ATTRIBUTES = ("attribute_accuracy",)
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,13 @@ def judge(scores: Sequence[Mapping[str, Mapping[str, Any]]], *, labels_granted: 
         low = interval.mean if interval.low is None else interval.low
         if float(above.max()) > one or (interval.mean > all_of_them and low > 0):
             return "recovers data"
-    if not labels_granted:
-        for metric in LABELS:
-            if any(metric not in score for score in scores):
-                continue
-            below = torch.tensor([float(score[metric]["chance"]) - float(score[metric]["value"]) for score in scores])
-            interval = mean_interval(below)
+    for metric in ATTRIBUTES if labels_granted else (*LABELS, *ATTRIBUTES):
+        if all(metric in score for score in scores):
+            sign = 1 if METRICS[metric].better == "higher" else -1
+            gain = [sign * (float(score[metric]["value"]) - float(score[metric]["chance"])) for score in scores]
+            interval = mean_interval(torch.tensor(gain))
             if (interval.mean if interval.low is None else interval.low) > 0:
-                return "recovers labels only"
+                return "recovers labels or attributes only"
     return "nothing above chance"
 
 

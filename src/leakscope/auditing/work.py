@@ -5,7 +5,7 @@ A document of :mod:`leakscope.setup` with more tables, none of which is needed:
 ======================  ===========================================================================================
 ``[audit]``             ``attacks`` (names, or tables with a name and options; default: those that fit), ``clients``
                         to attack, ``threshold`` in dB from which a sample counts as recovered, ``told`` (whether
-                        attackers who know the defence are tried too; default: yes)
+                        attackers who know the defence, and can make use of that, are tried too; default: yes)
 ``[[defence]]``         ``title``, ``chain``: a list of defences, each a table with its name and settings. Without
                         any, clients do not defend themselves
 ======================  ===========================================================================================
@@ -23,6 +23,8 @@ from torch import Tensor
 
 import leakscope
 from leakscope import attacks
+from leakscope.attacks.adaptive import adapts
+from leakscope.auditing import attribute
 from leakscope.auditing.prescreen import Prescreen, prescreen
 from leakscope.auditing.verdict import Figure, Verdict, judge, summarise, worst_of
 from leakscope.container import Location
@@ -39,21 +41,22 @@ AUDIT: Kinds = {"attacks": (list,), "clients": (int,), "threshold": NUMBER, "tol
 
 #: What is tried where nothing is said, the cheapest first, with steps that a laptop takes in minutes.
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "idlg": {"steps": 100},
+    "epafl": {"retries": 2},
     "surrogate": {"steps": 300},
     "inverting_gradients": {"steps": 1000},
     "dlf": {},
+    attribute.NAME: {},
 }
 #: Attacks from the cheapest to the dearest; others come last.
 CHEAPEST_FIRST = (
-    "idlg", "epafl", "surrogate", "dlg", "agic", "awa", "dlg_simulation", "inverting_gradients", "invg_simulation",
-    "dlf", "dlf_paper",
+    attribute.NAME, "epafl", "idlg", "surrogate", "dlg", "agic", "awa", "dlg_simulation", "inverting_gradients",
+    "invg_simulation", "dlf", "dlf_paper",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """An audit to be made."""
+    """An audit to be made. ``adaptive`` are the attacks and the defences that they can make use of knowing."""
 
     setup: Setup
     attacks: dict[str, dict[str, Any]]
@@ -61,7 +64,7 @@ class AuditPlan:
     first_look: Prescreen
     clients: int = 4
     threshold: float = 20.0
-    told: bool = True
+    adaptive: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def work(self) -> list[Work]:
@@ -70,8 +73,8 @@ class AuditPlan:
         return [
             Work(title, name, knows, client)
             for name in order
-            for title, chain in self.chains.items()
-            for knows in ((False, True) if chain and self.told else (False,))
+            for title in self.chains
+            for knows in ((False, True) if (name, title) in self.adaptive else (False,))
             for client in range(self.clients)
         ]
 
@@ -107,6 +110,12 @@ class Audit:
     complete: bool
     failed: TasksFailed | None = None
 
+    @property
+    def tried(self) -> list[str]:
+        """The defences of which there is a result; all of them, once the audit is complete."""
+        found = {one.work.title for one in self.results}
+        return [title for title in self.plan.chains if title in found]
+
     def groups(self) -> dict[tuple[str, str, bool], list[Result]]:
         """The results of all clients by attack, defence and whether the attacker knows it."""
         found: dict[tuple[str, str, bool], list[Result]] = {}
@@ -137,24 +146,44 @@ def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
     if table.get("clients", 1) < 1:
         raise InvalidInput(f"{where}: [audit] clients must be at least 1, not {table['clients']}")
     chains = read_chains(document.get("defence", []), setup, where) or {"no defence": ()}
-    for chain in filter(None, chains.values()):
-        setup.observe(0, chain)  # what the model or the recipe does not allow is refused here
+    # What the model or the recipe does not allow is refused here.
+    told = {title: setup.observe(0, chain, told=True)[0] for title, chain in chains.items() if chain}
     first_look = prescreen(setup.observe(0)[0])
-    chosen = _read_attacks(table.pop("attacks", None), first_look, where)
-    return AuditPlan(setup, chosen, chains, first_look, **table)
+    chosen = _read_attacks(table.pop("attacks", None), first_look, setup.dataset.sensitive, where)
+    adaptive = {
+        (name, title)
+        for name, options in chosen.items()
+        for title, observation in told.items()
+        if table.get("told", True) and name != attribute.NAME and adapts(attacks.build(name, **options), observation)
+    }
+    table.pop("told", None)
+    return AuditPlan(setup, chosen, chains, first_look, adaptive=frozenset(adaptive), **table)
 
 
-def _read_attacks(listed: list[Any] | None, first_look: Prescreen, where: str) -> dict[str, dict[str, Any]]:
+def _read_attacks(
+    listed: list[Any] | None, first_look: Prescreen, sensitive: str | None, where: str
+) -> dict[str, dict[str, Any]]:
     if listed is None:
-        return {name: options for name, options in DEFAULTS.items() if name in first_look.applies}
+        fitting = {*first_look.applies, *([attribute.NAME] if sensitive else [])}
+        return {name: options for name, options in DEFAULTS.items() if name in fitting}
     if not listed:
         raise InvalidInput(f"{where}: [audit] attacks is empty; leave it out for those that fit")
     chosen: dict[str, dict[str, Any]] = {}
     for one in listed:
         options = dict(one) if isinstance(one, dict) else {"name": one}
         name = options.pop("name", None)
+        if name == attribute.NAME:
+            if sensitive is None or options:
+                remedy = (
+                    "it has no options"
+                    if options
+                    else 'name a sensitive column: [data] options = { sensitive = "..." }'
+                )
+                raise InvalidInput(f"{where}: [audit] attacks: {name} does not apply here: {remedy}")
+            chosen[name] = options
+            continue
         if name not in attacks.ATTACKS:
-            raise UnknownName(f"attack ({where}: [audit] attacks)", name, attacks.ATTACKS)
+            raise UnknownName(f"attack ({where}: [audit] attacks)", name, [*attacks.ATTACKS, attribute.NAME])
         if name in first_look.refused:
             raise InvalidInput(f"{where}: [audit] attacks: {name} does not apply here: {first_look.refused[name]}")
         try:
@@ -210,6 +239,8 @@ def _collect(store: Store, keys: Mapping[Work, str]) -> Iterator[Result]:
 def attack_client(plan: AuditPlan, work: Work, report: Report) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Attack one client and score what came back: a document of plain values, and the samples."""
     observation, truth = plan.setup.observe(work.client, plan.chains[work.title], told=work.knows)
+    if work.attack == attribute.NAME:
+        return attribute.infer_column(observation, truth, str(plan.setup.dataset.sensitive), report), {}
     attack = attacks.build(work.attack, **plan.attacks[work.attack])
     result = attack(observation, seed=plan.setup.seed + work.client, progress=report)
     if result.outcome.kind == "interrupted":
@@ -252,10 +283,16 @@ def defined_by(plan: AuditPlan, work: Work) -> dict[str, Any]:
         "content": fingerprint(setup),
         "defences": list(map(repr, plan.chains[work.title])),
         "knows": work.knows,
-        "attack": repr(attacks.build(work.attack, **plan.attacks[work.attack])),
+        "attack": _attack_of(plan, work),
         "client": work.client,
         "threshold": plan.threshold,
     }
+
+
+def _attack_of(plan: AuditPlan, work: Work) -> str:
+    if work.attack == attribute.NAME:
+        return f"{attribute.NAME}({plan.setup.dataset.sensitive!r})"
+    return repr(attacks.build(work.attack, **plan.attacks[work.attack]))
 
 
 _PRINTS: dict[int, tuple[Setup, str]] = {}

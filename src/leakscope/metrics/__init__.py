@@ -4,7 +4,7 @@ from leakscope.metrics.catalogue import METRICS, Metric
 from leakscope.metrics.chance import Chance, blind_guesses
 from leakscope.metrics.intervals import Interval, mean_interval, wilson_interval
 from leakscope.metrics.label_chance import label_accuracy_chance, label_error_chance, target_error_chance
-from leakscope.metrics.labels import label_accuracy, label_errors, recovered, target_error
+from leakscope.metrics.labels import attribute_accuracy, label_accuracy, label_errors, recovered, target_error
 from leakscope.metrics.model_distance import zest
 from leakscope.metrics.pairing import Pairing, pair, psnr_matrix
 from leakscope.metrics.perceptual import lpips
@@ -24,6 +24,7 @@ __all__ = [
     "Result",
     "Ruler",
     "Score",
+    "attribute_accuracy",
     "blind_guesses",
     "features",
     "label_accuracy",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from leakscope.metrics.labels import label_accuracy, label_errors, recovered, target_error
+from leakscope.metrics.labels import attribute_accuracy, label_accuracy, label_errors, recovered, target_error
 from leakscope.metrics.perceptual import lpips
 from leakscope.metrics.pixels import mse, psnr, ssim
 from leakscope.metrics.tables import features
@@ -39,5 +39,8 @@ METRICS: dict[str, Metric] = {
     "features": Metric(features, "higher", "share", "share of a table row's features recovered (TabLeak)", _SHARE),
     "label_errors": Metric(label_errors, "lower", "labels", "wrong labels, in whatever order"),
     "label_accuracy": Metric(label_accuracy, "higher", "share", "share of samples paired with the right label", _SHARE),
+    "attribute_accuracy": Metric(
+        attribute_accuracy, "higher", "share", "share of records whose sensitive value was inferred", _SHARE
+    ),
     "target_error": Metric(target_error, "lower", "", "absolute error of a regression's targets"),
 }

@@ -53,6 +53,15 @@ def label_accuracy(estimated: Tensor, true: Tensor) -> Tensor:
     return (estimated == true).double()
 
 
+def attribute_accuracy(inferred: Tensor, true: Tensor) -> Tensor:
+    """Whether the sensitive value inferred for each record is right, as 0 or 1.
+
+    >>> attribute_accuracy(torch.tensor([1, 0]), torch.tensor([1, 1]))
+    tensor([1., 0.], dtype=torch.float64)
+    """
+    return label_accuracy(inferred, true)
+
+
 def target_error(estimated: Tensor, true: Tensor) -> Tensor:
     """The absolute error of each paired regression target, (N,), averaged over its outputs.
 
