@@ -31,6 +31,7 @@ lint: $(VENV)/.test
 bench: $(VENV)/.test
 	$(BIN)/leakscope bench speed
 	$(BIN)/python benchmarks/speed/federation.py
+	$(BIN)/python benchmarks/speed/flower.py
 
 clean:
 	rm -rf $(VENV)

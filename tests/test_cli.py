@@ -40,7 +40,8 @@ def test_attack_writes_reconstructions_and_pictures(run, captures, tmp_path):
     code, out, _ = run("attack", str(captures), "--attack", "idlg", "-o", "steps=5", "--output", "out")
     assert code == 0
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == [f"c{i}_round-000000{end}" for i in (0, 1) for end in (".png", ".reconstruction.safetensors")]
+    ends = (".png", ".reconstruction.safetensors")
+    assert names == [*(f"c{i}_round-000000{end}" for i in (0, 1) for end in ends), "captured.html"]
     result, _ = load_reconstruction(tmp_path / "out" / names[1])
     assert result.samples.shape == (1, 1, 8, 8)
     assert "c0" in out

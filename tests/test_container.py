@@ -5,8 +5,10 @@ import json
 import os
 import stat
 import struct
+import subprocess
+import sys
 import tempfile
-from pathlib import Path
+import time
 
 import pytest
 import safetensors.torch
@@ -80,6 +82,9 @@ def test_folders_are_made_and_permissions_are_the_usual_ones(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~current
 
 
+NAMED = "tempfile.NamedTemporaryFile"
+
+
 class FullDisk:
     """A file on a disk that fills up while it is written."""
 
@@ -109,15 +114,18 @@ class FullDisk:
         ("fsync", MemoryError(), MemoryError, None),
     ],
 )
-def test_a_failure_while_writing_changes_nothing(file, monkeypatch, place, problem, raised, words):
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_a_failure_while_writing_changes_nothing(file, monkeypatch, place, problem, raised, words, unnamed):
     before = file.read_bytes()
+    if not unnamed:
+        monkeypatch.setattr("leakscope.container._unnamed", lambda *_: None)
 
     def fail(*arguments):
         raise problem
 
     if place == "write":
-        make = tempfile.NamedTemporaryFile
-        monkeypatch.setattr("tempfile.NamedTemporaryFile", lambda **options: FullDisk(make(**options), problem))
+        name, make = ("leakscope.container.open", open) if unnamed else (NAMED, tempfile.NamedTemporaryFile)
+        monkeypatch.setattr(name, lambda *words, **more: FullDisk(make(*words, **more), problem), raising=False)
     else:
         monkeypatch.setattr(os, place, fail)
     with pytest.raises(raised, match=words) as caught:
@@ -129,6 +137,25 @@ def test_a_failure_while_writing_changes_nothing(file, monkeypatch, place, probl
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="only Linux has files without a name")
+def test_a_killed_process_leaves_no_half_file(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from leakscope.container import write_atomically\n"
+        "print('go', flush=True)\n"
+        "for number in range(10**6): write_atomically(Path(sys.argv[1]) / f'{number % 3}', bytes([number % 3]) * 2**22)"
+    )
+    for wait in (0.02, 0.06):
+        with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            time.sleep(wait)
+            writer.kill()
+        for path in tmp_path.iterdir():
+            contents = path.read_bytes()
+            assert len(contents) == 2**22, path
+            assert contents == contents[:1] * 2**22
+
+
 def test_places_that_cannot_be_written(tmp_path):
     (tmp_path / "folder.safetensors").mkdir()
     (tmp_path / "file").write_bytes(b"")
@@ -136,6 +163,35 @@ def test_places_that_cannot_be_written(tmp_path):
         with pytest.raises(FileError, match=r"cannot be written: .*; nothing was changed"):
             write_atomically(tmp_path / name, b"contents")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.safetensors"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
+def test_what_is_no_plain_file_is_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    (tmp_path / "zero.safetensors").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(FileError, match="it is no plain file"):
+            read_container(tmp_path / f"{name}.safetensors", "thing", 1)
+
+
+def test_a_file_that_is_too_big_for_what_it_says_is_not_read(tmp_path):
+    path = write_container(tmp_path / "x.safetensors", "thing", 1, {"size": 3}, TENSORS)
+    asked = []
+
+    def most(document):
+        asked.append(document)
+        return 2**20
+
+    assert read_container(path, "thing", 1, most=most)[0] == {"size": 3}
+    assert asked == []  # a small file is read without asking
+    os.truncate(path, 2**40)  # takes no room on the disk
+    with pytest.raises(CorruptFile, match="has 1099511627776 bytes, more than the 1048576"):
+        read_container(path, "thing", 1, most=most)
+    assert asked == [{"size": 3}]
+    path.write_bytes((2**30).to_bytes(8, "little"))
+    os.truncate(path, 2**31)
+    with pytest.raises(CorruptFile, match="its header has 1073741824 bytes"):
+        read_container(path, "thing", 1)
 
 
 def test_files_that_cannot_be_read(tmp_path, monkeypatch):
@@ -150,10 +206,10 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
             read_container(tmp_path / name, "thing", 1)
         assert str(tmp_path / name) in str(caught.value)
 
-    def denied(self):
+    def denied(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", denied)
+    monkeypatch.setattr("leakscope.container._without_waiting", denied)
     with pytest.raises(FileError, match=r"x.safetensors: cannot be read: Permission denied"):
         read_container("x.safetensors", "thing", 1)
 

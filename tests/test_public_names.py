@@ -7,7 +7,8 @@ import leakscope
 PUBLIC = {
     "Attack", "DataSpec", "Dataset", "Defence", "Federation", "LeakscopeError", "LocalTraining", "Observation",
     "Reconstruction", "Score", "Truth", "attacks", "audit", "data", "defences", "errors", "fedavg", "fedsgd",
-    "inference", "load", "load_all", "local_sgd", "metrics", "models", "run_federation", "save", "save_all", "score",
+    "inference", "load", "load_all", "load_rounds", "local_sgd", "metrics", "models", "run_federation",
+    "save", "save_all", "score",
 }  # fmt: skip
 
 
@@ -40,7 +41,7 @@ def test_importing_costs_little_more_than_torch():
     code = (
         "import sys, time; s = time.perf_counter(); import torch; t = time.perf_counter() - s; "
         "import leakscope; print((time.perf_counter() - s) / t); "
-        "heavy = ('torchmetrics', 'sklearn', 'scipy', 'pandas', 'PIL', 'typer', 'optuna', 'ray', 'rich'); "
+        "heavy = ('torchmetrics', 'sklearn', 'scipy', 'pandas', 'PIL', 'typer', 'optuna', 'flwr', 'ray', 'rich'); "
         "print(sorted(m for m in heavy if m in sys.modules))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)

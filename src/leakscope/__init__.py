@@ -19,7 +19,7 @@ from leakscope.federated.rounds import Federation, run_federation
 from leakscope.federated.training import local_sgd
 from leakscope.metrics import Score, score
 from leakscope.observation import DataSpec, LocalTraining, Observation
-from leakscope.storage import load, load_all, save, save_all
+from leakscope.storage import load, load_all, load_rounds, save, save_all
 from leakscope.truth import Truth
 
 __version__ = "0.1.0"
@@ -46,6 +46,7 @@ __all__ = [
     "inference",
     "load",
     "load_all",
+    "load_rounds",
     "local_sgd",
     "metrics",
     "models",

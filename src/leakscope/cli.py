@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 import os
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from leakscope.errors import InvalidInput, LeakscopeError, TasksFailed, UnknownName
+from leakscope.errors import InvalidInput, LeakscopeError, TasksFailed, UnknownName, printable
 
 if TYPE_CHECKING:
     from leakscope.bench.run import Figure
@@ -57,52 +56,47 @@ def attack(
     option: Annotated[list[str] | None, typer.Option("--option", "-o", help="A setting: steps=500.")] = None,
     model: Annotated[str | None, typer.Option(help="Your own model: module:factory.")] = None,
     model_option: Annotated[list[str] | None, typer.Option(help="Its settings: classes=10.")] = None,
+    know: Annotated[list[str] | None, typer.Option(help="More of the recipe: lr=0.1; may be given again.")] = None,
+    client: Annotated[str | None, typer.Option(help="Only this client's captures.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="To score: a client's samples (.npz), or a folder with CLIENT.npz for each.")
+    ] = None,
     output: Annotated[Path, typer.Option(help="Folder for the reconstructions.")] = Path("reconstructions"),
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     device: Annotated[str | None, typer.Option(help="Where to compute: cpu, cuda, cuda:1.")] = None,
 ) -> None:
-    """Attack saved observations; no truth needed. Finished ones are not attacked again."""
-    from leakscope import attacks, models, storage
-    from leakscope.attacks.saving import load_reconstruction, save_reconstruction
-    from leakscope.container import output_folder, write_atomically
-    from leakscope.report import contact_sheet, to_png
+    """Attack saved observations; no truth needed, and scored with it. Finished ones are not attacked again."""
+    from leakscope import attacks, captured, models, storage
+    from leakscope.container import output_folder
 
     attacker = attacks.build(name, **_settings(option))
     own = None if model is None else models.build(model, **_settings(model_option))
+    truths = None if data is None else captured.ClientData(data)
     _check_device(device)
     output_folder(output)
-    table = Table("observation", "client", "round", "loss", "seconds", "outcome")
-    interrupted = False
-    for path in storage.observation_files(observations):
-        observation = storage.load(path, own)
-        target = output / f"{path.stem}.reconstruction.safetensors"
-        source = hashlib.sha256(path.read_bytes()).hexdigest()
-        result = None
-        if target.exists():
-            before, made_from = load_reconstruction(target)
-            if (before.attack, before.seed, made_from) == (repr(attacker), seed, source):
-                result = before if before.outcome.kind != "interrupted" else None
-        note = "" if result is None else " (done before)"
-        if result is None:
-            result = attacker(observation, seed=seed, device=device)
-            save_reconstruction(result, target, source=source)
-        if observation.data.is_image and observation.data.shape[0] in (1, 3):
-            write_atomically(output / f"{path.stem}.png", to_png(contact_sheet({"reconstructed": result.samples})))
-        table.add_row(
-            escape(path.name),
-            escape(result.client),
-            str(result.round),
-            f"{result.loss:.3g}",
-            f"{result.seconds:.1f}",
-            escape(f"{result.outcome}{note}"),
-        )
-        interrupted = result.outcome.kind == "interrupted"
-        if interrupted:
+    files, found = storage.observation_files(observations), []
+    options: dict[str, Any] = {"model": own, "knowing": _settings(know), "client": client, "data": truths}
+    for one in captured.attack_captures(files, attacker, output, seed=seed, device=device, **options):
+        found.append(one)
+        if one.result is not None and one.result.outcome.kind == "interrupted":
             break
+    refused = captured.refused_of(found)
+    if not any(one.result is not None for one in found):
+        raise InvalidInput(refused[0] if refused else f"there are no captures of a client called {client!r}")
+    head, *rows = captured.rows_of(found)
+    table = Table(*head)
+    for row in rows:
+        table.add_row(*map(escape, row))
     screen.print(table)
-    screen.print(f"reconstructions: {escape(str(output))}", soft_wrap=True)
-    if interrupted:
+    for sentence in refused:
+        screen.print(f"refused: {escape(sentence)}", style="yellow", soft_wrap=True)
+    page = captured.write_captured(found, output, attacker, "leakscope " + " ".join(sys.argv[1:]))
+    screen.print(f"[bold]{escape(captured.verdict_of(found)[0])}[/bold]", soft_wrap=True)
+    screen.print(f"reconstructions: {escape(str(output))}\npage: {escape(str(page))}", soft_wrap=True)
+    if rows and found[-1].result is not None and found[-1].result.outcome.kind == "interrupted":
         raise typer.Exit(130)
+    if refused:
+        raise typer.Exit(2)
 
 
 @app.command()
@@ -426,21 +420,25 @@ def main() -> None:
         code = 3
     except LeakscopeError as problem:
         code = _complain(str(problem))
-    except typer.TyperException as problem:
-        code = _complain(problem.format_message())
     except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted")
         code = 130
     except Exception as problem:
-        if os.environ.get("LEAKSCOPE_DEBUG"):
-            raise
-        what = str(problem).partition("\n")[0] or "no message"
-        code = _complain(
-            f"{type(problem).__name__}: {what} (unexpected: please report it; LEAKSCOPE_DEBUG=1 shows the traceback)"
-        )
+        code = _complain(_words(problem))
     sys.exit(code)
 
 
+def _words(problem: Exception) -> str:
+    """A mistake on the command line in Typer's words, which come in a class that depends on its version; or a bug."""
+    if hasattr(problem, "format_message"):
+        return str(problem.format_message())
+    if os.environ.get("LEAKSCOPE_DEBUG"):
+        raise problem
+    what = str(problem).partition("\n")[0] or "no message"
+    return f"{type(problem).__name__}: {what} (unexpected: please report it; LEAKSCOPE_DEBUG=1 shows the traceback)"
+
+
 def _complain(sentence: str) -> int:
-    print(f"leakscope: {sentence}", file=sys.stderr)
+    lines = [printable(line, longest=2000) for line in sentence.splitlines()]  # a file's name may hold anything
+    print("leakscope:", "\n".join(lines), file=sys.stderr)
     return 2

@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import safetensors.torch
 import torch
@@ -22,6 +24,10 @@ from torch import Tensor
 from leakscope.errors import CorruptFile, FileError, FutureVersion
 
 SUFFIX = ".safetensors"
+#: The longest header that is read: room for the names and shapes of some ten thousand tensors.
+MOST_HEADER = 4 * 2**20
+#: Files up to so many bytes are read whatever they are.
+SMALL = 16 * 2**20
 Location = str | os.PathLike[str]
 
 
@@ -47,31 +53,36 @@ def write_container(
     return target
 
 
-def read_container(path: Location, kind: str, version: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read a container of the given kind, of this version or an older one, and check that it is intact."""
+def read_container(
+    path: Location, kind: str, version: int, most: Callable[[Mapping[str, Any]], int] | None = None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read a container of the given kind, of this version or an older one, and check that it is intact.
+
+    ``most`` says how many bytes a file with this description may have. For a file that is not small, it is asked before
+    the tensors are read, so that they cannot fill the memory: the description may be altered, and counts for no more.
+    """
     source = Path(path)
     try:
-        raw = source.read_bytes()
+        with open(source, "rb", opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise FileError(f"{source}: cannot be read: it is no plain file")
+            start = _start(source, file, status.st_size)
+            header = _header(source, start)
+            written = _check_kind(source, header, kind, version)
+            if most is not None and status.st_size > SMALL:
+                _check_size(source, status.st_size, most, header.get("document"))
+            raw = start + file.read(status.st_size - len(start))
     except (OSError, ValueError) as problem:  # a ValueError is a name that no file can have
         raise FileError(f"{source}: cannot be read: {getattr(problem, 'strerror', None) or problem}") from problem
-    header = _header(source, raw)
-    found = header.get("leakscope")
-    if found != kind:
-        what = f"a {found} of Leakscope" if isinstance(found, str) else "no file of Leakscope's"
-        raise CorruptFile(f"{source}: expected {_article(kind)}, but this is {what}")
-    written = header.get("version", "")
-    if not (isinstance(written, str) and written.isascii() and written.isdigit() and len(written) < 10):
-        raise CorruptFile(f"{source}: the version {written!r} is not a number; the file was altered")
-    if int(written) > version:
-        raise FutureVersion(
-            f"{source}: written in version {written} of the format; this Leakscope reads up to {version}: upgrade it"
-        )
+    except MemoryError as problem:
+        raise FileError(f"{source}: cannot be read: it is too big for this machine's memory") from problem
     try:
         tensors = safetensors.torch.load(raw)
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError, OverflowError) as problem:
         raise CorruptFile(f"{source}: its tensors cannot be read ({_first_line(problem)})") from problem
     text = header.get("document")
-    if not isinstance(text, str) or header.get("sha256") != _digest(kind, int(written), text, tensors):
+    if not isinstance(text, str) or header.get("sha256") != _digest(kind, written, text, tensors):
         raise CorruptFile(f"{source}: its contents do not match their checksum; the file was altered or damaged")
     try:
         document = json.loads(text)
@@ -87,12 +98,14 @@ def write_atomically(target: Path, contents: bytes) -> None:
     temporary = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(contents)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        temporary = _unnamed(target, contents)
+        if temporary is None:
+            with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+                temporary = Path(file.name)
+                file.write(contents)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
     except BaseException as problem:
         if temporary is not None:
@@ -101,6 +114,31 @@ def write_atomically(target: Path, contents: bytes) -> None:
             reason = getattr(problem, "strerror", None) or problem
             raise FileError(f"{target}: cannot be written: {reason}; nothing was changed") from problem
         raise
+
+
+def _unnamed(target: Path, contents: bytes) -> Path | None:
+    """Write to a file that has no name until it is whole, so that not even a killed process leaves half of one.
+
+    ``None`` where the system has no such files; those are Linux's.
+    """
+    try:
+        file = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, 0o666)
+    except (AttributeError, OSError):
+        return None
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        with open(file, "wb", closefd=False) as stream:
+            stream.write(contents)
+            stream.flush()
+            os.fsync(file)
+        name = f".{target.name}.{os.getpid()}.{time.monotonic_ns()}"
+        os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=folder)  # with a folder's number, links are followed
+        return target.parent / name
+    except FileNotFoundError:
+        return None
+    finally:
+        os.close(file)
+        os.close(folder)
 
 
 def output_folder(path: Location) -> Path:
@@ -121,19 +159,58 @@ def _umask() -> int:
     return current
 
 
-def _header(source: Path, raw: bytes) -> dict[str, Any]:
-    """The metadata of a safetensors file, read without its tensors."""
-    length = int.from_bytes(raw[:8], "little")
-    if len(raw) < 8 or length > len(raw) - 8:
+def _without_waiting(path: str, flags: int) -> int:
+    """Open without waiting for what is no file, such as a pipe that nobody writes to."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _start(source: Path, file: BinaryIO, size: int) -> bytes:
+    """The length of the header, and the header."""
+    start = file.read(8)
+    length = int.from_bytes(start, "little")
+    if size < 8 or length > size - 8:
         raise CorruptFile(
-            f"{source}: not a safetensors file, or cut short ({len(raw)} bytes); expected one that Leakscope saved"
+            f"{source}: not a safetensors file, or cut short ({size} bytes); expected one that Leakscope saved"
         )
+    if length > MOST_HEADER:
+        raise CorruptFile(f"{source}: its header has {length} bytes, more than the {MOST_HEADER} that are read")
+    return start + file.read(length)
+
+
+def _header(source: Path, start: bytes) -> dict[str, Any]:
+    """The metadata of a safetensors file, read without its tensors."""
     try:
-        header = json.loads(raw[8 : 8 + length])
+        header = json.loads(start[8:])
     except (ValueError, RecursionError) as problem:
         raise CorruptFile(f"{source}: not a safetensors file (its header is not JSON), or altered") from problem
     metadata = header.get("__metadata__") if isinstance(header, dict) else None
     return metadata if isinstance(metadata, dict) else {}
+
+
+def _check_kind(source: Path, header: Mapping[str, Any], kind: str, version: int) -> int:
+    """Refuse what is not of this kind, or of a newer version; return the version."""
+    found = header.get("leakscope")
+    if found != kind:
+        what = f"a {found} of Leakscope" if isinstance(found, str) else "no file of Leakscope's"
+        raise CorruptFile(f"{source}: expected {_article(kind)}, but this is {what}")
+    written = header.get("version", "")
+    if not (isinstance(written, str) and written.isascii() and written.isdigit() and len(written) < 10):
+        raise CorruptFile(f"{source}: the version {written!r} is not a number; the file was altered")
+    if int(written) > version:
+        raise FutureVersion(
+            f"{source}: written in version {written} of the format; this Leakscope reads up to {version}: upgrade it"
+        )
+    return int(written)
+
+
+def _check_size(source: Path, size: int, most: Callable[[Mapping[str, Any]], int], text: object) -> None:
+    try:
+        document = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        document = None
+    limit = most(document if isinstance(document, dict) else {})
+    if size > limit:
+        raise CorruptFile(f"{source}: has {size} bytes, more than the {limit} that such a file can need")
 
 
 def _digest(kind: str, version: int, text: str, tensors: Mapping[str, Tensor]) -> str:

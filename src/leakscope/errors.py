@@ -87,3 +87,9 @@ class TasksFailed(LeakscopeError):
         ]
         rest = "; the others are done" if len(failures) < total else ""
         super().__init__("\n".join([f"{len(failures)} of {total} tasks failed{rest}:", *lines]))
+
+
+def printable(text: str, longest: int = 300) -> str:
+    """A text that may come from a file, without what could steer a terminal, and not endless."""
+    clean = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text[: longest + 1])
+    return clean if len(clean) <= longest else f"{clean[:longest]}..."

@@ -173,7 +173,7 @@ class LocalTraining:
         if value is None:
             raise MissingKnowledge(
                 f"this attack needs the client's {name}, which this observation does not have; "
-                f"supply it with observation.knowing({name}=...)"
+                f"supply it with observation.knowing({name}=...), or --know {name}=... on the command line"
             )
         return float(value) if isinstance(value, float) else int(value)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.container import SUFFIX, Location, read_container, write_container
-from leakscope.errors import CorruptFile, FileError, InvalidInput, LeakscopeError
+from leakscope.errors import CorruptFile, FileError, InvalidInput, LeakscopeError, UnknownName
 from leakscope.models import MODELS, build, recipe_of
 from leakscope.observation import DataSpec, LocalTraining, Observation
 from leakscope.seeding import seeded
@@ -26,6 +27,9 @@ VERSION = 2  # 1: without label batches and defences
 _TREES = ("sent", "gradient", "returned", "buffers", "returned_buffers")
 _TENSORS = ("labels", "label_counts", "label_batches")
 _LONGEST_RECIPE = 10_000  # characters: no network of ours has thousands of layers, which even unallocated take time
+_COPIES = 3  # of a model's weights and statistics in a file: those sent, those returned, and one to spare
+_BESIDES = 64 * 2**20  # bytes in a file beside them: the header, and labels of millions of samples
+_MOST_OWN = 512 * 2**20  # bytes of an architecture that only the file names; bigger ones must be passed
 _DOCUMENT = {"model", "frozen", "data", "training", "client", "round", "kind", "defences"}
 
 
@@ -56,7 +60,7 @@ def load(path: Location, model: nn.Module | None = None) -> Observation:
     Anything wrong with the file (cut short, altered, foreign, of a newer version, tensors that do not fit the
     model, NaN) raises an error that says which file, what is wrong and what was expected.
     """
-    document, tensors = read_container(path, KIND, VERSION)
+    document, tensors = read_container(path, KIND, VERSION, most=partial(_most_bytes, Path(path), model))
     try:
         return _assemble(Path(path), document, tensors, model)
     except FileError:
@@ -71,14 +75,18 @@ def save_all(observations: Iterable[Observation], folder: Location) -> list[Path
     """Save many observations into a folder, one file each, named by client and round."""
     paths: list[Path] = []
     for observation in observations:
-        stem = f"{_plain(observation.client)}_round-{observation.round:06d}"
-        path = Path(folder) / f"{stem}{SUFFIX}"
+        path = Path(folder) / f"{stem(observation)}{SUFFIX}"
         number = 1
         while path in paths:
             number += 1
-            path = Path(folder) / f"{stem}_{number}{SUFFIX}"
+            path = Path(folder) / f"{stem(observation)}_{number}{SUFFIX}"
         paths.append(save(observation, path))
     return paths
+
+
+def stem(observation: Observation) -> str:
+    """The name of an observation's file, without its suffix: its client and its round."""
+    return f"{plain(observation.client)}_round-{observation.round:06d}"
 
 
 def load_all(folder: Location, model: nn.Module | None = None) -> list[Observation]:
@@ -86,17 +94,38 @@ def load_all(folder: Location, model: nn.Module | None = None) -> list[Observati
     return [load(path, model) for path in observation_files(folder)]
 
 
+def load_rounds(folder: Location, client: str, model: nn.Module | None = None) -> list[Observation]:
+    """Load every round of one client from a folder of observations, in their order, for attacks on many rounds."""
+    files = observation_files(folder)
+    own = [path for path in files if path.name.startswith(f"{plain(client)}_round-")]
+    rounds = [one for one in (load(path, model) for path in own) if one.client == client]
+    if not rounds:
+        known = sorted({path.name.rpartition("_round-")[0] or path.stem for path in files})
+        raise UnknownName(f"client in {folder} called", client, known[:20])
+    return sorted(rounds, key=lambda one: one.round)
+
+
 def observation_files(location: Location) -> list[Path]:
-    """The files that a folder, or a single file, stands for."""
+    """The files that a folder, or a single file, stands for; of a folder with a single recorded run, that run's."""
     place = Path(location)
     if place.is_dir():
-        files = sorted(path for path in place.glob(f"*{SUFFIX}") if not path.name.startswith("."))
+        runs = sorted(path for path in place.glob("run-*") if path.is_dir() and not path.is_symlink())
+        files = _files_in(place)
+        if not files and len(runs) == 1:
+            files = _files_in(runs[0])
+        elif not files and runs:
+            names = ", ".join(path.name for path in runs[:5])
+            raise FileError(f"{place}: holds {len(runs)} runs ({names}{', ...' if len(runs) > 5 else ''}); give one")
         if not files:
             raise FileError(f"{place}: there are no {SUFFIX} files in this folder")
         return files
     if not place.exists():
         raise FileError(f"{place}: there is no such file or folder")
     return [place]
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if not path.name.startswith("."))
 
 
 def _assemble(
@@ -143,10 +172,28 @@ def _from_json(kind: type, values: Mapping[str, Any]) -> Any:
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
-def _rebuild(
-    path: Path, recipe: Mapping[str, Any] | None, frozen: Sequence[str], sent: Mapping[str, Tensor]
-) -> nn.Module:
-    """Build the architecture that a file names, if it is one of ours and fits the weights in the file."""
+def _most_bytes(path: Path, model: nn.Module | None, document: Mapping[str, Any]) -> int:
+    """How many bytes an observation may have: some copies of the model's tensors, and less where a file names it."""
+    if model is not None:
+        return _COPIES * 8 * _numbers(model) + _BESIDES
+    try:
+        return min(_COPIES * 8 * _numbers(_outline(path, document["model"])), _MOST_OWN) + _BESIDES
+    except (
+        LeakscopeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ):  # what is wrong is said after the checksum
+        return _BESIDES
+
+
+def _numbers(model: nn.Module) -> int:
+    return sum(value.numel() for value in (*model.parameters(), *model.buffers()))
+
+
+def _outline(path: Path, recipe: Mapping[str, Any] | None) -> nn.Module:
+    """The architecture that a file names, if it is one of ours: on the meta device, where nothing is allocated."""
     if recipe is None or recipe["name"] not in MODELS:
         made = "" if recipe is None else f" (it was made by {recipe['name']!r})"
         raise FileError(
@@ -156,11 +203,18 @@ def _rebuild(
     if len(json.dumps(recipe)) > _LONGEST_RECIPE:
         raise CorruptFile(f"{path}: the model {recipe['name']!r} has too many options to be one of Leakscope's own")
     try:
-        # On the meta device nothing is allocated: a file cannot make us build something huge.
         with torch.device("meta"):
-            outline = build(recipe["name"], **recipe["options"])
+            return build(recipe["name"], **recipe["options"])
     except (LeakscopeError, RuntimeError, ArithmeticError, MemoryError) as problem:
         raise CorruptFile(f"{path}: the model {recipe['name']!r} cannot be built: {problem}") from problem
+
+
+def _rebuild(
+    path: Path, recipe: Mapping[str, Any] | None, frozen: Sequence[str], sent: Mapping[str, Tensor]
+) -> nn.Module:
+    """Build the architecture that a file names, if it is one of ours and fits the weights in the file."""
+    outline = _outline(path, recipe)
+    assert recipe is not None
     expected = {name: tuple(value.shape) for name, value in outline.named_parameters()}
     if expected != {name: tuple(value.shape) for name, value in sent.items()}:
         raise CorruptFile(f"{path}: the weights do not have the shapes of the model {recipe['name']!r}")
@@ -174,7 +228,7 @@ def _rebuild(
     return model
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """A client's name as part of a file name: nothing that could lead to another folder."""
-    plain = "".join(character if character.isalnum() or character in "-_" else "-" for character in text)
-    return plain[:40] or "client"  # a character may take four bytes, a file name 255
+    kept = "".join(character if character.isalnum() or character in "-_" else "-" for character in text)
+    return kept[:40] or "client"  # a character may take four bytes, a file name 255

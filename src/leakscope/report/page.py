@@ -29,11 +29,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A page: what was found in one sentence, and the parts that show it."""
+    """A page: what was found in one sentence, and the parts that show it; ``leaks`` is ``None`` where that is open."""
 
     title: str
     verdict: str
-    leaks: bool
+    leaks: bool | None
     sections: Sequence[Section] = field(default_factory=tuple)
 
 

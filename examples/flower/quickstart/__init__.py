@@ -1,0 +1,1 @@
+"""Flower's PyTorch quickstart in miniature, recorded."""

@@ -1,0 +1,48 @@
+"""What the server does: federated averaging, and to keep what it sees of its clients."""
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.common import ndarrays_to_parameters
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.strategy import FedAvg as FedAvgOfResults
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from leakscope.federated.flower import Recorder
+from quickstart.task import DATA, Net
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    settings = context.run_config
+    torch.manual_seed(0)
+    model = Net()
+    recorder = Recorder(settings["captures"], model=model, data=DATA, config=settings)
+    if settings["privacy"] == "secagg":
+        aggregate_securely(grid, context, model, recorder)
+        return
+    strategy = recorder.strategy(FedAvg(fraction_evaluate=0.0))
+    strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(model.state_dict()),
+        train_config=ConfigRecord({"lr": settings["lr"]}),
+        num_rounds=settings["num-server-rounds"],
+    )
+
+
+def aggregate_securely(grid, context, model, recorder):
+    """The same with SecAgg+, whose workflow takes a strategy of Flower's older form."""
+    strategy = FedAvgOfResults(
+        fraction_evaluate=0.0,
+        initial_parameters=ndarrays_to_parameters([value.numpy() for value in model.state_dict().values()]),
+    )
+    legacy = LegacyContext(
+        context=context,
+        config=ServerConfig(num_rounds=context.run_config["num-server-rounds"]),
+        strategy=recorder.strategy(strategy),
+    )
+    workflow = DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2))
+    workflow(grid, legacy)

@@ -1,0 +1,52 @@
+"""The model, the data and the training that server and clients share."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import leakscope as ls
+
+CLASSES = 10
+DATA = ls.DataSpec(shape=(1, 28, 28), classes=CLASSES)
+
+
+class Net(nn.Module):
+    """Two convolutions and three linear layers; the quickstart's own has 6 and 16 channels."""
+
+    def __init__(self, channels=(32, 64)):
+        super().__init__()
+        first, second = channels
+        self.conv1 = nn.Conv2d(1, first, 5)
+        self.conv2 = nn.Conv2d(first, second, 5)
+        self.fc1 = nn.Linear(second * 4 * 4, 120)
+        self.fc2 = nn.Linear(120, 84)
+        self.fc3 = nn.Linear(84, CLASSES)
+
+    def forward(self, x):
+        """Class scores."""
+        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        x = functional.relu(self.fc1(x.flatten(1)))
+        return self.fc3(functional.relu(self.fc2(x)))
+
+
+def client_data(partition, samples):
+    """The digits of one client: a share of its own, the same in every run."""
+    data = ls.data.load("mnist5k")
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
+    return data.share(order[partition * samples : (partition + 1) * samples], f"client-{partition}")
+
+
+def train(model, data, *, lr, epochs, batch_size):
+    """Plain SGD; returns the mean loss of the last epoch."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=lr)
+    model.train()
+    for _ in range(epochs):
+        losses = []
+        for rows in torch.randperm(len(data)).split(batch_size):
+            loss = functional.cross_entropy(model(data.inputs[rows]), data.targets[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+    return sum(losses) / len(losses)
