@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from leakscope.errors import printable
 from leakscope.sweep import Task, Watch
 
 
@@ -153,7 +154,8 @@ class Lines(Clock):
 
     def _say(self, what: str, line: str) -> None:
         rest = self.rest()
-        print(f"[{self.ended}/{self.total}] {what}: {line}{'; ' * bool(rest)}{rest}", file=sys.stderr, flush=True)
+        words = f"[{self.ended}/{self.total}] {what}: {printable(line)}"
+        print(f"{words}; {rest}" if rest else words, file=sys.stderr, flush=True)
 
 
 class Bars(Clock):
@@ -174,7 +176,7 @@ class Bars(Clock):
         """Give it a bar."""
         super().began(task)
         self._remove(task)
-        self._of[task.name] = self._bars.add_task(escape(task.name), total=None, far="", left="")
+        self._of[task.name] = self._bars.add_task(escape(printable(task.name)), total=None, far="", left="")
 
     def step(self, task: Task, step: int, total: int | None, loss: float) -> None:
         """Move its bar."""
@@ -203,7 +205,7 @@ class Bars(Clock):
 
     def _end(self, task: Task, what: str, line: str) -> None:
         self._remove(task)
-        self._bars.console.print(f"{what} {escape(line)}", highlight=False)
+        self._bars.console.print(f"{what} {escape(printable(line))}", highlight=False)
         self._show()
 
     def _remove(self, task: Task) -> None:
