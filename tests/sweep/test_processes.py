@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from itertools import pairwise
 
 import pytest
