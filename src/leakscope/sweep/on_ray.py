@@ -132,11 +132,11 @@ def work(attempt: int, message: bytes, common: list[Any], news: Any) -> tuple[An
     def send(what: str, *values: Any) -> None:
         news.add.remote(attempt, what, values)
 
-    send("begun")
     try:
         shared, task = _shared(common[0]), pickle.loads(message)
     except Exception as problem:  # a module that this machine does not have
         return "failed", portable(problem), False
+    send("begun")
     return carry_out(task, shared, send)
 
 
