@@ -3,8 +3,8 @@
     python benchmarks/speed/sweep.py [--clients 8 --steps 150 --jobs 2 --turns 3]
 
 A LeNet on 28 x 28 digits, 4 samples a client, two attacks. The engines take turns, each in a fresh folder, so that a
-busy machine is busy for all; medians are printed as JSON. ``seconds`` is from the first task that begins to the end:
-starting processes or a cluster is ``start``. ``same`` says whether all tables are the same, to the last bit.
+busy machine is busy for all; medians are printed as JSON. ``start`` is until all workers are at work, ``seconds`` what
+the whole takes at the pace from then on. ``same`` says whether all tables are the same, to the last bit.
 """
 
 from __future__ import annotations
@@ -26,26 +26,40 @@ ENGINES = ("in-process", "processes", "ray")
 
 
 class Stopwatch(Watch):
-    """Notes when the first task began."""
+    """Notes when so many tasks ran at a time for the first time, and how many ended after that."""
 
-    first: float | None = None
+    def __init__(self, workers: int) -> None:
+        self._workers, self._running = workers, 0
+        self.began_all: float | None = None
+        self.after = 0
 
     def began(self, task: Task) -> None:
-        """Look at the clock, once."""
-        self.first = self.first or time.perf_counter()
+        """One more."""
+        self._running += 1
+        if self._running == self._workers and self.began_all is None:
+            self.began_all = time.perf_counter()
+
+    def done(self, task: Task) -> None:
+        """One less."""
+        self._running -= 1
+        self.after += self.began_all is not None
 
 
 def measure(plan: Any, engine: str, jobs: int) -> tuple[dict[str, float], list[Any]]:
     """The seconds of one audit, and its table."""
-    watch = Stopwatch()
+    watch = Stopwatch(1 if engine == "in-process" else jobs)
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         found = run_audit(plan, Path(folder), engine=engine, jobs=None if engine == "in-process" else jobs, watch=watch)
         end = time.perf_counter()
-    if not found.complete or watch.first is None:
+    if not found.complete or watch.began_all is None:
         raise SystemExit(f"{engine}: {found.failed}")
     tasks = [one.document["seconds"] for one in found.results]
-    figures = {"start": watch.first - start, "seconds": end - watch.first, "seconds_a_task": statistics.mean(tasks)}
+    figures = {
+        "start": watch.began_all - start,
+        "seconds": (end - watch.began_all) * len(tasks) / watch.after,
+        "seconds_a_task": statistics.mean(tasks),
+    }
     return figures, [(str(one.work), one.document["scores"], one.document["loss"]) for one in found.results]
 
 

@@ -27,6 +27,7 @@ LOSSES = {
     "memory": "MemoryError",
     "disk": "OSError: the disk is away",
 }
+LIMITS = {"hangs": 2}
 FAILURES = {
     "broken": "^ValueError: task went wrong$",
     "mistaken": "^there is no thing 'x' ",
@@ -83,7 +84,10 @@ def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ray")
     tasks = [
         *TASKS,
-        *(Task(how, not_the_first_time, {"path": str(folder / how), "how": how}, limit=2, kind=how) for how in LOSSES),
+        *(
+            Task(how, not_the_first_time, {"path": str(folder / how), "how": how}, limit=LIMITS.get(how), kind=how)
+            for how in LOSSES
+        ),
         Task("broken", fails),
         Task("mistaken", mistaken, {"name": "x"}),
         Task("unpicklable", unpicklable),

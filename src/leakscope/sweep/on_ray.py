@@ -34,6 +34,8 @@ QUIET = {
 }
 #: Room for what all tasks share and for results, beside twice the former; more goes to disk.
 OBJECTS = 100 * 2**20
+#: Needs are rounded up to this: Ray hands a worker from task to task only where both ask for the same.
+STEP = 256 * 2**20
 LOCAL, FOLDER = "local", "leakscope-ray-"
 #: Where Ray itself keeps such things: the names of sockets must be short.
 PARENT = Path("/tmp")
@@ -88,7 +90,7 @@ class OnRay:
         except InvalidInput as problem:
             self._unheard.append(Event(attempt, "failed", (problem, False)))
             return
-        options = {} if need is None else {"memory": min(need, self.largest())}
+        options = {} if need is None else {"memory": min(-(-need // STEP) * STEP, self.largest())}
         reference = self._work.options(num_cpus=1, max_retries=0, name=task.name, **options).remote(
             attempt,
             message,
@@ -130,11 +132,11 @@ def work(attempt: int, message: bytes, common: list[Any], news: Any) -> tuple[An
     def send(what: str, *values: Any) -> None:
         news.add.remote(attempt, what, values)
 
-    send("begun")
     try:
         shared, task = _shared(common[0]), pickle.loads(message)
     except Exception as problem:  # a module that this machine does not have
         return "failed", portable(problem), False
+    send("begun")
     return carry_out(task, shared, send)
 
 

@@ -169,13 +169,13 @@ def work(connection: Connection) -> None:
     packed, common = connection.recv_bytes(), None
     while True:
         attempt, message = pickle.loads(connection.recv_bytes())
-        send(attempt, "begun")
         try:
             common = pickle.loads(packed) if common is None else common
             task = pickle.loads(message)
         except Exception as problem:  # a module that this process does not find
             send(attempt, "failed", portable(problem), False)
         else:
+            send(attempt, "begun")
             send(attempt, *carry_out(task, common, partial(send, attempt)))
 
 
