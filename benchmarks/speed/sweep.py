@@ -1,6 +1,6 @@
 """What engines save: an audit of eight clients in this process, in processes and on a local Ray cluster.
 
-    python benchmarks/speed/sweep.py [--clients 8 --steps 150 --jobs 2 --turns 3]
+    python benchmarks/speed/sweep.py [--clients 8 --steps 300 --jobs 2 --turns 3]
 
 A LeNet on 28 x 28 digits, 4 samples a client, two attacks. The engines take turns, each in a fresh folder, so that a
 busy machine is busy for all; medians are printed as JSON. ``start`` is until all workers are at work, ``seconds`` what
@@ -66,7 +66,7 @@ def measure(plan: Any, engine: str, jobs: int) -> tuple[dict[str, float], list[A
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=150, help="steps of each attack")
+    parser.add_argument("--steps", type=int, default=300, help="steps of each attack")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--turns", type=int, default=3, help="how often the engines take turns")
     options = parser.parse_args()
