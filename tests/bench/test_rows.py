@@ -39,7 +39,7 @@ def test_rows_are_found_by_name_and_by_table():
     assert [row.name for row in find_rows("dlf", "table1/femnist-10x5x50")] == ["table1/femnist-10x5x50"]
     assert len(find_rows("dlf", "table1")) == 10
     methods = find_rows("dlf", "table1/femnist-10x5x50")[0].methods
-    assert list(methods) == ["prior", "no-prior", "shared", "fedsgd-epoch", "fedsgd", "fast"]
+    assert list(methods) == ["prior", "no-prior", "shared", "fedsgd-epoch", "fedsgd", "fast", "fast-30"]
     assert methods["prior"].published == {"recovered": 0.655, "psnr": 21.5}
 
 

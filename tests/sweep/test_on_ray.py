@@ -37,15 +37,19 @@ FAILURES = {
 
 
 class Looking(Noted):
-    """Looks about when the first task begins: which processes there are, and where they listen."""
+    """Looks about when the first task begins: which processes there are since then, and where they listen."""
 
     processes: frozenset[int] = frozenset()
     addresses: frozenset[str] = frozenset()
 
+    def __init__(self):
+        super().__init__()
+        self.before = frozenset(family(os.getpid()))  # other tests may have left some that stay
+
     def began(self, task):
         super().began(task)
         if not self.processes:
-            self.processes = frozenset(family(os.getpid()))
+            self.processes = frozenset(family(os.getpid())) - self.before
             self.addresses = frozenset(listening(self.processes))
 
 
