@@ -241,6 +241,26 @@ def test_retries_are_the_same_together_and_alone(together_):
     assert results[0].loss == pytest.approx(min(losses), rel=1e-6)
 
 
+@pytest.mark.parametrize("together_", [True, False], ids=["together", "alone"])
+def test_a_loss_that_is_low_enough_is_no_failure_whatever_ended_the_attempt(together_):
+    attack = replace(idlg(retries=1), stop=AnyOf(Threshold(1e-30), MaxSteps(8)))
+    first = [replace(attack, retries=0)(one, seed=seed, progress=False) for seed, one in enumerate(OBSERVATIONS)]
+    enough = sorted(one.loss for one in first)[1]
+    again = replace(attack, enough=enough)
+    results = again.each(OBSERVATIONS, progress=False) if together_ else alone(again, OBSERVATIONS)
+    changed = [
+        not torch.allclose(one.samples, other.samples, atol=1e-3) for one, other in zip(first, results, strict=True)
+    ]
+    assert not any(was for was, one in zip(changed, first, strict=True) if one.loss < enough)
+    assert any(changed)
+
+
+@pytest.mark.parametrize("enough", [0.0, -1.0, float("nan"), True, "low"])
+def test_what_is_enough_must_be_a_positive_number(enough):
+    with pytest.raises(InvalidInput, match="enough must be"):
+        epafl(enough=enough)
+
+
 @pytest.mark.parametrize("retries", [-1, 1.5, None, True])
 def test_retries_must_be_a_whole_number(retries):
     with pytest.raises(InvalidInput, match="retries must be a whole number of at least 0, not"):

@@ -21,6 +21,7 @@ def epafl(
     line_search: LineSearch = "none",
     restarts: int = 1,
     retries: int = 0,
+    enough: float | None = None,
     snapshot_every: int | None = None,
 ) -> Inversion:
     r""":func:`~leakscope.attacks.idlg` that knows when to stop (algorithm 1): with :math:`L_i` the loss at step
@@ -34,7 +35,8 @@ def epafl(
     more cost than ten successful ones, so that here an improvement counts if it is one of a tenth.
 
     A plateau at a high loss is how a failure shows: ``retries`` starts only those again. ``relative`` (see
-    :func:`~leakscope.attacks.idlg`) makes failures on weak gradients show too.
+    :func:`~leakscope.attacks.idlg`) makes failures on weak gradients show too. A threshold that floats cannot reach
+    makes every attempt look failed; with ``enough``, plateaus at or below that loss count as success.
     """
     rules: list[Rule] = []
     if threshold is not None:
@@ -50,4 +52,4 @@ def epafl(
         retries=retries,
         snapshot_every=snapshot_every,
     )
-    return replace(attack, stop=AnyOf(*rules, MaxSteps(steps)))
+    return replace(attack, stop=AnyOf(*rules, MaxSteps(steps)), enough=enough)

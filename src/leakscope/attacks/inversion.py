@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from leakscope.attacks.base import Attack, Reconstruction
 from leakscope.errors import InvalidInput
-from leakscope.inversion.checks import count, whole
+from leakscope.inversion.checks import count, positive, whole
 from leakscope.inversion.fragility import Caution
 from leakscope.inversion.labels import Labels, LastLayer, rows_of_first_epoch
 from leakscope.inversion.matching import average_epochs, match_epochs
@@ -47,7 +47,8 @@ class Inversion(Attack):
     range, as if they were normalised, for settings that were found on normalised data.
 
     ``retries`` is how often a problem that did not converge is started again from another point: an attacker sees
-    that an attack failed, for the loss stays high. The attempt with the lowest loss is kept. ``caution`` adds to the
+    that an attack failed, for the loss stays high. With ``enough``, an attempt that ended at or below that loss has
+    not failed, whatever ended it. The attempt with the lowest loss is kept. ``caution`` adds to the
     outcome where the attack is known to be fragile. :meth:`each` attacks many small clients as one.
 
     Where epochs have variables of their own, their reconstructions are matched and averaged. Where the observation
@@ -71,11 +72,14 @@ class Inversion(Attack):
     rescale: bool = False
     snapshot_every: int | None = None
     retries: int = 0
+    enough: float | None = None
     caution: Caution | None = None
 
     def __post_init__(self) -> None:
         whole("restarts", self.restarts)
         count("retries", self.retries)
+        if self.enough is not None:
+            positive("enough", self.enough)
         if self.snapshot_every is not None:
             whole("snapshot_every", self.snapshot_every)
         for name in ("box", "vectorise", "per_batch", "keep_last", "rescale"):
@@ -100,7 +104,7 @@ class Inversion(Attack):
             counted = report if total is None else _counted(report, attempt * total // self.attempts, total)
             solution, copies = self.optimise(observation, targets, again, counted)
             best = better_of(best, (solution, copies, targets))
-            if solution.outcome.kind in ("converged", "interrupted"):
+            if self.is_over(solution):
                 break
         assert best is not None
         return self.reconstruction(observation, *best)
@@ -122,6 +126,11 @@ class Inversion(Attack):
     def attempts(self) -> int:
         """How often a problem is started at most."""
         return 1 + self.retries
+
+    def is_over(self, solution: Solution) -> bool:
+        """Whether no other attempt is made after this one."""
+        low = self.enough is not None and solution.loss <= self.enough
+        return low or solution.outcome.kind in ("converged", "interrupted")
 
     def reconstruction(self, observation: Observation, best: Solution, copies: int, targets: Tensor) -> Reconstruction:
         """What a solution says about the client's samples."""

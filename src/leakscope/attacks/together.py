@@ -84,7 +84,7 @@ def invert_together(
             found = _solve(attack, chosen, [attempt_seed(seeds[row], attempt) for row in rows], counted)
             for row, one in zip(rows, found, strict=True):
                 best[row] = better_of(best.get(row), one)
-                if one[0].outcome.kind in ("converged", "interrupted"):
+                if attack.is_over(one[0]):
                     ended.add(row)
             if any(one[0].outcome.kind == "interrupted" for one in found):
                 return [attack.reconstruction(observations[row], *best[row]) for row in sorted(best)]
