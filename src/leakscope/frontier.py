@@ -38,7 +38,7 @@ from leakscope.kept import run_kept
 from leakscope.metrics import Interval, mean_interval, score
 from leakscope.progress import Report, silent
 from leakscope.report import Page, Section, scatter, to_png, write_page
-from leakscope.setup import NUMBER, Kinds, Setup, read_chains, read_setup
+from leakscope.setup import NUMBER, Kinds, Setup, load_parts, read_chains, read_setup
 from leakscope.sweep import Task, Watch
 
 FRONTIER: Kinds = {
@@ -112,6 +112,7 @@ def read_plan(document: Mapping[str, Any], where: str) -> Plan:
     for key in table.keys() - {"threshold", "federation_lr"}:
         if table[key] < 1:
             raise InvalidInput(f"{where}: [frontier] {key} must be at least 1, not {table[key]}")
+    load_parts(setup, where)
     chains = read_chains(document.get("defence", []), setup, where)
     if not chains:
         raise InvalidInput(f"{where}: there is no [[defence]] to try; add some, one with chain = [] for none")

@@ -185,7 +185,7 @@ def read_setup(document: Mapping[str, Any], where: str, more: Mapping[str, Kinds
         if name == "seed":
             continue
         if name not in tables:
-            raise UnknownName(f"table in {where} called", name, [*tables, "seed"])
+            raise UnknownName(f"table in {where} called", name, [*tables, "defence", "seed"])
         check_table(table, tables[name], f"{where}: [{name}]")
     if "name" not in document.get("model", {}):
         raise InvalidInput(f'{where}: [model] needs a name: add [model] with name = "..."')
@@ -200,13 +200,23 @@ def read_setup(document: Mapping[str, Any], where: str, more: Mapping[str, Kinds
     sends = document.get("training", {}).get("sends", "weights")
     if sends not in ("weights", "gradient"):
         raise UnknownName(f"message ({where}: [training] sends)", sends, ("weights", "gradient"))
-    if document.get("training", {}).get("rounds", 0) < 0:
-        raise InvalidInput(f"{where}: [training] rounds must be at least 0, not {document['training']['rounds']}")
+    for key, least in (("samples", 1), ("epochs", 1), ("batch_size", 1), ("rounds", 0)):
+        if (value := document.get("training", {}).get(key, least)) < least:
+            raise InvalidInput(f"{where}: [training] {key} must be at least {least}, not {value}")
     for key, valid in (("knows", GRANTS), ("hidden", HIDEABLE)):
         for one in document.get("attacker", {}).get(key, []):
             if one not in valid:
                 raise UnknownName(f"thing for {where}: [attacker] {key}", one, valid)
     return Setup(**{name: dict(document.get(name, {})) for name in TABLES}, seed=seed)
+
+
+def load_parts(setup: Setup, where: str) -> None:
+    """Load the data and build a network; what is wrong with them is said with the table that it stands in."""
+    for table, load_part in (("data", lambda: setup.dataset), ("model", setup.network)):
+        try:
+            load_part()
+        except (InvalidInput, UnknownName) as problem:
+            raise InvalidInput(f"{where}: [{table}] {problem}") from problem
 
 
 def check_table(table: object, kinds: Kinds, where: str) -> None:

@@ -33,7 +33,7 @@ from leakscope.federated.defence import Defence
 from leakscope.metrics import score
 from leakscope.metrics.chance import other_samples
 from leakscope.progress import Report
-from leakscope.setup import NUMBER, Kinds, Setup, read_chains, read_setup
+from leakscope.setup import NUMBER, Kinds, Setup, load_parts, read_chains, read_setup
 from leakscope.store import Store, key_of
 from leakscope.sweep import Task, Watch, run_tasks
 
@@ -145,6 +145,7 @@ def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
     table = dict(rest.get("audit", {}))
     if table.get("clients", 1) < 1:
         raise InvalidInput(f"{where}: [audit] clients must be at least 1, not {table['clients']}")
+    load_parts(setup, where)
     chains = read_chains(document.get("defence", []), setup, where) or {"no defence": ()}
     # What the model or the recipe does not allow is refused here.
     told = {title: setup.observe(0, chain, told=True)[0] for title, chain in chains.items() if chain}
