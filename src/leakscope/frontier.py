@@ -29,7 +29,6 @@ import torch
 from leakscope import attacks
 from leakscope.attacks.adaptive import adapts
 from leakscope.auditing.verdict import judge
-from leakscope.auditing.work import fingerprint
 from leakscope.container import Location, output_folder, write_atomically
 from leakscope.errors import InvalidInput, UnknownName
 from leakscope.federated.defence import Defence, clients_in_a_sum, training_of
@@ -138,9 +137,9 @@ def measure_frontier(
     """
     tasks = [Task(title, measure_point, {"title": title}) for title in plan.chains]
     same = {
-        **{name: getattr(plan.setup, name) for name in ("model", "data", "training", "attacker", "seed")},
+        **plan.setup.document,
         **{one.name: getattr(plan, one.name) for one in fields(plan) if one.name not in ("setup", "options", "chains")},
-        "content": fingerprint(plan.setup),
+        "content": plan.setup.fingerprint,
         "attack": repr(attacks.build(plan.attack, **plan.options)),
     }
     defined_by = {title: {**same, "defences": list(map(repr, chain))} for title, chain in plan.chains.items()}

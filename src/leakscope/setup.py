@@ -17,9 +17,10 @@ A mistake is named with its table and key before any work starts.
 
 from __future__ import annotations
 
+import hashlib
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,23 @@ class Setup:
         if not isinstance(found, Dataset):
             raise InvalidInput(f"{self.data[source]} must return a leakscope.data.Dataset, not {type(found).__name__}")
         return found
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The set-up as plain values."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the samples and of the network: a changed file or a changed model is another set-up."""
+        found = hashlib.sha256()
+        network = self.network()
+        found.update(str(network).encode())
+        weights = [value.detach() for value in network.state_dict().values()]
+        for value in (self.dataset.inputs, self.dataset.targets, *weights):
+            found.update(str((tuple(value.shape), value.dtype)).encode())
+            found.update(value.cpu().contiguous().flatten().numpy().tobytes())
+        return found.hexdigest()[:32]
 
     @property
     def samples(self) -> int:

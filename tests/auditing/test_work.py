@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from leakscope.auditing import work
-from leakscope.auditing.work import fingerprint, read_audit, run_audit
+from leakscope.auditing.work import read_audit, run_audit
 from leakscope.errors import InvalidInput, UnknownName
 
 DOCUMENT = {
@@ -82,11 +82,11 @@ def test_other_work_is_other_work():
     other = read_audit(document(training={"sends": "gradient", "samples": 2}), "audit.toml")
     keys = [work.key_of(work.defined_by(one, one.work[0])) for one in (plan, other)]
     assert keys[0] != keys[1]
-    assert fingerprint(plan.setup) == fingerprint(read_audit(document(), "audit.toml").setup)
+    assert plan.setup.fingerprint == read_audit(document(), "audit.toml").setup.fingerprint
     changed = read_audit(
         document(model=DOCUMENT["model"] | {"options": {"shape": [1, 8, 8], "classes": 10, "seed": 5}}), "a"
     )
-    assert fingerprint(changed.setup) != fingerprint(plan.setup)
+    assert changed.setup.fingerprint != plan.setup.fingerprint
 
 
 def test_without_a_word_the_attacks_that_fit_are_taken():

@@ -252,9 +252,9 @@ def _threat_model(audit: Audit) -> list[str]:
 
 def _settings(audit: Audit) -> dict[str, Any]:
     plan = audit.plan
-    setup = {name: getattr(plan.setup, name) for name in ("model", "data", "training", "attacker", "seed")}
     chains = {title: list(map(repr, chain)) for title, chain in plan.chains.items()}
     return {
-        **setup, "attacks": plan.attacks, "defences": chains, "clients": plan.clients, "threshold": plan.threshold,
+        **plan.setup.document, "attacks": plan.attacks, "defences": chains, "clients": plan.clients,
+        "threshold": plan.threshold,
         "leakscope": leakscope.__version__, "torch": torch.__version__,
     }  # fmt: skip

@@ -13,7 +13,6 @@ A document of :mod:`leakscope.setup` with more tables, none of which is needed:
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -280,8 +279,8 @@ def defined_by(plan: AuditPlan, work: Work) -> dict[str, Any]:
     setup = plan.setup
     return {
         "version": leakscope.__version__,
-        "setup": {name: getattr(setup, name) for name in ("model", "data", "training", "attacker", "seed")},
-        "content": fingerprint(setup),
+        "setup": setup.document,
+        "content": setup.fingerprint,
         "defences": list(map(repr, plan.chains[work.title])),
         "knows": work.knows,
         "attack": _attack_of(plan, work),
@@ -294,20 +293,3 @@ def _attack_of(plan: AuditPlan, work: Work) -> str:
     if work.attack == attribute.NAME:
         return f"{attribute.NAME}({plan.setup.dataset.sensitive!r})"
     return repr(attacks.build(work.attack, **plan.attacks[work.attack]))
-
-
-_PRINTS: dict[int, tuple[Setup, str]] = {}
-
-
-def fingerprint(setup: Setup) -> str:
-    """A digest of the samples and of the network: a changed file or a changed model is other work."""
-    if id(setup) not in _PRINTS or _PRINTS[id(setup)][0] is not setup:
-        found = hashlib.sha256()
-        network = setup.network()
-        found.update(str(network).encode())
-        weights = [value.detach() for value in network.state_dict().values()]
-        for value in (setup.dataset.inputs, setup.dataset.targets, *weights):
-            found.update(str((tuple(value.shape), value.dtype)).encode())
-            found.update(value.cpu().contiguous().flatten().numpy().tobytes())
-        _PRINTS[id(setup)] = setup, found.hexdigest()[:32]
-    return _PRINTS[id(setup)][1]
