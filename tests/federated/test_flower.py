@@ -339,9 +339,11 @@ def audited(tmp_path, example, place, *words):
 
 
 @pytest.mark.flower
-def test_a_simulation_is_recorded_and_audited(tmp_path, example):
+def test_simulations_are_recorded_and_audited(tmp_path, example):
+    two = ("--federation-config", "num-supernodes=2")
     with flower_runs.simulation(tmp_path) as federation:
-        federation.run("--federation-config", "num-supernodes=2", num_server_rounds=2, **own(tmp_path))
+        federation.run(*two, num_server_rounds=2, **own(tmp_path))
+        federation.run(*two, num_server_rounds=1, samples_a_client=8, captures=tmp_path / "noisy", privacy="dp")
     from quickstart.task import Net, client_data, train  # type: ignore[import-not-found]
 
     for folder in ("captures", "own"):
@@ -358,6 +360,12 @@ def test_a_simulation_is_recorded_and_audited(tmp_path, example):
     said = audited(tmp_path, example, "captures", "--client", "client-0")
     assert "psnr" in said
     assert "The attack on 2 captures" in said
+
+    plain, noisy = (ls.load_rounds(tmp_path / folder, "client-0", Net())[0] for folder in ("captures", "noisy"))
+    assert same(plain.sent, noisy.sent)
+    noise = torch.cat([(noisy.returned[name] - value).flatten() for name, value in plain.returned.items()])
+    assert noise.std() == pytest.approx(0.048, rel=0.05)  # what Flower's mod adds at the example's epsilon
+    assert "psnr" in audited(tmp_path, example, "noisy", "--client", "client-0")
 
 
 @pytest.mark.flower

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from leakscope.attacks.idlg import FINE
 from leakscope.errors import UnknownName
 from leakscope.inversion.lbfgs import LBFGS
 
@@ -251,3 +252,17 @@ def test_backtracking_keeps_to_the_budget():
 def test_a_line_search_that_there_is_not_is_named():
     with pytest.raises(UnknownName, match="no line search 'wolfe'"):
         LBFGS(line_search="wolfe")
+
+
+def test_pytorchs_tolerances_end_a_small_loss_early_and_finer_ones_do_not():
+    def small(x):
+        return 1e-6 * quadratic(1.5)(x)
+
+    ends = {}
+    for name, tolerances in {"PyTorch's": {}, "fine": FINE}.items():
+        run = LBFGS(**tolerances).begin({"x": start()})
+        for _ in range(10):
+            run.step(Problems(small), 1.0)
+        ends[name] = float(small(run.variables["x"][0]))
+    assert ends["PyTorch's"] > 1e-7
+    assert ends["fine"] < 1e-12

@@ -7,8 +7,8 @@ learning rate, every later one by the learning rate along
 .. math:: d = -H_k\, g_k,
 
 with :math:`H_k` from the last ``history`` pairs :math:`(s_i, y_i) = (x_{i+1}-x_i, g_{i+1}-g_i)` by the two-loop
-recursion (Nocedal and Wright 2006, algorithm 7.4). A pair with :math:`s^\top y \le 10^{-10}` is not used. Problems
-that are done with their step wait without costing evaluations.
+recursion (Nocedal and Wright 2006, algorithm 7.4). A pair with :math:`s^\top y \le 10^{-10}` is not used, unless
+``tolerance_curvature`` says otherwise. Problems that are done with their step wait without costing evaluations.
 
 The recursion's loops go over the history, in Python, and touch a pair at a time. Here each loop is the triangular
 system that it solves: with :math:`S, Y` the pairs from oldest to newest, :math:`R_{ij} = s_i^\top y_j` for
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from leakscope.errors import UnknownName
-from leakscope.inversion.checks import positive, whole
+from leakscope.inversion.checks import not_negative, positive, whole
 from leakscope.inversion.optimisers import Evaluate, Run
 from leakscope.params import Params
 
@@ -45,6 +45,8 @@ class LBFGS:
     ``line_search="backtracking"`` halves a step until the loss falls enough (Armijo's rule; Nocedal and Wright
     2006, algorithm 3.1): each problem for itself, within the same budget of evaluations. A fixed step is cheaper
     and may jump far away; some problems never come back from that.
+
+    The tolerances are PyTorch's, and absolute: below a loss of about 1e-6 they stop what could still fall.
     """
 
     lr: float = 1.0
@@ -53,12 +55,15 @@ class LBFGS:
     history: int = 100
     tolerance_gradient: float = 1e-7
     tolerance_change: float = 1e-9
+    tolerance_curvature: float = 1e-10
     line_search: LineSearch = "none"
 
     def __post_init__(self) -> None:
         positive("lr", self.lr)
         for name in ("inner", "evaluations", "history"):
             whole(name, getattr(self, name))
+        for name in ("tolerance_gradient", "tolerance_change", "tolerance_curvature"):
+            not_negative(name, getattr(self, name))
         if self.line_search not in get_args(LineSearch):
             raise UnknownName("line search", self.line_search, get_args(LineSearch))
 
@@ -195,7 +200,7 @@ class _LBFGSRun:
     def _remember(self, rows: Tensor, s: Tensor, y: Tensor) -> None:
         """Put one pair each of these problems in the place of their oldest, if it shows curvature."""
         product = (s * y).sum(1)
-        good = (product > 1e-10).cpu()
+        good = (product > self.settings.tolerance_curvature).cpu()
         rows, s, y, product = rows[good], s[good], y[good], product[good]
         if not len(rows):
             return
