@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from leakscope.attacks.inversion import Inversion
 from leakscope.inversion.fragility import SmoothOnly
 from leakscope.inversion.labels import LastLayer
@@ -12,7 +14,7 @@ from leakscope.inversion.stopping import AnyOf, MaxSteps, Threshold
 from leakscope.inversion.update_models import OneBatch
 
 #: Tolerances for L-BFGS that single precision meets before they do.
-FINE = {"tolerance_gradient": 1e-10, "tolerance_change": 1e-14, "tolerance_curvature": 1e-16}
+FINE: dict[str, Any] = {"tolerance_gradient": 1e-10, "tolerance_change": 1e-14, "tolerance_curvature": 1e-16}
 
 
 def idlg(
