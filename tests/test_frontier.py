@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from leakscope import frontier
+from leakscope.auditing.verdict import Figure
 from leakscope.errors import InvalidInput, LeakscopeError, UnknownName
 from leakscope.frontier import Plan, Point, measure_frontier, read_plan, write_frontier
-from leakscope.metrics import Interval
 
 DOCUMENT = {
     "model": {"name": "lenet", "options": {"shape": [1, 8, 8], "classes": 10}},
@@ -45,37 +45,65 @@ def measured(tmp_path_factory):
 def test_no_defence_leaks_and_noise_does_not(measured):
     _, points, _, _ = measured
     plain, noise, pruned = points
-    assert plain.leaks
-    assert plain.psnr.mean > plain.chance + 10
-    assert not noise.leaks
-    assert 0 <= noise.accuracy <= 1
+    assert plain.verdict == "recovers data"
+    assert plain.leakage["psnr"].mean > plain.leakage["psnr"].chance + 10
+    assert noise.verdict == "nothing above chance"
+    assert 0 <= noise.utility <= 1
     assert pruned.leaks
     assert pruned.knows  # the zeros mislead an attacker who takes them for what was sent
 
 
 def test_everything_is_written_and_says_the_same(measured):
-    _, points, folder, page = measured
+    plan, points, folder, page = measured
     rows = list(csv.DictReader((folder / "frontier.csv").read_text().splitlines()))
     assert [row["defence"] for row in rows] == [point.title for point in points]
-    assert [row["verdict"] for row in rows] == ["leaks" if point.leaks else "nothing above chance" for point in points]
+    assert [row["verdict"] for row in rows] == [point.verdict for point in points]
     assert len(json.loads((folder / "frontier.json").read_text())) == 3
-    assert (folder / "frontier.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("frontier.png", "frontier-recovered.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
     text = page.read_text()
     assert "Nothing above chance: noise." in text
-    assert points[0].sentence().replace("'", "&#39;") in text
+    assert points[0].sentence(plan).replace("'", "&#39;") in text
 
 
-def point(leaks, epsilon=None):
-    found, recovered = Interval(13.0, 11.0, 15.0), Interval(0.5, 0.4, 0.6)
-    return Point("x", "none", 0.9, epsilon, found, 12.0, recovered, 0.1, 4, False, leaks, 1.0)
-
-
-def test_both_verdicts_are_said_plainly():
-    assert (
-        point(True).sentence().startswith("x: leaks. An attacker gets 13.0 dB (11.0 to 15.0) where guessing gives 12.0")
+def test_verdicts_are_said_plainly(measured):
+    figures = {
+        "psnr": Figure("psnr", 13.0, 11.0, 15.0, 12.0, 14.0, 4),
+        "recovered": Figure("recovered", 0.5, 0.4, 0.6, 0.1, 1.0, 4),
+    }
+    point = Point("x", "none", 0.9, 0.999, figures, True, "recovers data", 1.0)
+    assert point.sentence(measured[0]) == (
+        "x: recovers data. PSNR of what comes back 13.0 dB (11.0 to 15.0), by guessing 12.0 dB; share of samples "
+        "recovered 50%, by guessing 10% (4 clients; accuracy 90%, epsilon 1 spent). The attacker knows the defence."
     )
-    assert point(False).sentence().startswith("x: nothing above chance. An attacker gets 13.0 dB")
-    assert "epsilon 1 spent" in point(False, epsilon=0.999).sentence()
+
+
+TABLE = {
+    "model": {"name": "mlp", "options": {"hidden": [64]}},
+    "data": {"name": "diabetes"},
+    "training": {"sends": "gradient", "samples": 20, "lr": 0.01},
+    "frontier": {
+        "attack": "attribute_inference", "clients": 3, "federation": 2, "federation_samples": 30, "rounds": 2,
+        "test": 50,
+    },
+    "defence": [
+        {"title": "no defence"},
+        {"title": "noise", "chain": [{"name": "gaussian_noise", "sigma": 1e6}]},
+    ],
+}  # fmt: skip
+
+
+def test_a_tables_sensitive_column_against_the_error_of_a_regression(tmp_path):
+    plan = read_plan(TABLE, "f.toml")
+    plain, noise = measure_frontier(plan, folder=tmp_path / "store")
+    assert plain.verdict == "recovers labels or attributes only"
+    assert plain.leakage["attribute_accuracy"].mean > 0.95
+    assert noise.verdict == "nothing above chance"
+    assert noise.utility > plain.utility  # an error
+    assert "mean squared error" in plain.sentence(plan)
+    assert "Nothing above chance: noise." in write_frontier([plain, noise], plan, tmp_path).read_text()
+    assert (tmp_path / "frontier.png").exists()
+    assert list(measure_frontier(plan, folder=tmp_path / "store")) == [plain, noise]
 
 
 WRONG = [
@@ -87,6 +115,7 @@ WRONG = [
     ({"defence": [{}, {}]}, "titles must differ"),
     ({"frontier": {"attack": "idlgg"}}, "did you mean 'idlg'"),
     ({"frontier": {"attack": "idlg", "options": {"step": 3}}}, "did you mean 'steps'"),
+    ({"frontier": {"attack": "attribute_inference"}}, "name a sensitive column"),
     ({"frontier": {"clients": 0}}, "clients must be at least 1"),
     ({"frontier": {"rouns": 3}}, "did you mean 'rounds'"),
 ]

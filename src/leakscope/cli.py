@@ -200,7 +200,7 @@ def frontier(
         with watching() as watch:
             for point in measure_frontier(plan, folder=output / "store", engine=engine, jobs=jobs, watch=watch):
                 points.append(point)
-                screen.print(escape(point.sentence()), style="red" if point.leaks else "green", soft_wrap=True)
+                screen.print(escape(point.sentence(plan)), style="red" if point.leaks else "green", soft_wrap=True)
     finally:  # what was measured is kept, whatever ends the run
         if points:
             order = list(plan.chains)

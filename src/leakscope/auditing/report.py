@@ -252,9 +252,10 @@ def _threat_model(audit: Audit) -> list[str]:
 
 def _settings(audit: Audit) -> dict[str, Any]:
     plan = audit.plan
-    chains = {title: list(map(repr, chain)) for title, chain in plan.chains.items()}
     return {
-        **plan.setup.document, "attacks": plan.attacks, "defences": chains, "clients": plan.clients,
-        "threshold": plan.threshold,
+        **plan.setup.document,
+        "attacks": {name: one.options for name, one in plan.attacks.items()},
+        "defences": {title: list(map(repr, chain)) for title, chain in plan.chains.items()},
+        "clients": plan.clients, "threshold": plan.threshold,
         "leakscope": leakscope.__version__, "torch": torch.__version__,
     }  # fmt: skip

@@ -13,7 +13,6 @@ A document of :mod:`leakscope.setup` with more tables, none of which is needed:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,16 +20,13 @@ from typing import Any
 from torch import Tensor
 
 import leakscope
-from leakscope import attacks
-from leakscope.attacks.adaptive import adapts
 from leakscope.auditing import attribute
+from leakscope.auditing.attackers import Attacker, Found, read_attacker
 from leakscope.auditing.prescreen import Prescreen, prescreen
 from leakscope.auditing.verdict import Figure, Verdict, judge, summarise, worst_of
 from leakscope.container import Location
-from leakscope.errors import InvalidInput, LeakscopeError, TasksFailed, UnknownName
+from leakscope.errors import InvalidInput, TasksFailed
 from leakscope.federated.defence import Defence
-from leakscope.metrics import score
-from leakscope.metrics.chance import other_samples
 from leakscope.progress import Report
 from leakscope.setup import NUMBER, Kinds, Setup, load_parts, read_chains, read_setup
 from leakscope.store import Store, key_of
@@ -58,7 +54,7 @@ class AuditPlan:
     """An audit to be made. ``adaptive`` are the attacks and the defences that they can make use of knowing."""
 
     setup: Setup
-    attacks: dict[str, dict[str, Any]]
+    attacks: dict[str, Attacker]
     chains: dict[str, tuple[Defence, ...]]
     first_look: Prescreen
     clients: int = 4
@@ -152,9 +148,9 @@ def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
     chosen = _read_attacks(table.pop("attacks", None), first_look, setup.dataset.sensitive, where)
     adaptive = {
         (name, title)
-        for name, options in chosen.items()
+        for name, attacker in chosen.items()
         for title, observation in told.items()
-        if table.get("told", True) and name != attribute.NAME and adapts(attacks.build(name, **options), observation)
+        if table.get("told", True) and attacker.adapts(observation)
     }
     table.pop("told", None)
     return AuditPlan(setup, chosen, chains, first_look, adaptive=frozenset(adaptive), **table)
@@ -162,35 +158,21 @@ def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
 
 def _read_attacks(
     listed: list[Any] | None, first_look: Prescreen, sensitive: str | None, where: str
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Attacker]:
+    where = f"{where}: [audit] attacks"
     if listed is None:
         fitting = {*first_look.applies, *([attribute.NAME] if sensitive else [])}
-        return {name: options for name, options in DEFAULTS.items() if name in fitting}
-    if not listed:
-        raise InvalidInput(f"{where}: [audit] attacks is empty; leave it out for those that fit")
-    chosen: dict[str, dict[str, Any]] = {}
+        listed = [name for name in DEFAULTS if name in fitting]
+    elif not listed:
+        raise InvalidInput(f"{where} is empty; leave it out for those that fit")
+    chosen: dict[str, Attacker] = {}
     for one in listed:
         options = dict(one) if isinstance(one, dict) else {"name": one}
         name = options.pop("name", None)
-        if name == attribute.NAME:
-            if sensitive is None or options:
-                remedy = (
-                    "it has no options"
-                    if options
-                    else 'name a sensitive column: [data] options = { sensitive = "..." }'
-                )
-                raise InvalidInput(f"{where}: [audit] attacks: {name} does not apply here: {remedy}")
-            chosen[name] = options
-            continue
-        if name not in attacks.ATTACKS:
-            raise UnknownName(f"attack ({where}: [audit] attacks)", name, [*attacks.ATTACKS, attribute.NAME])
+        found = read_attacker(name, options or DEFAULTS.get(name, {}), sensitive, where)
         if name in first_look.refused:
-            raise InvalidInput(f"{where}: [audit] attacks: {name} does not apply here: {first_look.refused[name]}")
-        try:
-            attacks.build(name, **options)
-        except LeakscopeError as problem:
-            raise InvalidInput(f"{where}: [audit] attacks: {problem}") from problem
-        chosen[name] = options or DEFAULTS.get(name, {})
+            raise InvalidInput(f"{where}: {name} does not apply here: {first_look.refused[name]}")
+        chosen[name] = found
     return chosen
 
 
@@ -236,42 +218,11 @@ def _collect(store: Store, keys: Mapping[Work, str]) -> Iterator[Result]:
             yield Result(work, *found)
 
 
-def attack_client(plan: AuditPlan, work: Work, report: Report) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Attack one client and score what came back: a document of plain values, and the samples."""
+def attack_client(plan: AuditPlan, work: Work, report: Report) -> Found:
+    """Attack one client and score what came back."""
     observation, truth = plan.setup.observe(work.client, plan.chains[work.title], told=work.knows)
-    if work.attack == attribute.NAME:
-        return attribute.infer_column(observation, truth, str(plan.setup.dataset.sensitive), report), {}
-    attack = attacks.build(work.attack, **plan.attacks[work.attack])
-    result = attack(observation, seed=plan.setup.seed + work.client, progress=report)
-    if result.outcome.kind == "interrupted":
-        raise KeyboardInterrupt
-    scored = score(result, truth, threshold=plan.threshold)
-    rows = {name: {key: _plain(value) for key, value in scored[name].to_row().items()} for name in scored}
-    document = {
-        "scores": rows,
-        "outcome": str(result.outcome),
-        "loss": _plain(result.loss),
-        "seconds": result.seconds,
-        "attack": result.attack,
-        "client": result.client,
-        "threat_model": observation.threat_model(),
-        "notes": list(scored.notes),
-    }
-    tensors = {"original": truth.inputs, "reconstructed": scored.pairing.apply(result.samples.float())}
-    for name in ("psnr", "ssim", "features"):
-        if name in scored and (values := scored[name].per_sample) is not None:
-            tensors[name] = values.float()
-    reference, _ = other_samples(truth)
-    if reference is not None and len(reference):
-        tensors["guess"] = reference.mean(0).float()
-    if result.trace is not None:
-        tensors["losses"] = result.trace.losses.float()
-    return document, tensors
-
-
-def _plain(value: Any) -> Any:
-    """Numbers that JSON can hold."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    attacker = plan.attacks[work.attack]
+    return attacker(observation, truth, seed=plan.setup.seed + work.client, threshold=plan.threshold, report=report)
 
 
 def defined_by(plan: AuditPlan, work: Work) -> dict[str, Any]:
@@ -283,13 +234,7 @@ def defined_by(plan: AuditPlan, work: Work) -> dict[str, Any]:
         "content": setup.fingerprint,
         "defences": list(map(repr, plan.chains[work.title])),
         "knows": work.knows,
-        "attack": _attack_of(plan, work),
+        "attack": repr(plan.attacks[work.attack]),
         "client": work.client,
         "threshold": plan.threshold,
     }
-
-
-def _attack_of(plan: AuditPlan, work: Work) -> str:
-    if work.attack == attribute.NAME:
-        return f"{attribute.NAME}({plan.setup.dataset.sensitive!r})"
-    return repr(attacks.build(work.attack, **plan.attacks[work.attack]))

@@ -21,11 +21,13 @@ def scatter(
     up: str,
     line: tuple[float, str],
     title: str = "",
+    legend: tuple[str, str, str] | None = None,
     size: tuple[int, int] = (860, 560),
 ) -> Image.Image:
     """``{name: (x, y, alarming)}`` with a dashed level line and its name.
 
-    What alarms is a filled disc in orange, the rest a ring in blue: distinct without colours too.
+    What alarms is a filled disc in orange, the rest a ring in blue: distinct without colours too. ``legend`` says what
+    each of the two means, and where the better points are.
     """
     finite = {name: point for name, point in points.items() if all(map(math.isfinite, point[:2]))}
     if not finite:
@@ -51,6 +53,8 @@ def scatter(
     draw.text(((_LEFT + width - _RIGHT) / 2, height - 16), across, _INK, font, anchor="mm")
     draw.text((_LEFT - 50, _TOP - 14), up, _INK, font, anchor="lm")
     draw.text((_LEFT - 50, 16), title, _INK, font, anchor="lm")
+    if legend is not None:
+        _legend(draw, font, legend, width - _RIGHT, _TOP - 14)
     level = place(x_axis[0], line[0])[1]
     for x in range(_LEFT, width - _RIGHT, 10):
         draw.line((x, level, min(x + 6, width - _RIGHT), level), fill=_SOFT)
@@ -60,10 +64,31 @@ def scatter(
     taken += [(x - 7, y - 7, x + 7, y + 7) for x, y in places.values()]
     for name, (x, y) in sorted(places.items(), key=lambda item: item[1][1]):
         alarming = finite[name][2]
-        box = (x - 6, y - 6, x + 6, y + 6)
-        draw.ellipse(box, fill=_LEAK if alarming else _PAPER, outline=_LEAK if alarming else _SAFE, width=3)
+        _mark(draw, x, y, alarming)
         _label(draw, font, name, x, y, taken, (width, height))
     return image
+
+
+def _mark(draw: ImageDraw.ImageDraw, x: float, y: float, alarming: bool) -> None:
+    box = (x - 6, y - 6, x + 6, y + 6)
+    draw.ellipse(box, fill=_LEAK if alarming else _PAPER, outline=_LEAK if alarming else _SAFE, width=3)
+
+
+def _legend(
+    draw: ImageDraw.ImageDraw,
+    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
+    words: tuple[str, str, str],
+    right: float,
+    y: float,
+) -> None:
+    """What the marks mean, from right to left."""
+    for text, alarming in zip(reversed(words), (None, False, True), strict=True):
+        draw.text((right, y), text, _INK, font, anchor="rm")
+        right -= draw.textlength(text, font) + 12
+        if alarming is not None:
+            _mark(draw, right, y, alarming)
+            right -= 12
+        right -= 8
 
 
 def _label(
