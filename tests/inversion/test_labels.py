@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from leakscope import data, models
+from leakscope.defences import Clipping
 from leakscope.errors import InvalidInput, MissingKnowledge, UnknownName
 from leakscope.federated.client import fedavg, fedsgd
 from leakscope.inversion.labels import (
@@ -58,6 +59,15 @@ def test_counts_of_a_batch_on_an_untrained_network_are_near_the_truth(samples, i
     counts = estimate(observation)
     assert int(counts.sum()) == samples
     assert half_the_errors(counts, truth) <= samples // 20
+
+
+@pytest.mark.parametrize("read", ["bias", "kernel"])
+def test_an_attacker_who_knows_of_clipping_counts_as_well_as_without_it(read):
+    clipped = {"defences": Clipping(0.01), "grant": ["defences"]}
+    observation, truth = fedsgd(network(initialisation="default"), DIGITS.share(range(100, 108)), **clipped)
+    counts = estimate_label_counts(observation, generator(0, "labels"), read=read)
+    assert half_the_errors(counts, truth) == 0
+    assert half_the_errors(estimate(replace(observation, defences=None)), truth) > 1
 
 
 def test_counts_from_trained_weights_are_near_the_truth():

@@ -1,14 +1,14 @@
 """The attacker who knows the defence: an inversion that allows for it.
 
-===================================  ============================================================================
+===================================  =============================================================================
 known of the client                  what the attack does
-===================================  ============================================================================
+===================================  =============================================================================
 pruning of the update, at random     compares only the numbers that were sent
 pruning of gradients, at random      scales its prediction to what is left on average
-clipping, DP-SGD                     asks for the direction only, whatever the length
+clipping, DP-SGD                     asks for the direction only, whatever the length, and counts labels likewise
 noise, of a known size               trusts its priors more, the more of the update is noise
 secure aggregation                   nothing to do: the recipe says that the update is of all clients' samples
-===================================  ============================================================================
+===================================  =============================================================================
 """
 
 from __future__ import annotations

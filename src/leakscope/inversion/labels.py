@@ -30,6 +30,7 @@ from torch.func import functional_call
 from leakscope.errors import InvalidInput, MissingKnowledge, UnknownName
 from leakscope.federated.training import in_mode
 from leakscope.inversion.checks import whole
+from leakscope.inversion.known_defences import CLIPPING, known_defences
 from leakscope.observation import Observation
 from leakscope.params import Params
 
@@ -170,7 +171,8 @@ def estimate_label_counts(
 ) -> Tensor:
     """The number of samples of each class, adding up to all samples (see the module's formulas).
 
-    For a FedAvg update the mean gradient over the local steps takes the gradient's place.
+    For a FedAvg update the mean gradient over the local steps takes the gradient's place. Where the client is known to
+    clip its gradients, their length is found first.
     """
     reading = last_layer(observation, read)
     samples = int(observation.training.need("samples"))
@@ -191,11 +193,22 @@ def estimate_label_counts(
         share = torch.arange(steps, device=observation.device) / steps
         probabilities = torch.lerp(probabilities[0], probabilities[1], share.to(probabilities)[:, None])
         activations = torch.lerp(activations[0], activations[1], share.to(activations))
-    if reading.part == "bias":
-        estimate = (probabilities - seen).mean(0)
-    else:
-        estimate = (probabilities - seen / activations[:, None]).mean(0)
-    return round_counts(samples * estimate, samples)
+    if reading.part == "kernel":
+        seen = (seen / activations[:, None]).mean(0)
+    expected = probabilities.mean(0)
+    if any(one.name in CLIPPING for one in known_defences(observation)):
+        seen = seen * _unclipped(expected, seen)
+    return round_counts(samples * (expected - seen), samples)
+
+
+def _unclipped(expected: Tensor, seen: Tensor) -> float:
+    """By how much clipping has shortened what is seen: the most that leaves no class with a count below zero.
+
+    A class that the client does not have then has none, and there is one wherever a batch is smaller than the number
+    of classes.
+    """
+    growing = seen > 0
+    return float((expected[growing] / seen[growing]).min()) if bool(growing.any()) else 1.0
 
 
 @dataclass(frozen=True, eq=False)
