@@ -232,9 +232,9 @@ def write_frontier(points: Sequence[Point], plan: Plan, folder: Path, command: s
         picture = to_png(draw_frontier(points, plan, metric))
         write_atomically(folder / (f"frontier-{metric}.png" if sections else "frontier.png"), picture)
         reading = () if sections else (_reading(plan),)
-        sections.append(Section(what.capitalize(), reading, picture=picture, alt=f"{what}, by defence"))
+        sections.append(Section(what[0].upper() + what[1:], reading, picture=picture, alt=f"{what}, by defence"))
     by_verdict = {verdict: [point.title for point in points if point.verdict == verdict] for verdict in VERDICTS}
-    said = [f"{verdict.capitalize()}: {', '.join(titles)}." for verdict, titles in by_verdict.items() if titles]
+    said = [f"{verdict.capitalize()}: {'; '.join(titles)}." for verdict, titles in by_verdict.items() if titles]
     page = Page(
         "Leakscope: what each defence buys, and what it costs",
         " ".join(said),

@@ -58,8 +58,8 @@ def scatter(
     level = place(x_axis[0], line[0])[1]
     for x in range(_LEFT, width - _RIGHT, 10):
         draw.line((x, level, min(x + 6, width - _RIGHT), level), fill=_SOFT)
-    draw.text((width - _RIGHT - 4, level + 10), line[1], _SOFT, font, anchor="rm")
-    taken: list[tuple[float, float, float, float]] = [(width - _RIGHT - 80, level, width - _RIGHT, level + 20)]
+    draw.text((_LEFT + 4, level - 10), line[1], _SOFT, font, anchor="lm")
+    taken: list[tuple[float, float, float, float]] = [(_LEFT, level - 20, _LEFT + 80, level)]
     places = {name: place(x, y) for name, (x, y, _) in finite.items()}
     taken += [(x - 7, y - 7, x + 7, y + 7) for x, y in places.values()]
     for name, (x, y) in sorted(places.items(), key=lambda item: item[1][1]):
@@ -111,7 +111,7 @@ def _label(
                 inside = box[0] > 2 and box[2] < size[0] - 2 and box[1] > _TOP - 6 and box[3] < size[1] - _BOTTOM
                 if inside and not any(_overlap(box, other) for other in taken):
                     if distance:
-                        draw.line((x, y, left if side > 0 else left + long, middle), fill=_GRID)
+                        draw.line((x, y, left if side > 0 else left + long, middle), fill=_SOFT)
                     draw.text((left, middle), text, _INK, font, anchor="lm")
                     taken.append(box)
                     return
@@ -129,4 +129,5 @@ def _axis(values: list[float]) -> list[float]:
     power = 10.0 ** math.floor(math.log10(span / 5))
     step = next(factor * power for factor in (1, 2, 5, 10) if span / (factor * power) <= 6)
     first, last = math.floor(low / step - 0.1), math.ceil(high / step + 0.1)
+    first = max(first, 0) if low >= 0 else first
     return [number * step for number in range(first, last + 1)]
