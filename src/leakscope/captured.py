@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -190,8 +191,8 @@ def verdict_of(found: Sequence[Attacked]) -> tuple[str, bool | None]:
     )
 
 
-def rows_of(found: Sequence[Attacked]) -> list[list[str]]:
-    """A table of what was attacked, its head first."""
+def rows_of(found: Sequence[Attacked], *, brief: bool = False) -> list[list[str]]:
+    """A table of what was attacked, its head first; ``brief`` says in few words how an attack ended."""
     attacked = [one for one in found if one.result is not None]
     metrics = [
         name for name in ("psnr", "features", "recovered", "label_errors", "target_error") if _any_has(attacked, name)
@@ -205,7 +206,8 @@ def rows_of(found: Sequence[Attacked]) -> list[list[str]]:
             f"{one.score[name].mean:.3g} ({one.score[name].chance:.3g})" if one.score and name in one.score else "-"
             for name in metrics
         ]
-        outcome = f"{result.outcome}{' (done before)' if one.before else ''}"
+        words = re.split("[:;]", str(result.outcome))[0] if brief else str(result.outcome)
+        outcome = f"{words}{' (done before)' if one.before else ''}"
         cells = [result.client, str(result.round), f"{result.loss:.3g}", f"{result.seconds:.1f}"]
         rows.append([printable(cell) for cell in (*cells, *figures, outcome)])
     return rows

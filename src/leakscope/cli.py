@@ -83,7 +83,7 @@ def attack(
     refused = captured.refused_of(found)
     if not any(one.result is not None for one in found):
         raise InvalidInput(refused[0] if refused else f"there are no captures of a client called {client!r}")
-    head, *rows = captured.rows_of(found)
+    head, *rows = captured.rows_of(found, brief=True)
     table = Table(*head)
     for row in rows:
         table.add_row(*map(escape, row))
