@@ -10,7 +10,7 @@ from torch import nn
 
 from leakscope import data, models
 from leakscope.defences import DPSGD, GaussianNoise, Mixup
-from leakscope.defences.dpsgd import without_batch_norm
+from leakscope.defences.dpsgd import only_linear, without_batch_norm
 from leakscope.errors import InvalidInput, MissingExtra
 from leakscope.federated.client import fedavg, fedsgd
 from leakscope.federated.rounds import run_federation
@@ -52,6 +52,32 @@ def test_the_gradient_is_that_of_clipped_samples_plus_noise():
     singles = [flatten(fedsgd(model, own.share([row]))[0].difference()) for row in range(6)]
     expected = torch.stack([one * min(1.0, 0.5 / float(one.norm())) for one in singles]).mean(0)
     assert torch.allclose(flatten(observation.difference()), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_linear_layers_are_trained_alike_with_and_without_the_samples_gradients(monkeypatch, mixed):
+    """Ghost clipping: the same weights, also where a batch is empty."""
+    defences = (Mixup(0.5), DPSGD(noise=1.0, clip=0.3)) if mixed else DPSGD(noise=1.0, clip=0.3)
+
+    def trained():
+        observation, _ = fedavg(
+            network(), DIGITS.share(range(12)), lr=0.1, epochs=4, batch_size=2, defences=defences, seed=2
+        )
+        return flatten(observation.difference())
+
+    assert only_linear(network())
+    ghost = trained()
+    monkeypatch.setattr("leakscope.defences.dpsgd.only_linear", lambda model: False)
+    assert torch.allclose(ghost, trained(), atol=1e-6)
+
+
+def test_what_ghost_clipping_is_for():
+    tied = nn.Linear(8, 8)
+    assert not only_linear(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10)))
+    assert not only_linear(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)))
+    again = nn.Linear(8, 8)
+    again.weight = tied.weight
+    assert not only_linear(nn.Sequential(tied, again))
 
 
 def test_noise_has_the_size_that_it_should():

@@ -125,6 +125,14 @@ class DPSGD(TrainingDefence):
         return {name: torch.zeros_like(start.weights[name]) if v is None else v.detach() for name, v in found.items()}
 
 
+class _Rows(TensorDataset):
+    """Samples that are fetched a batch at a time, which an empty one may be."""
+
+    def __getitems__(self, rows: list[int]) -> tuple[torch.Tensor, ...]:
+        chosen = torch.tensor(rows, dtype=torch.long)
+        return tuple(tensor[chosen] for tensor in self.tensors)
+
+
 class _Session:
     """A model that Opacus has made private, at work."""
 
@@ -148,27 +156,43 @@ def _session(
     for module in own.modules():
         if training.mode == "eval" and isinstance(module, nn.modules.dropout._DropoutNd):
             module.eval()
-    data = TensorDataset(*samples, torch.arange(len(samples[0])))
+    data = _Rows(*samples, torch.arange(len(samples[0])))
     optimiser = torch.optim.SGD(
         [value for value in own.parameters() if value.requires_grad],
         lr=training.need("lr"),
         momentum=float(training.momentum or 0.0),
         weight_decay=float(training.weight_decay or 0.0),
     )
+    loss = LOSSES[training.loss]
+    settings = {
+        "module": own,
+        "optimizer": optimiser,
+        "data_loader": DataLoader(
+            data, int(training.need("batch_size")), generator=generator(seed, "poisson"), collate_fn=tuple
+        ),
+        "noise_multiplier": noise,
+        "max_grad_norm": defence.clip,
+        "noise_generator": generator(seed, "noise"),
+    }
     with _quietly():
-        private, optimiser, loader = (
-            _opacus()
-            .PrivacyEngine(accountant=defence.accountant)
-            .make_private(
-                module=own,
-                optimizer=optimiser,
-                data_loader=DataLoader(data, int(training.need("batch_size")), generator=generator(seed, "poisson")),
-                noise_multiplier=noise,
-                max_grad_norm=defence.clip,
-                noise_generator=generator(seed, "noise"),
-            )
-        )
-        yield _Session(private, own, optimiser, loader, LOSSES[training.loss])
+        engine = _opacus().PrivacyEngine(accountant=defence.accountant)
+        if training.loss == "cross_entropy" and only_linear(own):
+            settings |= {"criterion": nn.CrossEntropyLoss(), "grad_sample_mode": "ghost"}
+            private, optimiser, loss, loader = engine.make_private(**settings)
+        else:
+            private, optimiser, loader = engine.make_private(**settings)
+        yield _Session(private, own, optimiser, loader, loss)
+
+
+def only_linear(model: nn.Module) -> bool:
+    """Whether all that is trained are linear layers, each used as it is.
+
+    For these Opacus finds the norms of the samples' gradients without the gradients (ghost clipping, Li et al. 2022):
+    the same training in a fraction of the time.
+    """
+    trained = [module for module in model.modules() if any(p.requires_grad for p in module.parameters(recurse=False))]
+    weights = [value for module in trained for value in module.parameters(recurse=False)]
+    return all(type(module) is nn.Linear for module in trained) and len(weights) == len(set(map(id, weights)))
 
 
 def without_batch_norm(model: nn.Module) -> nn.Module:
