@@ -181,7 +181,8 @@ def measure_point(plan: Plan, title: str, report: Report) -> Point:
             seed = plan.setup.seed + index
             document, _ = plan.attack(observation, truth, seed=seed, threshold=plan.threshold, report=silent)
             scores.append(document["scores"])
-            report(number * plan.clients + index + 1, total, document["loss"] or math.nan)
+            loss = math.nan if document["loss"] is None else document["loss"]
+            report(number * plan.clients + index + 1, total, loss)
         figures = summarise(scores)
         results.append((told, scores, {name: figures[name] for name in LEAKAGE if name in figures}))
     knows, best, leakage = max(results, key=lambda one: next(iter(one[2].values())).mean)

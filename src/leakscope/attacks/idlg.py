@@ -13,7 +13,7 @@ from leakscope.inversion.optimisers import Constant
 from leakscope.inversion.stopping import AnyOf, MaxSteps, Threshold
 from leakscope.inversion.update_models import OneBatch
 
-#: Tolerances for L-BFGS that single precision meets before they do.
+#: Tolerances so fine that the rounding of single precision, not they, ends L-BFGS.
 FINE: dict[str, Any] = {"tolerance_gradient": 1e-10, "tolerance_change": 1e-14, "tolerance_curvature": 1e-16}
 
 
