@@ -26,10 +26,12 @@ from leakscope.sweep.driver import Event
 from leakscope.sweep.processes import dump, usable_cores
 from leakscope.sweep.tasks import Task, carry_out, portable
 
-#: While a local cluster starts: loopback only, no statistics sent home, no advice on devices that are not there.
-QUIET = {
+#: While a local cluster starts: loopback only, no statistics sent home, no advice on devices that are not there; and
+#: workers of the same rank as this process, for at Ray's own of 15 a busy machine takes minutes to start them.
+SETTINGS = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # without clusters of several machines, Ray binds to 127.0.0.1
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 #: Room for what all tasks share and for results, beside twice the former; more goes to disk.
@@ -216,8 +218,8 @@ def _silent(ray: Any) -> Iterator[None]:
 
 def _start(ray: Any, cores: int, shared: int, folder: Path) -> None:
     constants = ray._private.ray_constants  # read from the environment when Ray is loaded, which may be long ago
-    before, was = {name: os.environ.get(name) for name in QUIET}, constants.ENABLE_RAY_CLUSTER
-    os.environ.update(QUIET)
+    before, was = {name: os.environ.get(name) for name in SETTINGS}, constants.ENABLE_RAY_CLUSTER
+    os.environ.update(SETTINGS)
     constants.ENABLE_RAY_CLUSTER = False
     try:
         ray.init(
