@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from leakscope.errors import InvalidInput, LeakscopeError, TasksFailed, UnknownName, printable
+from leakscope.sweep import memory
 
 if TYPE_CHECKING:
     from leakscope.bench.run import Figure
@@ -411,6 +412,7 @@ def _summary(thing: object) -> str:
 
 def main() -> None:
     """Run the command line."""
+    memory.reuse()
     try:
         code = app(standalone_mode=False)
     except TasksFailed as problem:

@@ -1,5 +1,7 @@
 """How much memory there is and was taken, on a machine and within control groups."""
 
+import platform
+import subprocess
 import sys
 
 import pytest
@@ -54,3 +56,33 @@ def test_elsewhere_than_on_linux_the_machine_has_what_it_has(tmp_path, monkeypat
     assert memory.total() > 2**28
     assert memory.peak() > MIB
     memory.forget_peak()
+
+
+def page_faults_of_ten_tensors(prepare):
+    """In a process of its own, for what the C library is told holds for good."""
+    code = f"""
+import resource, torch
+from leakscope.sweep import memory
+{prepare}
+torch.ones(8 * 2**20)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    torch.ones(8 * 2**20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+held = torch.ones(8 * 2**20)
+memory.forget_peak()
+most = memory.peak()
+del held
+memory.forget_peak()
+print(most - memory.peak())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return [int(line) for line in done.stdout.split()]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc")
+def test_memory_is_used_again_without_the_kernel_and_given_back_when_a_task_is_done():
+    usual, _ = page_faults_of_ten_tensors("")
+    reused, given_back = page_faults_of_ten_tensors("memory.reuse()")
+    assert reused < 0.1 * usual
+    assert given_back > 30 * MIB

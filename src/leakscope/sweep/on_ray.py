@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from leakscope.errors import InvalidInput, LeakscopeError
+from leakscope.sweep import memory
 from leakscope.sweep.driver import Event
 from leakscope.sweep.processes import dump, usable_cores
 from leakscope.sweep.tasks import Task, carry_out, portable
@@ -130,6 +131,7 @@ class OnRay:
 def work(attempt: int, message: bytes, common: list[Any], news: Any) -> tuple[Any, ...]:
     """Do one task in a worker of the cluster."""
     torch.set_num_threads(1)
+    memory.reuse()
 
     def send(what: str, *values: Any) -> None:
         news.add.remote(attempt, what, values)

@@ -187,6 +187,7 @@ def usable_cores() -> int:
 def prepare_worker() -> None:
     """Make a process that was started for work one of a single thread, which ends with its driver."""
     torch.set_num_threads(1)
+    memory.reuse()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides what an interrupt means
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
 

@@ -103,6 +103,7 @@ def carry_out(task: Task, common: Mapping[str, Any], send: Callable[..., None]) 
     finally:
         ended.set()
         heart.join()
+        memory.give_back()
 
 
 def may_pass(problem: Exception) -> bool:
