@@ -20,7 +20,7 @@ demo: $(VENV)/.demo
 	$(BIN)/leakscope demo
 
 test: $(VENV)/.test lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
