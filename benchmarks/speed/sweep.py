@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from leakscope.auditing import read_audit, run_audit
-from leakscope.sweep import Task, Watch
+from leakscope.sweep import Task, Watch, memory
 
 ENGINES = ("in-process", "processes", "ray")
 
@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3, help="how often the engines take turns")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    memory.reuse()  # as the command line does
     attacks = [{"name": name, "steps": options.steps} for name in ("surrogate", "inverting_gradients")]
     plan = read_audit(
         {
