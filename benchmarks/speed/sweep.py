@@ -3,7 +3,7 @@
     python benchmarks/speed/sweep.py [--clients 8 --steps 300 --jobs 2 --turns 3]
 
 A LeNet on 28 x 28 digits, 4 samples a client, two attacks. The engines take turns, each in a fresh folder, so that a
-busy machine is busy for all; medians are printed as JSON. ``start`` is until all workers are at work, ``seconds`` what
+busy machine is busy for all; medians are printed as JSON, of ratios followed by those of each turn. ``start`` is until all workers are at work, ``seconds`` what
 the whole takes at the pace from then on. ``same`` says whether all tables are the same, to the last bit.
 """
 
@@ -94,16 +94,17 @@ def main() -> None:
         for engine, found in runs.items()
     }
 
-    def ratio(one: str, other: str) -> float:
-        pairs = zip(runs[one], runs[other], strict=True)
-        return statistics.median(first["seconds"] / second["seconds"] for first, second in pairs)
+    def ratios(one: str, other: str) -> list[float]:
+        """Of each turn; the first is the median."""
+        found = [first["seconds"] / second["seconds"] for first, second in zip(runs[one], runs[other], strict=True)]
+        return [statistics.median(found), *found]
 
     found = {
         "settings": vars(options),
         "tasks": len(plan.work),
         "same": all(table == tables[0] for table in tables),
-        "processes_over_in_process": ratio("in-process", "processes"),
-        "ray_beside_processes": ratio("ray", "processes"),
+        "processes_over_in_process": ratios("in-process", "processes"),
+        "ray_beside_processes": ratios("ray", "processes"),
         **medians,
     }
     print(json.dumps(found, indent=2))
