@@ -3,8 +3,9 @@
     python benchmarks/speed/sweep.py [--clients 8 --steps 300 --jobs 2 --turns 3]
 
 A LeNet on 28 x 28 digits, 4 samples a client, two attacks. The engines take turns, each in a fresh folder, so that a
-busy machine is busy for all; medians are printed as JSON, of ratios followed by those of each turn. ``start`` is until all workers are at work, ``seconds`` what
-the whole takes at the pace from then on. ``same`` says whether all tables are the same, to the last bit.
+busy machine is busy for all; medians are printed as JSON, those of ratios before the ratio of each turn. ``start`` is
+until all workers are at work, ``seconds`` what the whole takes at the pace from then on. ``same`` says whether all
+tables are the same, to the last bit.
 """
 
 from __future__ import annotations
