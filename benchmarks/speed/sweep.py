@@ -3,9 +3,9 @@
     python benchmarks/speed/sweep.py [--clients 8 --steps 300 --jobs 2 --turns 3]
 
 A LeNet on 28 x 28 digits, 4 samples a client, two attacks. The engines take turns, each in a fresh folder, so that a
-busy machine is busy for all; medians are printed as JSON, those of ratios before the ratio of each turn. ``start`` is
-until all workers are at work, ``seconds`` what the whole takes at the pace from then on. ``same`` says whether all
-tables are the same, to the last bit.
+busy machine is busy for all; medians are printed as JSON, and the ratios of each turn. ``start`` is until all workers
+are at work, ``seconds`` what the whole takes at the pace from then on. ``same`` says whether all tables are the same,
+to the last bit.
 """
 
 from __future__ import annotations
@@ -95,17 +95,16 @@ def main() -> None:
         for engine, found in runs.items()
     }
 
-    def ratios(one: str, other: str) -> list[float]:
-        """Of each turn; the first is the median."""
-        found = [first["seconds"] / second["seconds"] for first, second in zip(runs[one], runs[other], strict=True)]
-        return [statistics.median(found), *found]
+    def ratio(one: str, other: str) -> dict[str, Any]:
+        turns = [first["seconds"] / second["seconds"] for first, second in zip(runs[one], runs[other], strict=True)]
+        return {"median": statistics.median(turns), "turns": turns}
 
     found = {
         "settings": vars(options),
         "tasks": len(plan.work),
         "same": all(table == tables[0] for table in tables),
-        "processes_over_in_process": ratios("in-process", "processes"),
-        "ray_beside_processes": ratios("ray", "processes"),
+        "processes_over_in_process": ratio("in-process", "processes"),
+        "ray_beside_processes": ratio("ray", "processes"),
         **medians,
     }
     print(json.dumps(found, indent=2))

@@ -106,8 +106,10 @@ def table(folder: Path) -> list[dict[str, str]]:
 
 def busy(host: str) -> int:
     """How many tasks the host works at now: Ray names a worker after what it does."""
-    words = [Path(f"/proc/{pid}/cmdline") for pid in ip("netns", "pids", host).split()]
-    titles = [path.read_text() for path in words if path.exists()]
+    titles = []
+    for pid in ip("netns", "pids", host).split():
+        with contextlib.suppress(OSError):  # it has ended since
+            titles.append(Path(f"/proc/{pid}/cmdline").read_text())
     return sum(title.startswith("ray::") and ", client " in title for title in titles)
 
 

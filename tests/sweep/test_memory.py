@@ -58,8 +58,8 @@ def test_elsewhere_than_on_linux_the_machine_has_what_it_has(tmp_path, monkeypat
     memory.forget_peak()
 
 
-def page_faults_of_ten_tensors(prepare):
-    """In a process of its own, for what the C library is told holds for good."""
+def faults_and_given_back(prepare):
+    """Page faults of ten tensors, one after the other, and what is given back of the last: in a process of its own."""
     code = f"""
 import resource, torch
 from leakscope.sweep import memory
@@ -82,7 +82,7 @@ print(most - memory.peak())
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc")
 def test_memory_is_used_again_without_the_kernel_and_given_back_when_a_task_is_done():
-    usual, _ = page_faults_of_ten_tensors("")
-    reused, given_back = page_faults_of_ten_tensors("memory.reuse()")
+    usual, _ = faults_and_given_back("")
+    reused, given_back = faults_and_given_back("memory.reuse()")
     assert reused < 0.1 * usual
     assert given_back > 30 * MIB
