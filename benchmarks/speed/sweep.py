@@ -1,9 +1,10 @@
 """What engines save: an audit of eight clients in this process, in processes and on a local Ray cluster.
 
-    python benchmarks/speed/sweep.py [--clients 8 --steps 300 --jobs 2 --turns 3]
+    python benchmarks/speed/sweep.py [--clients 8 --steps 300 --jobs 2 --turns 3 --engines processes ray]
 
-A LeNet on 28 x 28 digits, 4 samples a client, two attacks. The engines take turns, each in a fresh folder, so that a
-busy machine is busy for all; medians are printed as JSON, and the ratios of each turn. ``start`` is until all workers
+A LeNet on 28 x 28 digits, 4 samples a client, two attacks. The engines take turns, each in a fresh folder and every
+other turn the other way round, so that a busy machine is busy for all; medians are printed as JSON, and the ratios of
+each turn. ``start`` is until all workers
 are at work, ``seconds`` what the whole takes at the pace from then on. ``same`` says whether all tables are the same,
 to the last bit.
 """
@@ -70,6 +71,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300, help="steps of each attack")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--turns", type=int, default=3, help="how often the engines take turns")
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     options = parser.parse_args()
     torch.set_num_threads(1)
     memory.reuse()  # as the command line does
@@ -83,10 +85,10 @@ def main() -> None:
         },
         "the benchmark",
     )
-    runs: dict[str, list[dict[str, float]]] = {engine: [] for engine in ENGINES}
+    runs: dict[str, list[dict[str, float]]] = {engine: [] for engine in options.engines}
     tables = []
-    for _ in range(options.turns):
-        for engine in ENGINES:
+    for turn in range(options.turns):
+        for engine in options.engines[:: 1 if turn % 2 == 0 else -1]:
             figures, table = measure(plan, engine, options.jobs)
             runs[engine].append(figures)
             tables.append(table)
@@ -95,7 +97,9 @@ def main() -> None:
         for engine, found in runs.items()
     }
 
-    def ratio(one: str, other: str) -> dict[str, Any]:
+    def ratio(one: str, other: str) -> dict[str, Any] | None:
+        if not {one, other} <= set(runs):
+            return None
         turns = [first["seconds"] / second["seconds"] for first, second in zip(runs[one], runs[other], strict=True)]
         return {"median": statistics.median(turns), "turns": turns}
 

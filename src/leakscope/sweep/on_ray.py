@@ -13,6 +13,7 @@ import os
 import pickle
 import shutil
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -39,6 +40,8 @@ SETTINGS = {
 OBJECTS = 100 * 2**20
 #: Needs are rounded up to this: Ray hands a worker from task to task only where both ask for the same.
 STEP = 256 * 2**20
+#: Seconds between two reports of a worker, and between two questions for them: each is a call from process to process.
+NEWS = 1.0
 LOCAL, FOLDER = "local", "leakscope-ray-"
 #: Where Ray itself keeps such things: the names of sockets must be short.
 PARENT = Path("/tmp")
@@ -52,6 +55,7 @@ class OnRay:
         self._packed = dump(common, "what all tasks share")
         self._attempts: dict[Any, int] = {}
         self._unheard: list[Event] = []
+        self._asked = 0.0
         self._ending = contextlib.ExitStack()
 
     def __enter__(self) -> OnRay:
@@ -110,8 +114,10 @@ class OnRay:
         if running:
             self._ray.wait(running, num_returns=1, timeout=0 if found else timeout)
             done, _ = self._ray.wait(running, num_returns=len(running), timeout=0)
-        with contextlib.suppress(self._ray.exceptions.RayError):  # the news come from a process that may die as well
-            found += [Event(*one) for one in self._ray.get(self._news.take.remote())]
+        if done or time.monotonic() - self._asked > NEWS:
+            self._asked = time.monotonic()
+            with contextlib.suppress(self._ray.exceptions.RayError):  # they come from a process that may die as well
+                found += [Event(*one) for one in self._ray.get(self._news.take.remote())]
         for reference in done:
             attempt = self._attempts.pop(reference)
             try:
@@ -141,7 +147,7 @@ def work(attempt: int, message: bytes, common: list[Any], news: Any) -> tuple[An
     except Exception as problem:  # a module that this machine does not have
         return "failed", portable(problem), False
     send("begun")
-    return carry_out(task, shared, send)
+    return carry_out(task, shared, send, pace=NEWS)
 
 
 @lru_cache(maxsize=1)

@@ -14,7 +14,7 @@ from typing import Any
 from leakscope.errors import LeakscopeError
 from leakscope.sweep import memory
 
-#: Seconds between two reports of a worker.
+#: Seconds between two reports of a worker, unless reporting is dear.
 PACE = 0.2
 #: Seconds between two words of a worker on the memory that its task has taken so far.
 BEAT = 1.0
@@ -70,11 +70,13 @@ class WorkerLost(RuntimeError):
     """A worker died or hung, every time that the task was tried."""
 
 
-def carry_out(task: Task, common: Mapping[str, Any], send: Callable[..., None]) -> tuple[Any, ...]:
+def carry_out(
+    task: Task, common: Mapping[str, Any], send: Callable[..., None], *, pace: float = PACE
+) -> tuple[Any, ...]:
     """Do a task in a worker: ``("done", the pickled result, peak)`` or ``("failed", the error, whether it may pass)``.
 
-    On the way, ``send("step", step, total, loss, peak)`` and ``send("beat", peak)``, from two threads. ``peak`` is the
-    memory that the worker has taken since the task began, in bytes.
+    On the way, ``send("step", step, total, loss, peak)``, every ``pace`` seconds at most, and ``send("beat", peak)``,
+    from two threads. ``peak`` is the memory that the worker has taken since the task began, in bytes.
     """
     memory.forget_peak()
     ended = threading.Event()
@@ -82,7 +84,7 @@ def carry_out(task: Task, common: Mapping[str, Any], send: Callable[..., None]) 
 
     def report(step: int, total: int | None, loss: float) -> None:
         nonlocal last
-        if time.monotonic() - last > PACE:
+        if time.monotonic() - last > pace:
             last = time.monotonic()
             send("step", step, total, loss, memory.peak())
 
