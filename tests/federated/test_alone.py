@@ -1,5 +1,7 @@
 """The reference: where a client's own training leads."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -47,6 +49,16 @@ def test_the_model_of_the_lowest_loss_is_kept():
     found = LocalModel(model, wild.weights, {}, client.spec, "cross_entropy", "")
     assert float(found.losses(client.inputs, client.targets).mean()) == pytest.approx(min(wild.losses), rel=1e-4)
     assert min(wild.losses) < wild.losses[-1]
+
+
+def test_a_leap_away_is_not_convergence():
+    (client, *_), model = table_clients(), network()
+    wild = train_alone(model, client, lr=30.0, epochs=60, patience=1, tolerance=0.0)
+    lowest = list(itertools.accumulate(wild.losses, min))
+    leaps = sum(loss > 1.1 * low for loss, low in zip(wild.losses, lowest, strict=True))
+    assert leaps > 3  # after three of which it was over before
+    assert wild.epochs == 60
+    assert not wild.converged
 
 
 def test_what_has_no_optimum_is_refused():

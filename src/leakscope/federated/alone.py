@@ -22,6 +22,8 @@ from leakscope.params import Params, buffers_of, parameters_of
 from leakscope.seeding import generator, seeded
 
 STILL = 3
+#: By how much of the lowest loss another may lie above it and still count as no change: what is higher has leapt away.
+LEAP = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +55,9 @@ def train_alone(
 ) -> Alone:
     """Train a client by itself for up to ``epochs`` epochs of plain SGD, from the weights of ``model``.
 
-    Every ``patience`` epochs the loss on all of its data is taken. Training has converged when that did not fall by
-    ``tolerance`` of it for three times in a row; the model of the lowest loss is kept, as SGD may leap away from a
-    minimum and come back.
+    Every ``patience`` epochs the loss on all of its data is taken. Training has converged when that stood within a tenth
+    of the lowest, and did not fall by ``tolerance`` of it, for three times. SGD may leap away from a minimum and come
+    back, which is not counted; the model of the lowest loss is kept.
     """
     if epochs < 1 or patience < 1:
         raise InvalidInput(f"epochs and patience must be at least 1, not {epochs} and {patience}")
@@ -74,7 +76,10 @@ def train_alone(
                 state = trainer.step(state, (inputs[rows], targets[rows]), graph=False)
             if number % patience == 0:
                 losses.append(_loss(trainer, state, inputs, targets))
-                mark, still = (losses[-1], 0) if losses[-1] < (1 - tolerance) * mark else (mark, still + 1)
+                if losses[-1] < (1 - tolerance) * mark:
+                    mark, still = losses[-1], 0
+                elif losses[-1] <= (1 + LEAP) * mark:
+                    still += 1
                 if losses[-1] < lowest:
                     lowest, best = losses[-1], state
                 if still == STILL:
