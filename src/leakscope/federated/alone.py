@@ -55,9 +55,9 @@ def train_alone(
 ) -> Alone:
     """Train a client by itself for up to ``epochs`` epochs of plain SGD, from the weights of ``model``.
 
-    Every ``patience`` epochs the loss on all of its data is taken. Training has converged when that stood within a tenth
-    of the lowest, and did not fall by ``tolerance`` of it, for three times. SGD may leap away from a minimum and come
-    back, which is not counted; the model of the lowest loss is kept.
+    Every ``patience`` epochs the loss on all of its data is taken. Training has converged when for three times that was
+    within a tenth of the lowest and not lower by ``tolerance`` of it. SGD may leap away from a minimum and come back,
+    which is not counted; the model of the lowest loss is kept.
     """
     if epochs < 1 or patience < 1:
         raise InvalidInput(f"epochs and patience must be at least 1, not {epochs} and {patience}")
