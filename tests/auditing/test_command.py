@@ -1,5 +1,6 @@
 """The audit as people call it: on the command line, from Python, in a test."""
 
+import json
 import sys
 import tomllib
 
@@ -128,7 +129,11 @@ def test_what_failed_is_said_at_the_end_and_the_rest_is_on_the_page(config, monk
     assert "1 of 2 tasks failed; the others are done" in said.err
     assert "idlg, no defence, client 1: RuntimeError: the optimiser broke" in said.err
     assert "recovers data" in said.out
-    assert (config.parent / "audit" / "audit.html").exists()
+    page = (config.parent / "audit" / "audit.html").read_text()
+    assert "What could not be done" in page
+    assert "idlg, no defence, client 1: RuntimeError: the optimiser broke" in page
+    found = json.loads((config.parent / "audit" / "audit.json").read_text())
+    assert found["failed"] == {"idlg, no defence, client 1": "RuntimeError: the optimiser broke"}
     code, said = run(monkeypatch, capsys, "audit", config, "--jobs", 1, "--fail-if", "recovered > 0.05")
     assert code == 1  # a broken limit is broken whatever else happened
     assert "the optimiser broke" in said.err

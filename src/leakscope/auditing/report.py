@@ -76,6 +76,7 @@ def to_json(audit: Audit, checks: list[Check]) -> dict[str, Any]:
         "leakscope": leakscope.__version__,
         "verdict": audit.overall(),
         "complete": audit.complete,
+        "failed": _failures(audit),
         "risk": audit.plan.first_look.risk,
         "findings": [vars(one) for one in audit.plan.first_look.findings],
         "results": [
@@ -97,6 +98,9 @@ def to_json(audit: Audit, checks: list[Check]) -> dict[str, Any]:
 def _page(audit: Audit, command: str, redact: Redact, checks: list[Check]) -> Page:
     verdict = audit.overall()
     sections = [_by_defence(audit)]
+    if failures := _failures(audit):
+        words = [f"{name}: {why}" for name, why in failures.items()]
+        sections.append(Section("What could not be done", [*words, "Nothing is known of these: they may leak."]))
     if checks:
         sections.append(
             Section("Limits", [("FAILED: " if one.failed else "kept: ") + one.sentence() for one in checks])
@@ -114,6 +118,10 @@ def _page(audit: Audit, command: str, redact: Redact, checks: list[Check]) -> Pa
     state = "" if audit.complete else " The audit is not complete: run it again to go on where it ended."
     words = f"{SENTENCES[verdict]} {_where(audit)}{_tried(audit)}{state}"
     return Page("Leakscope audit", words, verdict == "recovers data", tuple(sections))
+
+
+def _failures(audit: Audit) -> dict[str, str]:
+    return {} if audit.failed is None else audit.failed.failures
 
 
 def _where(audit: Audit) -> str:
