@@ -2,11 +2,14 @@
 
 import pytest
 import torch
+from torch import nn
 
 from leakscope import models
 from leakscope.errors import InvalidInput
-from leakscope.inversion.objectives import L2, Cosine, Objective, layers_of
+from leakscope.inversion.layer_weights import Sloped
+from leakscope.inversion.objectives import L2, Cosine, LayerWeighted, Objective, layers_of
 from leakscope.params import flatten, parameters_of, scale
+from leakscope.seeding import generator
 
 OBJECTIVES: list[Objective] = [Cosine(), L2(), L2(decay=0.5)]
 
@@ -98,3 +101,17 @@ def test_a_relative_distance_does_not_know_the_size_of_updates(factor):
     expected = L2(decay=0.5)(one, other) / L2(decay=0.5)(scale(other, 0), other)
     assert objective(scale(one, factor), scale(other, factor)).item() == pytest.approx(expected.item())
     assert objective(scale(one, 0), other).item() == pytest.approx(1)
+
+
+def test_what_is_kept_of_an_observation_is_not_taken_for_another():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))
+    first, second, predicted = (
+        {name: torch.randn(value.shape, generator=generator(seed)) for name, value in model.named_parameters()}
+        for seed in (1, 2, 3)
+    )
+    second["0.weight"][0] = 0  # another share of zeros, and so other weights
+    for objective in (Cosine(), LayerWeighted(Cosine(), Sloped(beta=5.0))):
+        kept = objective.begin(model)
+        for observed in (first, first, second, first):
+            assert torch.equal(kept(predicted, observed), objective.begin(model)(predicted, observed))
+        assert not torch.equal(kept(predicted, first), kept(predicted, second))

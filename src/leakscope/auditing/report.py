@@ -99,8 +99,8 @@ def _page(audit: Audit, command: str, redact: Redact, checks: list[Check]) -> Pa
     verdict = audit.overall()
     sections = [_by_defence(audit)]
     if failures := _failures(audit):
-        words = [f"{name}: {why}" for name, why in failures.items()]
-        sections.append(Section("What could not be done", [*words, "Nothing is known of these: they may leak."]))
+        named = [f"{name}: {why}" for name, why in failures.items()]
+        sections.append(Section("What could not be done", [*named, "Nothing is known of these: they may leak."]))
     if checks:
         sections.append(
             Section("Limits", [("FAILED: " if one.failed else "kept: ") + one.sentence() for one in checks])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -28,6 +28,21 @@ Weights = Callable[[Params, Params], Weighting]
 
 Shape = Literal["linear", "exponential", "logarithmic"]
 Norms = Literal["one", "layer", "none"]
+
+
+Made = TypeVar("Made")
+
+
+def once(make: Callable[..., Made]) -> Callable[..., Made]:
+    """Make it once for as long as it is asked for with the same objects: an observation stays, step after step."""
+    last: list[tuple[tuple[object, ...], Made]] = []
+
+    def made(*given: object) -> Made:
+        if not last or any(one is not other for one, other in zip(last[0][0], given, strict=True)):
+            last[:] = [(given, make(*given))]
+        return last[0][1]
+
+    return made
 
 
 class LayerWeights(Protocol):
@@ -84,18 +99,18 @@ class Sloped:
                 value = mean
             fixed |= dict.fromkeys(layer.parameters, value)
 
-        def weights(predicted: Params, observed: Params) -> Weighting:
-            if not self.zeros or along != "convolution":
-                return fixed
-            corrected: dict[str, float | Tensor] = dict(fixed)
+        @once
+        def corrected(observed: Params) -> Weighting:
+            weights: dict[str, float | Tensor] = dict(fixed)
             for layer in sloped:
                 values = [observed[name] for name in layer.parameters]
                 size = sum(value.numel() for value in values)
                 present = torch.stack([(value != 0).sum() for value in values]).sum().clamp_min(1)
-                corrected |= {name: fixed[name] * size / present for name in layer.parameters}
-            return corrected
+                weights |= {name: fixed[name] * size / present for name in layer.parameters}
+            return weights
 
-        return weights
+        uncorrected = not self.zeros or along != "convolution"
+        return lambda predicted, observed: fixed if uncorrected else corrected(observed)
 
     def _at(self, place: int, number: int) -> float:
         """The slope's height at one of so many layers."""

@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.inversion.checks import positive
-from leakscope.inversion.layer_weights import LayerWeights, Weighting
+from leakscope.inversion.layer_weights import LayerWeights, Weighting, once
 from leakscope.inversion.layers import layers_of_model
 from leakscope.params import Params
 
 #: ``distance(predicted, observed)``, a scalar.
-Distance = Callable[[Params, Params], Tensor]
+Distance = Callable[..., Tensor]
 
 
 class Objective(Protocol):
@@ -62,13 +62,22 @@ class Cosine(AnyModel):
 
     scale_free: ClassVar[bool] = True
 
-    def __call__(self, predicted: Params, observed: Params, weights: Weighting | None = None) -> Tensor:
+    def begin(self, model: nn.Module) -> Distance:
+        """The distance, which takes the length of the same observation once only."""
+        length = once(lambda observed, weights: _product(observed, observed, weights))
+
+        def distance(predicted: Params, observed: Params, weights: Weighting | None = None) -> Tensor:
+            product = _product(predicted, observed, weights, observed)
+            squares = _product(predicted, predicted, weights, observed), length(observed, weights)
+            # A zero update has no direction: the smallest number keeps its gradient finite.
+            tiny = torch.finfo(product.dtype).tiny
+            return 1 - product / (squares[0].clamp_min(tiny).sqrt() * squares[1].clamp_min(tiny).sqrt())
+
+        return distance
+
+    def __call__(self, predicted: Params, observed: Params) -> Tensor:
         """The distance, between 0 and 2."""
-        product = _product(predicted, observed, weights, observed)
-        norms = [_product(side, side, weights, observed) for side in (predicted, observed)]
-        # A zero update has no direction: the smallest number keeps its gradient finite.
-        tiny = torch.finfo(product.dtype).tiny
-        return 1 - product / (norms[0].clamp_min(tiny).sqrt() * norms[1].clamp_min(tiny).sqrt())
+        return self.begin(nn.Identity())(predicted, observed)
 
 
 @dataclass(frozen=True)
@@ -117,12 +126,12 @@ class LayerWeighted:
         """Get ready for the updates of one model, whose layers the weights are for."""
         trained = [name for name, value in model.named_parameters() if value.requires_grad]
         weights = self.weights.begin(layers_of_model(model, trained))
+        base = self.base.begin(model)
+        # frozen parameters have no weight, which is no matter
+        complete = once(lambda given, observed: {name: given.get(name, 1.0) for name in observed})
 
         def distance(predicted: Params, observed: Params) -> Tensor:
-            given = weights(predicted, observed)
-            return self.base(
-                predicted, observed, {name: given.get(name, 1.0) for name in observed}
-            )  # frozen: no matter
+            return base(predicted, observed, complete(weights(predicted, observed), observed))
 
         return distance
 
