@@ -39,7 +39,7 @@ def test_training_stops_where_the_loss_does():
     short = train_alone(model, client, lr=0.5, epochs=1000, tolerance=0.5, patience=10)
     assert short.converged
     assert len(short.losses) < 101
-    assert min(short.losses[-3:]) >= 0.5 * short.losses[-4]
+    assert min(short.losses[-10:]) >= 0.5 * short.losses[-11]
     assert train_alone(model, client, lr=0.5, epochs=30, tolerance=0.0, batch_size=7).epochs == 30
 
 
@@ -56,7 +56,7 @@ def test_a_leap_away_is_not_convergence():
     wild = train_alone(model, client, lr=30.0, epochs=60, patience=1, tolerance=0.0)
     lowest = list(itertools.accumulate(wild.losses, min))
     leaps = sum(loss > 1.1 * low for loss, low in zip(wild.losses, lowest, strict=True))
-    assert leaps > 3  # after three of which it was over before
+    assert leaps > 10  # as many as would end it
     assert wild.epochs == 60
     assert not wild.converged
 

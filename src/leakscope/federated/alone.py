@@ -21,7 +21,8 @@ from leakscope.observation import Mode
 from leakscope.params import Params, buffers_of, parameters_of
 from leakscope.seeding import generator, seeded
 
-STILL = 3
+#: How often the loss must not have fallen: that of SGD goes up and down on its way.
+STILL = 10
 #: By how much of the lowest loss another may lie above it and still count as no change: what is higher has leapt away.
 LEAP = 0.1
 
@@ -55,7 +56,7 @@ def train_alone(
 ) -> Alone:
     """Train a client by itself for up to ``epochs`` epochs of plain SGD, from the weights of ``model``.
 
-    Every ``patience`` epochs the loss on all of its data is taken. Training has converged when for three times that was
+    Every ``patience`` epochs the loss on all of its data is taken. Training has converged when for ten times that was
     within a tenth of the lowest and not lower by ``tolerance`` of it. SGD may leap away from a minimum and come back,
     which is not counted; the model of the lowest loss is kept.
     """
