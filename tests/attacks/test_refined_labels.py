@@ -81,7 +81,7 @@ def test_an_interrupt_is_not_taken_for_an_answer(monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("leakscope.inversion.objectives.Cosine.__call__", stop)
+    monkeypatch.setattr("leakscope.inversion.objectives._product", stop)
     with pytest.raises(KeyboardInterrupt):
         REFINED(observation, draw())
     assert estimate_label_counts(observation, draw()).sum() == 20
