@@ -4,9 +4,8 @@
 
 A LeNet on 28 x 28 digits, 4 samples a client, two attacks. The engines take turns, each in a fresh folder and every
 other turn the other way round, so that a busy machine is busy for all; medians are printed as JSON, and the ratios of
-each turn. ``start`` is until all workers
-are at work, ``seconds`` what the whole takes at the pace from then on. ``same`` says whether all tables are the same,
-to the last bit.
+each turn. ``start`` is until all workers are at work, ``seconds`` what the whole takes at the pace from then on.
+``same`` says whether all tables are the same, to the last bit.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ It is compared at the model sent where there was one step, else half way to the 
 They are not the client's samples, and training on them for too long fits what is made up. So two sets are fitted
 apart, and training stops where the model of one set no longer gets better on the other: what both agree on is the
 client's. Sets that predict the gradient of rounds they have not seen worse than zeros do say nothing of the client, as
-where its gradients have vanished: then the last model that is known is the answer, which the client leaves alone.
+where its gradients have vanished: then the last model known is the answer, which the client leaves alone.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Distilled(LocalModelAttack):
         )
         if not share < 1:
             words = "; no gradient at all would be nearer, so the model is the last one known"
-            return Found(start, outcome + words, None, {"held_out_error": share, "steps": 0.0, "loss_across": math.nan})
+            return Found(start, outcome + words, None, {"held_out_error": share, "steps": 0.0})
         weights, steps, before, after = self._train(target, messages.unflatten(start), sets)
         outcome += f"; {steps} steps on them lower the loss across sets from {before:.4g} to {after:.4g}"
         vector = torch.cat([value.reshape(-1) for value in weights.values()])
