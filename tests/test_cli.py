@@ -174,12 +174,14 @@ def test_data_tells_where_things_are_and_what_is_in_them(run, monkeypatch):
     assert "sensitive column: sex" in out
 
 
-def test_the_installed_command_runs():
+def test_the_installed_command_runs(tmp_path):
     command = os.path.join(os.path.dirname(sys.executable), "leakscope")
     done = subprocess.run([command, "list", "attacks"], capture_output=True, text=True, check=True)
     assert "inverting_gradients" in done.stdout
-    done = subprocess.run([command, "attack", "/nonexistent"], capture_output=True, text=True, check=False)
+    words = [command, "attack", "/nonexistent"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert list(tmp_path.iterdir()) == []  # nothing to attack, so no folder is made
 
 
 def test_settings_are_read_as_json_or_text():

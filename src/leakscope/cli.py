@@ -74,8 +74,8 @@ def attack(
     own = None if model is None else models.build(model, **_settings(model_option))
     truths = None if data is None else captured.ClientData(data)
     _check_device(device)
-    output_folder(output)
     files, found = storage.observation_files(observations), []
+    output_folder(output)
     options: dict[str, Any] = {"model": own, "knowing": _settings(know), "client": client, "data": truths}
     for one in captured.attack_captures(files, attacker, output, seed=seed, device=device, **options):
         found.append(one)
