@@ -217,6 +217,7 @@ def bench(
     row: Annotated[str | None, typer.Option(help="A row, or a table: table1/femnist-10x5x50, table1.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Only this method; may be given again.")] = None,
     clients: Annotated[int | None, typer.Option(min=1, help="On how many clients.", show_default="the row's")] = None,
+    skip: Annotated[int, typer.Option(min=0, help="Leave out the first so many clients.")] = 0,
     steps: Annotated[int | None, typer.Option(min=1, help="Attack steps instead of the row's own.")] = None,
     short: Annotated[bool, typer.Option("--short", help="The row's short setting: fewer steps or clients.")] = False,
     seed: Annotated[int, typer.Option(help="The same seed gives the same figures.")] = 0,
@@ -239,7 +240,20 @@ def bench(
     from leakscope.sweep import check_engine
 
     if paper == "speed":
-        others = {"row", "method", "clients", "steps", "short", "seed", "engine", "jobs", "save", "store", "pictures"}
+        others = {
+            "row",
+            "method",
+            "clients",
+            "skip",
+            "steps",
+            "short",
+            "seed",
+            "engine",
+            "jobs",
+            "save",
+            "store",
+            "pictures",
+        }
         _refuse(context, paper, others)
         _bench_speed(repeats, as_json=as_json, names=names)
         return
@@ -264,6 +278,7 @@ def bench(
             rows,
             methods=method or (),
             clients=clients,
+            skip=skip,
             steps=steps,
             seed=seed,
             engine=engine,

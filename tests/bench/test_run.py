@@ -77,6 +77,16 @@ def test_steps_and_methods_can_be_chosen(folder):
     assert (figure.method.name, figure.steps, figure.ours["psnr"].low) == ("other", 1, None)
 
 
+def test_clients_that_were_measured_elsewhere_are_left_out(folder):
+    def psnr(**options):
+        (figure,) = run_rows(find_rows("mine", "table1/digits"), methods=["good"], **options)
+        return figure.clients, figure.ours["psnr"].mean
+
+    (all_three, mean), (first, one), (others, rest) = psnr(clients=3), psnr(clients=1), psnr(clients=2, skip=1)
+    assert (all_three, first, others) == (3, 1, 2)
+    assert mean == pytest.approx((one + 2 * rest) / 3)
+
+
 def test_the_same_seed_gives_the_same_figures_in_one_process_and_in_two(folder):
     def values(**options):
         figures = run_rows(find_rows("mine", "table1/digits"), clients=2, **options)

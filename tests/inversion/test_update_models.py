@@ -88,6 +88,14 @@ def test_a_single_full_batch_epoch_is_a_single_step():
     assert distance(OneBatch(), observation, inputs, targets) < 1e-20
 
 
+def test_one_local_step_is_simulated_as_its_gradient():
+    """With the client's momentum, which has not begun, and weight decay, which has."""
+    recipe = {"epochs": 1, "batch_size": 5, "momentum": 0.9, "weight_decay": 0.01}
+    observation, inputs, targets = trained_in_one_order(**recipe)
+    assert distance(FullSimulation(), observation, inputs, targets) < 1e-20
+    assert distance(FullSimulation(), observation, inputs.flip(-1), targets) > 1e-3
+
+
 def test_a_single_step_counts_the_local_steps():
     """With a tiny learning rate the summed gradient is nearly the number of steps times the first."""
     own = client(4)

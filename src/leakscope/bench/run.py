@@ -74,6 +74,7 @@ def run_rows(
     *,
     methods: Sequence[str] = (),
     clients: int | None = None,
+    skip: int = 0,
     steps: int | None = None,
     seed: int = 0,
     engine: str = "auto",
@@ -84,10 +85,11 @@ def run_rows(
     folder: Location | None = None,
 ) -> Iterator[Figure]:
     """Run rows on ``clients`` clients each (``None``: as many as the row says, or one), and yield each method's figure
-    as soon as its last client is done; where the row has a reference, as soon as that is done too. Rows that record
-    the course of attacks draw it into the folder ``pictures``. ``short`` takes a row's short setting, where it has
-    one, for what is not said: fewer steps or clients, which two cores finish. What tasks give is kept in ``folder``, if
-    there is one, and not measured again. ``engine`` and ``jobs`` say where they run (:mod:`leakscope.sweep.engines`).
+    as soon as its last client is done; where the row has a reference, as soon as that is done too. The first ``skip``
+    clients are left out: they may have been measured elsewhere. Rows that record the course of attacks draw it into the
+    folder ``pictures``. ``short`` takes a row's short setting, where it has one, for what is not said: fewer steps or
+    clients, which two cores finish. What tasks give is kept in ``folder``, if there is one, and not measured again.
+    ``engine`` and ``jobs`` say where they run (:mod:`leakscope.sweep.engines`).
     """
     if clients is not None and clients < 1:
         raise InvalidInput(f"clients must be at least 1, not {clients}")
@@ -97,7 +99,7 @@ def run_rows(
         chosen = [row.method(name) for name in methods] or list(row.methods.values())
         less = row.short if short else {}
         number, limit = clients or less.get("clients"), steps or less.get("steps")
-        for task, method in _tasks(row, chosen, number, limit, seed, pictures):
+        for task, method in _tasks(row, chosen, number, skip, limit, seed, pictures):
             tasks.append(task)
             owners[task.name] = row, method
     wanted = {(row.name, method.name) for row, method in owners.values()}
@@ -129,7 +131,13 @@ def run_rows(
 
 
 def _tasks(
-    row: Row, methods: Sequence[Method], clients: int | None, steps: int | None, seed: int, pictures: Path | None
+    row: Row,
+    methods: Sequence[Method],
+    clients: int | None,
+    skip: int,
+    steps: int | None,
+    seed: int,
+    pictures: Path | None,
 ) -> Iterator[tuple[Task, Method]]:
     """The work of one row: a task a method where clients are attacked together, else one a client and method."""
     number = row.setting.get("clients", 1) if clients is None else clients
@@ -137,12 +145,14 @@ def _tasks(
     if row.kind in DRAWN:
         common["pictures"] = pictures
     if row.kind in WHOLE:
+        if skip:
+            raise InvalidInput(f"the clients of {row.name} are attacked together: none can be left out (skip)")
         for method in methods:
             arguments = {**common, "method": method, "clients": number}
             name = f"{row.name} {method.name}"
             yield Task(name, WHOLE[row.kind], arguments, kind=name), method
         return
-    for index in range(number):
+    for index in range(skip, skip + number):
         for method in methods:
             function = KINDS[row.kind] if row.kind in KINDS else _unknown(row)
             name = f"{row.name} {method.name}"

@@ -161,31 +161,31 @@ class ByKind:
             slope.append(last if number == 1 else 1 + (last - 1) * place / (number - 1))
             seen[kind] += 1
         largest = [math.ceil(share * len(layers)) for share in (self.share_mean, self.share_var)]
+        wanted = once(lambda observed: _statistics(layers, observed))
 
         def weights(predicted: Params, observed: Params) -> Weighting:
             values: Sequence[float | Tensor] = slope
             if self.enhanced is not None and min(largest) > 0:
-                off = _relative_errors(layers, predicted, observed)
+                theirs = wanted(observed)
+                tiny = torch.finfo(theirs.dtype).tiny
+                off = (_statistics(layers, predicted) - theirs).abs() / theirs.abs().clamp_min(tiny)
                 chosen = [_among_largest(errors, number) for errors, number in zip(off, largest, strict=True)]
-                values = list(torch.where(chosen[0] & chosen[1], self.enhanced, off[0].new_tensor(slope)))
+                values = list(torch.where(chosen[0] & chosen[1], self.enhanced, off.new_tensor(slope)))
             return {name: value for layer, value in zip(layers, values, strict=True) for name in layer.parameters}
 
         return weights
 
 
-def _relative_errors(layers: Sequence[Layer], predicted: Params, observed: Params) -> tuple[Tensor, Tensor]:
-    """The relative error of each layer's mean and variance (AWA, equations 25 and 26)."""
-    statistics = [[_mean_and_variance(layer, tree) for layer in layers] for tree in (predicted, observed)]
-    errors = []
-    for which in (0, 1):
-        ours, theirs = (torch.stack([pair[which] for pair in side]) for side in statistics)
-        errors.append((ours - theirs).abs() / theirs.abs().clamp_min(torch.finfo(theirs.dtype).tiny))
-    return errors[0], errors[1]
-
-
-def _mean_and_variance(layer: Layer, tree: Params) -> tuple[Tensor, Tensor]:
-    values = torch.cat([tree[name].detach().flatten() for name in layer.parameters])
-    return values.mean(), values.var(correction=0)
+def _statistics(layers: Sequence[Layer], tree: Params) -> Tensor:
+    """The mean and the variance of each layer's values, two rows: by sums and squares, which make no copy of them."""
+    sums, squares, sizes = [], [], []
+    for layer in layers:
+        values = [tree[name].detach().flatten() for name in layer.parameters]
+        sums.append(torch.stack([value.sum() for value in values]).sum())
+        squares.append(torch.stack([value.dot(value) for value in values]).sum())
+        sizes.append(sum(len(value) for value in values))
+    means, squared = (torch.stack(values) / sums[0].new_tensor(sizes) for values in (sums, squares))
+    return torch.stack([means, (squared - means**2).clamp_min(0)])
 
 
 def _among_largest(errors: Tensor, number: int) -> Tensor:

@@ -128,8 +128,8 @@ class FullSimulation:
     ``new_orders`` takes the samples in another random order in each epoch, drawn once: as the client does, though in
     orders of its own, and nearer to its update than one order for all epochs. Variables of different epochs then lie
     in the same order, sample by sample. ``one_batch`` takes each epoch as one step on all samples, as long as the
-    epoch's steps together (DLF's baseline FedSGD-Epoch). For a FedSGD observation this is :class:`OneBatch`.
-    Momentum and weight decay that are unknown are taken to be zero.
+    epoch's steps together (DLF's baseline FedSGD-Epoch). For a FedSGD observation, or one local step,
+    this is :class:`OneBatch`. Momentum and weight decay that are unknown are taken to be zero.
 
     ``gradients`` is how to differentiate through it (see :mod:`leakscope.federated.training`): ``"graph"`` is
     fast, ``"adjoint"`` needs little memory; ``None`` takes the graph up to ``graph_limit`` numbers in all the
@@ -149,6 +149,8 @@ class FullSimulation:
         training, sent = observation.training, observation.sent
         lr, epochs, samples = training.need("lr"), int(training.need("epochs")), int(training.need("samples"))
         sizes = list(training.batch_sizes)
+        if epochs * len(sizes) == 1:  # its gradient, without the detour over the weights and its rounding
+            return OneBatch().begin(observation, functional=functional)
         if self.one_batch:
             training, sizes = replace(training, lr=lr * len(sizes)), [samples]
         buffers = observation.model_buffers()
