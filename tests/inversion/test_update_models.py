@@ -9,9 +9,16 @@ from leakscope.errors import InvalidInput, MissingKnowledge
 from leakscope.federated.client import fedavg, fedsgd, prepared
 from leakscope.federated.training import local_sgd
 from leakscope.inversion.objectives import L2
-from leakscope.inversion.update_models import ClientModel, EpochInterpolation, FullSimulation, OneBatch, Surrogate
+from leakscope.inversion.update_models import (
+    ClientModel,
+    EpochInterpolation,
+    FullSimulation,
+    MixedPrecision,
+    OneBatch,
+    Surrogate,
+)
 from leakscope.observation import LocalTraining, Observation
-from leakscope.params import parameters_of
+from leakscope.params import flatten, parameters_of
 
 DIGITS = data.load("digits")
 
@@ -423,3 +430,27 @@ def test_interpolation_of_a_gradient_is_the_gradient():
     observation, _ = fedsgd(network(), client())
     inputs, targets = prepared(client(), observation.sent)
     assert distance(EpochInterpolation(), observation, inputs, targets) == 0
+
+
+@pytest.mark.parametrize("base", [OneBatch(), FullSimulation(), EpochInterpolation(), Surrogate()], ids=repr)
+@pytest.mark.parametrize("functional", [False, True])
+def test_mixed_precision_is_near_the_full_one(base, functional):
+    own = client(4)
+    observation, _ = fedavg(network().float(), own, lr=0.01, epochs=2, batch_size=2)
+    inputs, targets = prepared(own, observation.sent)
+
+    def slope(update_model):
+        predict = update_model.begin(observation, functional=functional)
+        leaf = (inputs * 0.5).requires_grad_()
+        update = predict(leaf, targets, **predict.extra)
+        assert all(update[name].dtype == value.dtype for name, value in observation.sent.items())
+        (found,) = torch.autograd.grad(L2()(update, observation.summed_gradient()), leaf)
+        return found.flatten(), flatten(update).detach()
+
+    for full, mixed in zip(slope(base), slope(MixedPrecision(base)), strict=True):
+        assert 0 < (full - mixed).norm() < 0.1 * full.norm()
+
+
+def test_double_precision_is_not_mixed():
+    observation, inputs, targets = trained_in_one_order()
+    assert distance(MixedPrecision(FullSimulation()), observation, inputs, targets) == 0

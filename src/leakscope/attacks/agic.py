@@ -12,7 +12,7 @@ from leakscope.inversion.objectives import L2, Cosine, LayerWeighted
 from leakscope.inversion.optimisers import Adam, Drops
 from leakscope.inversion.priors import TotalVariation
 from leakscope.inversion.stopping import MaxSteps
-from leakscope.inversion.update_models import FullSimulation, OneBatch
+from leakscope.inversion.update_models import FullSimulation, OneBatch, in_precision
 
 
 def agic(
@@ -26,6 +26,7 @@ def agic(
     steps: int = 10_000,
     signed: bool = True,
     distinct: bool = False,
+    mixed: bool = False,
     restarts: int = 1,
     snapshot_every: int | None = None,
 ) -> Inversion:
@@ -40,11 +41,14 @@ def agic(
     ``norms`` are those of :class:`~leakscope.inversion.layer_weights.Sloped`. Labels are the granted ones, or read
     from the last layer (Yin et al. 2021), where ``distinct`` takes those of a batch to differ. As in Inverting
     Gradients, whose code the authors build on, Adam is given the ``signed`` gradient and its learning rate drops
-    after 3/8, 5/8 and 7/8 of the steps. Updates of several epochs: :func:`~leakscope.attacks.agic_epochs`.
+    after 3/8, 5/8 and 7/8 of the steps. ``mixed`` takes products in bfloat16
+    (:class:`~leakscope.inversion.update_models.MixedPrecision`).
+
+    Updates of several epochs: :func:`~leakscope.attacks.agic_epochs`.
     """
     return Inversion(
         objective=LayerWeighted(Cosine(), Sloped(beta, shape, zeros, norms)),
-        update_model=OneBatch(),
+        update_model=in_precision(OneBatch(), mixed),
         labels=MostNegative(distinct=distinct),
         priors=(TotalVariation(tv),),
         optimiser=Adam(lr=lr, signed=signed),
@@ -56,7 +60,13 @@ def agic(
 
 
 def invg_simulation(
-    *, tv: float = 1e-4, lr: float = 0.1, steps: int = 10_000, distinct: bool = False, restarts: int = 1
+    *,
+    tv: float = 1e-4,
+    lr: float = 0.1,
+    steps: int = 10_000,
+    distinct: bool = False,
+    mixed: bool = False,
+    restarts: int = 1,
 ) -> Inversion:
     """Inverting Gradients on FedAvg, AGIC's baseline: the local steps simulated, all layers alike (section V-A).
 
@@ -64,7 +74,7 @@ def invg_simulation(
     """
     return Inversion(
         objective=Cosine(),
-        update_model=FullSimulation(),
+        update_model=in_precision(FullSimulation(), mixed),
         labels=MostNegative(distinct=distinct),
         priors=(TotalVariation(tv),),
         optimiser=Adam(lr=lr, signed=True),
@@ -74,7 +84,9 @@ def invg_simulation(
     )
 
 
-def dlg_simulation(*, lr: float = 0.1, steps: int = 10_000, distinct: bool = False, restarts: int = 1) -> Inversion:
+def dlg_simulation(
+    *, lr: float = 0.1, steps: int = 10_000, distinct: bool = False, mixed: bool = False, restarts: int = 1
+) -> Inversion:
     """DLG-Adam, AGIC's other baseline: the Euclidean distance, by Adam, with labels read before (section V-A).
 
     For FedAvg the local steps are simulated. Also what AWA calls DLG (its section 5.2, 1,000 steps). DLG as published,
@@ -82,7 +94,7 @@ def dlg_simulation(*, lr: float = 0.1, steps: int = 10_000, distinct: bool = Fal
     """
     return Inversion(
         objective=L2(),
-        update_model=FullSimulation(),
+        update_model=in_precision(FullSimulation(), mixed),
         labels=MostNegative(distinct=distinct),
         optimiser=Adam(lr=lr),
         stop=MaxSteps(steps),
@@ -102,6 +114,7 @@ def agic_epochs(
     pool: int = 2,
     label_filter: Filter = "batch",
     distinct: bool = False,
+    mixed: bool = False,
 ) -> JointInversion:
     """Reconstruct a client's samples from the updates of two or more epochs (section IV-B).
 
@@ -109,7 +122,7 @@ def agic_epochs(
     sample are matched together (equation 5), those of later epochs with the weight ``gamma``. Gradients and returned
     weights may be mixed. Call it with the observations epoch by epoch: ``agic_epochs()([[...], [...]])``.
     """
-    attack = agic(beta=beta, tv=tv, lr=lr, steps=steps, distinct=distinct)
+    attack = agic(beta=beta, tv=tv, lr=lr, steps=steps, distinct=distinct, mixed=mixed)
     return JointInversion(
         first=replace(attack, stop=MaxSteps(first_steps)),
         joint=attack,

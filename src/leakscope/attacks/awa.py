@@ -20,7 +20,7 @@ from leakscope.inversion.optimisers import Adam
 from leakscope.inversion.recipe import complete_recipe
 from leakscope.inversion.search import Check, Range, Search, search
 from leakscope.inversion.stopping import MaxSteps
-from leakscope.inversion.update_models import EpochInterpolation
+from leakscope.inversion.update_models import EpochInterpolation, in_precision
 from leakscope.observation import Observation
 from leakscope.params import Params
 from leakscope.progress import Report
@@ -53,6 +53,7 @@ def awa(
     lr: float = 0.1,
     steps: int = 1000,
     box: bool = False,
+    mixed: bool = False,
     restarts: int = 1,
     snapshot_every: int | None = None,
 ) -> Inversion:
@@ -64,12 +65,13 @@ def awa(
     by Adam from N(0, 1). ``Q`` gives the weights: a mapping with ``q_cv``, ``q_bn``, ``q_fc``, ``q_en``, ``p_mean``
     and ``p_var`` (equation 31; what is left out weights nothing), or ``"case1"`` to ``"case4"``, which the authors'
     search found for ResNet18 (table 3). To search for your own: :func:`leakscope.attacks.search_awa`. ``epoch`` is the
-    one that is attacked, where the client took several of several batches; otherwise all steps are simulated. Labels
-    are the granted ones, or estimated from the last layer.
+    one that is attacked, where the client took several of several batches; otherwise all steps are simulated. ``mixed``
+    takes products in bfloat16 (:class:`~leakscope.inversion.update_models.MixedPrecision`). Labels are the granted
+    ones, or estimated from the last layer.
     """
     return Inversion(
         objective=LayerWeighted(L2(), weights_of(Q)),
-        update_model=EpochInterpolation(epoch),
+        update_model=in_precision(EpochInterpolation(epoch), mixed),
         labels=LastLayer(),
         optimiser=Adam(lr=lr),
         stop=MaxSteps(steps),
@@ -106,6 +108,7 @@ def search_awa(
     epoch: int = 1,
     lr: float = 0.1,
     steps: int = 1000,
+    mixed: bool = False,
     trials: int = 50,
     random: int = 12,
     seed: int = 0,
@@ -126,7 +129,7 @@ def search_awa(
     :func:`leakscope.inversion.search.search`.
     """
     observation = complete_recipe(observation, generator(seed, "recipe"))
-    trial = RecAttack(observation, awa(Q={}, epoch=epoch, lr=lr, steps=steps), seed)
+    trial = RecAttack(observation, awa(Q={}, epoch=epoch, lr=lr, steps=steps, mixed=mixed), seed)
     return search(
         trial,
         {name: Range(*limits) for name, limits in RANGES.items()},

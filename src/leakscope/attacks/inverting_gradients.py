@@ -8,7 +8,7 @@ from leakscope.inversion.objectives import Cosine
 from leakscope.inversion.optimisers import Adam, Drops
 from leakscope.inversion.priors import TotalVariation
 from leakscope.inversion.stopping import AnyOf, MaxSteps, Threshold
-from leakscope.inversion.update_models import FullSimulation
+from leakscope.inversion.update_models import FullSimulation, in_precision
 
 
 def inverting_gradients(
@@ -17,6 +17,7 @@ def inverting_gradients(
     lr: float = 0.1,
     steps: int = 4800,
     threshold: float | None = None,
+    mixed: bool = False,
     restarts: int = 1,
     vectorise: bool = False,
 ) -> Inversion:
@@ -28,12 +29,13 @@ def inverting_gradients(
     by Adam on the *sign* of the gradient, its learning rate divided by 10 after 3/8, 5/8 and 7/8 of the steps.
     For returned weights (section 6 there) :math:`\nabla\ell(x)` is the client's simulated local training with
     the same samples and order in every epoch. Labels are the granted ones, or read from the last layer.
-    ``threshold`` ends the attack early when the loss falls below it.
+    ``threshold`` ends the attack early when the loss falls below it; ``mixed`` takes products in bfloat16
+    (:class:`~leakscope.inversion.update_models.MixedPrecision`).
     """
     limit = MaxSteps(steps)
     return Inversion(
         objective=Cosine(),
-        update_model=FullSimulation(),
+        update_model=in_precision(FullSimulation(), mixed),
         labels=LastLayer(),
         priors=(TotalVariation(tv),),
         optimiser=Adam(lr=lr, signed=True),
