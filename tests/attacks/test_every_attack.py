@@ -89,6 +89,23 @@ def test_it_beats_its_random_start_clearly(name, kind):
     assert found < blind / 5
 
 
+#: Attacks on networks whose products may be taken in bfloat16.
+MIXED = [name for name, make in ATTACKS.items() if "mixed" in (make.__kwdefaults__ or {})]
+
+
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("kind", ["gradient", "weights"])
+def test_it_gets_as_far_in_mixed_precision(name, kind):
+    observation, truth = case(name, kind)
+    full, mixed = (quick(name, mixed=mixed)(observation, seed=3, progress=False) for mixed in (False, True))
+    assert "MixedPrecision" in repr(quick(name, mixed=True))
+    off = [mse(pair(one.samples, truth.inputs).apply(one.samples), truth.inputs).mean() for one in (full, mixed)]
+    assert off[1] < 2 * off[0] + 0.005
+    assert not torch.equal(full.samples, mixed.samples)
+    with pytest.raises(InvalidInput, match="mixed must be True or False"):
+        quick(name, mixed="yes")
+
+
 @pytest.mark.parametrize("name", ATTACKS)
 def test_another_seed_gives_another_result(name):
     observation, _ = case(name)

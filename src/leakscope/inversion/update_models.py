@@ -255,6 +255,8 @@ class MixedPrecision:
 
 def in_precision(update_model: UpdateModel, mixed: bool) -> UpdateModel:
     """The same model of the client, or that in mixed precision."""
+    if not isinstance(mixed, bool):
+        raise InvalidInput(f"mixed must be True or False, not {mixed!r}")
     return MixedPrecision(update_model) if mixed else update_model
 
 
