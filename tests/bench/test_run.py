@@ -8,7 +8,7 @@ from leakscope import cli
 from leakscope.bench import run
 from leakscope.bench.rows import find_rows
 from leakscope.bench.run import keep, run_rows
-from leakscope.bench.setting import client_of
+from leakscope.bench.setting import client_of, clients_of
 from leakscope.errors import CorruptFile, InvalidInput, TasksFailed, UnknownName
 from leakscope.params import flatten
 from leakscope.sweep import run_tasks
@@ -203,3 +203,11 @@ def test_what_is_kept_is_not_measured_again(folder, tmp_path, monkeypatch):
     assert [figure.to_json() for figure in run_rows(rows, clients=2, folder=tmp_path / "store")] == first
     with pytest.raises(TasksFailed):  # other steps are other work
         list(run_rows(rows, clients=2, steps=3, folder=tmp_path / "store"))
+
+
+def test_a_rows_clients_may_have_distinct_labels_only(folder):
+    setting = find_rows("mine", "table1/digits")[0].setting
+    all_of_them, some = (clients_of({**setting, **more}, 0) for more in ({}, {"distinct_labels": True}))
+    assert 0 < len(some) < len(all_of_them)
+    assert all(len(set(client.targets.tolist())) == len(client) for client in some)
+    assert any(len(set(client.targets.tolist())) < len(client) for client in all_of_them)

@@ -23,7 +23,7 @@ from leakscope.truth import Truth
 KEYS = {
     "data", "model", "model_options", "samples", "lr", "epochs", "batch_size", "momentum", "weight_decay", "grant",
     "hide", "threshold", "rounds", "mode", "defence", "sends", "normalise", "clients", "training_samples",
-    "per_update", "same_batches", "seen", "server_lr",
+    "per_update", "same_batches", "seen", "server_lr", "distinct_labels",
 }  # fmt: skip
 
 
@@ -70,6 +70,8 @@ def clients_of(setting: dict[str, Any], seed: int, index: int = 0) -> list[Datas
     if unknown:
         raise CorruptFile(f"a row's setting has no {unknown[0]!r} (known: {', '.join(sorted(KEYS))})")
     clients = _clients(setting["data"], setting["samples"], seed, setting.get("normalise", True))
+    if setting.get("distinct_labels"):  # as the label inference takes them to be that AGIC and AWA build on
+        clients = [client for client in clients if len(client.targets.unique()) == len(client)]
     if index >= len(clients):
         raise InvalidInput(f"{setting['data']} has {len(clients)} clients of {setting['samples']} samples here")
     return clients
