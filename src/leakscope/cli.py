@@ -227,7 +227,7 @@ def bench(
     names: Annotated[bool, typer.Option("--list", help="Name the rows and their methods.")] = False,
     save: Annotated[bool, typer.Option(help="Add the figures to the benchmark's results.csv.")] = True,
     store: Annotated[Path | None, typer.Option(help="Keep what tasks give in this folder, and go on there.")] = None,
-    pictures: Annotated[Path | None, typer.Option(help="Folder for pictures of attacks under way (epafl).")] = None,
+    pictures: Annotated[Path | None, typer.Option(help="Folder for pictures of what came back.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="How often to measure; for speed only.")] = 3,
 ) -> None:
     """Run a paper's tables: the published figure, ours with a 95% interval, chance and cost.

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from leakscope.errors import InvalidInput
-from leakscope.report import loss_curves, running_minimum
+from leakscope.report import course, loss_curves, running_minimum, stacked
 from leakscope.report.curves import _round_step
 
 RED = (200, 30, 30)
@@ -72,3 +72,12 @@ def test_a_running_minimum_of_nothing_is_refused(values):
 @pytest.mark.parametrize(("last", "step"), [(1, 1), (6, 1), (7, 2), (30, 5), (99, 20), (300, 50), (4000, 1000)])
 def test_marks_stand_at_round_steps(last, step):
     assert _round_step(last) == step
+
+
+def test_a_quality_is_drawn_on_a_plain_scale_with_gaps_where_there_is_none():
+    image = course({"a": {0: 9.0, 50: 14.0, 100: 22.0}, "b": {0: 9.0, 100: math.nan}}, title="PSNR, dB")
+    assert image.size == (760, 300)
+    assert FIRST in colours(image)
+    assert stacked([image, loss_curves({"": torch.ones(2)}, size=(500, 200))]).size == (760, 500)
+    with pytest.raises(InvalidInput, match="at least one finite value"):
+        course({"a": {0: math.inf}})

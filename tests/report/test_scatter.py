@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from leakscope.errors import InvalidInput
-from leakscope.report.scatter import _axis, scatter
+from leakscope.report.scatter import round_numbers, scatter
 
 
 def draw(points):
@@ -32,7 +32,7 @@ def test_many_points_at_one_place_are_all_named():
 
 @pytest.mark.parametrize("values", [[0.0, 1.0], [93.2, 93.3], [5.0], [-3.0, 40.0], [1e-4, 2e-4]])
 def test_axes_have_round_numbers_around_the_values(values):
-    axis = _axis(values)
+    axis = round_numbers(values)
     assert axis[0] <= min(values)
     assert axis[-1] >= max(values)
     assert 2 <= len(axis) <= 10

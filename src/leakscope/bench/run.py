@@ -18,6 +18,7 @@ from leakscope.attacks.refined_labels import RefinedLabels
 from leakscope.bench import epochs
 from leakscope.bench.linear import rebuild_optimum
 from leakscope.bench.local_models import rebuild_models
+from leakscope.bench.reconstruction import reconstruct_client
 from leakscope.bench.rows import Method, Row
 from leakscope.bench.search import search_weights
 from leakscope.bench.setting import client_of
@@ -26,7 +27,7 @@ from leakscope.container import Location
 from leakscope.errors import InvalidInput, TasksFailed, UnknownName
 from leakscope.inversion.labels import Labels, LastLayer
 from leakscope.kept import run_kept
-from leakscope.metrics import METRICS, Interval, label_error_chance, label_errors, mean_interval, score
+from leakscope.metrics import METRICS, Interval, label_error_chance, label_errors, mean_interval
 from leakscope.progress import Report
 from leakscope.seeding import generator
 from leakscope.sweep import Task, Watch
@@ -86,10 +87,10 @@ def run_rows(
 ) -> Iterator[Figure]:
     """Run rows on ``clients`` clients each (``None``: as many as the row says, or one), and yield each method's figure
     as soon as its last client is done; where the row has a reference, as soon as that is done too. The first ``skip``
-    clients are left out: they may have been measured elsewhere. Rows that record the course of attacks draw it into the
-    folder ``pictures``. ``short`` takes a row's short setting, where it has one, for what is not said: fewer steps or
-    clients, which two cores finish. What tasks give is kept in ``folder``, if there is one, and not measured again.
-    ``engine`` and ``jobs`` say where they run (:mod:`leakscope.sweep.engines`).
+    clients are left out: they may have been measured elsewhere. What came back, the course of attacks where rows record
+    it, and searches are drawn into the folder ``pictures``. ``short`` takes a row's short setting, where it has one,
+    for what is not said: fewer steps or clients, which two cores finish. What tasks give is kept in ``folder``, if
+    there is one, and not measured again. ``engine`` and ``jobs`` say where they run (:mod:`leakscope.sweep.engines`).
     """
     if clients is not None and clients < 1:
         raise InvalidInput(f"clients must be at least 1, not {clients}")
@@ -143,7 +144,7 @@ def _tasks(
     number = row.setting.get("clients", 1) if clients is None else clients
     common: dict[str, Any] = {"setting": row.setting, "steps": steps, "seed": seed}
     if row.kind in DRAWN:
-        common["pictures"] = pictures
+        common["pictures"] = pictures / row.name if pictures and row.kind == "reconstruction" else pictures
     if row.kind in WHOLE:
         if skip:
             raise InvalidInput(f"the clients of {row.name} are attacked together: none can be left out (skip)")
@@ -164,22 +165,6 @@ def _definition(row: Row, method: Method, task: Task) -> dict[str, Any]:
     """Everything that an outcome depends on, as plain values."""
     arguments = {name: value for name, value in task.arguments.items() if name not in ("method", "pictures")}
     return {"kind": row.kind, "attack": method.attack, "options": method.options, **arguments}
-
-
-def reconstruct_client(
-    setting: dict[str, Any], method: Method, index: int, steps: int | None, seed: int, report: Report
-) -> Outcome:
-    """Attack one client and score it."""
-    observation, truth = client_of(setting, index, seed)
-    options = method.options if steps is None else {**method.options, "steps": steps}
-    attack = attacks.build(method.attack, **options)
-    result = attack(observation, seed=seed + index, progress=report)
-    if result.outcome.kind == "interrupted":
-        raise KeyboardInterrupt
-    scored = score(result, truth, threshold=setting["threshold"])
-    values = {name: (scored[name].mean, scored[name].chance) for name in scored}
-    taken = 0 if result.trace is None else len(result.trace.losses)
-    return {"values": values, "steps": taken, "seconds": result.seconds}
 
 
 def estimate_labels(
@@ -211,7 +196,7 @@ def _value(chance: Any) -> float:
 
 #: Kinds of which a task is a method, not a client; those that can draw pictures.
 WHOLE = {**TOGETHER, "linear": rebuild_optimum, "local_models": rebuild_models}
-DRAWN = ("stopping", "search", "local_models")
+DRAWN = ("reconstruction", "stopping", "search", "local_models")
 KINDS = {"reconstruction": reconstruct_client, "labels": estimate_labels, **epochs.KINDS, "search": search_weights}
 #: Between which values the metrics lie that only benchmarks have.
 LIMITS = {"matching_rate": (0.0, 1.0), "unexplained": (0.0, math.inf)}

@@ -1,16 +1,17 @@
-"""Curves on a logarithmic scale: losses over the steps of an attack (figure 2 of EPAFL), and the lowest value over the
-trials of a search (figure 1 of AWA)."""
+"""Curves: losses over the steps of an attack (figure 2 of EPAFL) and the lowest value over the trials of a search
+(figure 1 of AWA), on a logarithmic scale; how good an attack was on the way (figure 4 of AWA), on a plain one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from leakscope.errors import InvalidInput
+from leakscope.report.scatter import round_numbers
 
 _INK, _PAPER, _GRID, _STOP = (32, 33, 36), (255, 255, 255), (225, 225, 225), (200, 30, 30)
 #: Distinct also without red and green (Okabe and Ito).
@@ -64,7 +65,31 @@ def running_minimum(
     return _draw(points, lines, marks, size, title or "lowest value so far", "trial", ("random", "guided"))
 
 
+def course(
+    values: Mapping[str, Mapping[int, float]], *, size: tuple[int, int] = (760, 300), title: str = ""
+) -> Image.Image:
+    """A quality over the steps of attacks, ``{title: {step: value}}``; values that are not finite leave a gap."""
+    points = {
+        name: [(float(step), value) for step, value in one.items() if math.isfinite(value)]
+        for name, one in values.items()
+    }
+    if not any(points.values()):
+        raise InvalidInput("the course of a quality needs at least one finite value")
+    lines = {name: list(pairwise(one)) for name, one in points.items()}
+    return _draw(points, lines, [], size, title, "step", axis_of=_plain_axis)
+
+
+def stacked(images: Sequence[Image.Image]) -> Image.Image:
+    """Pictures under each other."""
+    whole = Image.new("RGB", (max(one.width for one in images), sum(one.height for one in images)), _PAPER)
+    for place, one in enumerate(images):
+        whole.paste(one, (0, sum(before.height for before in images[:place])))
+    return whole
+
+
 Point = tuple[float, float]
+#: From where to where an axis goes, and its marks with their words.
+Axis = tuple[float, float, list[tuple[float, str]]]
 
 
 def _draw(
@@ -75,26 +100,25 @@ def _draw(
     title: str,
     axis: str,
     sides: tuple[str, str] = ("", ""),
+    axis_of: Callable[[float, float], Axis] | None = None,
 ) -> Image.Image:
     """Axes around the points, lines in the colour of their name, and a dashed line a mark with words on its sides."""
     every = [point for one in points.values() for point in one]
     every += [point for one in lines.values() for line in one for point in line]
     last = max(1, *(step for step, _ in every), *marks)
-    low, high = math.floor(min(y for _, y in every)), math.ceil(max(y for _, y in every))
-    high = max(high, low + 1)
+    low, high, ticks = (axis_of or _logarithmic_axis)(min(y for _, y in every), max(y for _, y in every))
     width, height = size
     image = Image.new("RGB", size, _PAPER)
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=13)
 
-    def place(step: float, exponent: float) -> tuple[float, float]:
+    def place(step: float, level: float) -> tuple[float, float]:
         x = _LEFT + (width - _LEFT - _RIGHT) * step / last
-        return x, _TOP + (height - _TOP - _BOTTOM) * (high - exponent) / (high - low)
+        return x, _TOP + (height - _TOP - _BOTTOM) * (high - level) / (high - low)
 
-    for exponent in range(low, high + 1, max(1, (high - low) // 6)):
-        for digit in (1, 2, 5) if high - low <= 2 and exponent < high else (1,):
-            y = place(0, exponent + math.log10(digit))[1]
-            draw.line((_LEFT, y, width - _RIGHT, y), fill=_GRID)
-            draw.text((_LEFT - 8, y), f"{digit}e{exponent}", _INK, font, anchor="rm")
+    for level, words in ticks:
+        y = place(0, level)[1]
+        draw.line((_LEFT, y, width - _RIGHT, y), fill=_GRID)
+        draw.text((_LEFT - 8, y), words, _INK, font, anchor="rm")
     for step in range(0, int(last) + 1, _round_step(int(last))):
         x = place(step, low)[0]
         draw.line((x, height - _BOTTOM, x, height - _BOTTOM + 4), fill=_INK)
@@ -116,6 +140,23 @@ def _draw(
         draw.line((width - _RIGHT - 150, y, width - _RIGHT - 126, y), fill=colour, width=3)
         draw.text((width - _RIGHT - 120, y), name, _INK, font, anchor="lm")
     return image
+
+
+def _logarithmic_axis(least: float, most: float) -> Axis:
+    """Whole powers of ten around two exponents, and what lies between them where they are few."""
+    low, high = math.floor(least), max(math.ceil(most), math.floor(least) + 1)
+    ticks = [
+        (exponent + math.log10(digit), f"{digit}e{exponent}")
+        for exponent in range(low, high + 1, max(1, (high - low) // 6))
+        for digit in ((1, 2, 5) if high - low <= 2 and exponent < high else (1,))
+    ]
+    return low, high, ticks
+
+
+def _plain_axis(least: float, most: float) -> Axis:
+    """Round numbers around two values."""
+    levels = round_numbers([least, most])
+    return levels[0], levels[-1], [(level, f"{level:.4g}") for level in levels]
 
 
 def _points(values: Iterable[float], first: int = 0) -> list[Point]:

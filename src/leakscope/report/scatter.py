@@ -35,8 +35,8 @@ def scatter(
     width, height = size
     image = Image.new("RGB", size, _PAPER)
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=14)
-    x_axis = _axis([x for x, _, _ in finite.values()])
-    y_axis = _axis([line[0], *(y for _, y, _ in finite.values())])
+    x_axis = round_numbers([x for x, _, _ in finite.values()])
+    y_axis = round_numbers([line[0], *(y for _, y, _ in finite.values())])
 
     def place(x: float, y: float) -> tuple[float, float]:
         return (
@@ -122,7 +122,7 @@ def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, 
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def _axis(values: list[float]) -> list[float]:
+def round_numbers(values: list[float]) -> list[float]:
     """Round numbers around the values, some six of them."""
     low, high = min(values), max(values)
     span = max(high - low, 1e-3 * max(1.0, abs(high)))
