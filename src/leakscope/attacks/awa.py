@@ -62,7 +62,8 @@ def awa(
     .. math:: \arg\min_x \; \sum_l q^{(l)} \lVert \Delta\hat\theta^{(l)} - \Delta\tilde\theta_e^{(l)} \rVert^2
               \qquad (23)
 
-    by Adam from N(0, 1). ``Q`` gives the weights: a mapping with ``q_cv``, ``q_bn``, ``q_fc``, ``q_en``, ``p_mean``
+    by Adam from N(0, 1). The last iterate is returned: losses of different steps, whose weights differ, do not compare.
+    ``Q`` gives the weights: a mapping with ``q_cv``, ``q_bn``, ``q_fc``, ``q_en``, ``p_mean``
     and ``p_var`` (equation 31; what is left out weights nothing), or ``"case1"`` to ``"case4"``, which the authors'
     search found for ResNet18 (table 3). To search for your own: :func:`leakscope.attacks.search_awa`. ``epoch`` is the
     one that is attacked, where the client took several of several batches; otherwise all steps are simulated. ``mixed``
@@ -77,6 +78,7 @@ def awa(
         stop=MaxSteps(steps),
         box=box,
         restarts=restarts,
+        keep_last=True,
         snapshot_every=snapshot_every,
     )
 

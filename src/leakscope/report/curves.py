@@ -136,6 +136,8 @@ def _draw(
         colour = _COLOURS[number % len(_COLOURS)]
         for here, there in parts:
             draw.line((*place(*here), *place(*there)), fill=colour, width=2)
+        if not name:
+            continue
         y = _TOP + 10 + 18 * number
         draw.line((width - _RIGHT - 150, y, width - _RIGHT - 126, y), fill=colour, width=3)
         draw.text((width - _RIGHT - 120, y), name, _INK, font, anchor="lm")
