@@ -9,6 +9,7 @@ from leakscope.errors import FileError, InvalidInput, UnknownName
 from leakscope.federated.client import fedavg
 from leakscope.inversion.layer_weights import ByKind
 from leakscope.inversion.objectives import L2, LayerWeighted
+from leakscope.inversion.optimisers import Constant, Drops
 from leakscope.inversion.update_models import EpochInterpolation
 from leakscope.metrics import score
 from leakscope.progress import silent
@@ -21,6 +22,14 @@ def test_the_papers_settings():
     assert attack.objective == LayerWeighted(L2(), ByKind(519.19, 802.55, 42.83, 946.44, 0.24, 0.07))
     assert attack.update_model == EpochInterpolation(1)
     assert attack.stop.max_steps == 1000
+    assert attack.keep_last
+    assert attack.schedule == Constant()
+
+
+def test_each_paper_with_the_others_step_rule():
+    assert attacks.awa(drops=True).schedule == attacks.agic().schedule == Drops()
+    other = attacks.agic(signed=False, drops=False)
+    assert (other.optimiser, other.schedule) == (attacks.awa().optimiser, attacks.awa().schedule)
 
 
 def test_table_3_lies_within_the_ranges_of_table_2():

@@ -9,7 +9,7 @@ from leakscope.attacks.joint import Filter, JointInversion
 from leakscope.inversion.labels import MostNegative
 from leakscope.inversion.layer_weights import Norms, Shape, Sloped
 from leakscope.inversion.objectives import L2, Cosine, LayerWeighted
-from leakscope.inversion.optimisers import Adam, Drops
+from leakscope.inversion.optimisers import Adam, Constant, Drops
 from leakscope.inversion.priors import TotalVariation
 from leakscope.inversion.stopping import MaxSteps
 from leakscope.inversion.update_models import FullSimulation, OneBatch, in_precision
@@ -25,6 +25,7 @@ def agic(
     lr: float = 0.1,
     steps: int = 10_000,
     signed: bool = True,
+    drops: bool = True,
     distinct: bool = False,
     mixed: bool = False,
     restarts: int = 1,
@@ -40,7 +41,7 @@ def agic(
     paper: 50 for untrained networks, 2 for trained ones, with ``tv`` 1e-4 and 1e-2); ``shape``, ``zeros`` and
     ``norms`` are those of :class:`~leakscope.inversion.layer_weights.Sloped`. Labels are the granted ones, or read
     from the last layer (Yin et al. 2021), where ``distinct`` takes those of a batch to differ. As in Inverting
-    Gradients, whose code the authors build on, Adam is given the ``signed`` gradient and its learning rate drops
+    Gradients, whose code the authors build on, Adam is given the ``signed`` gradient and its learning rate ``drops``
     after 3/8, 5/8 and 7/8 of the steps. ``mixed`` takes products in bfloat16
     (:class:`~leakscope.inversion.update_models.MixedPrecision`).
 
@@ -52,7 +53,7 @@ def agic(
         labels=MostNegative(distinct=distinct),
         priors=(TotalVariation(tv),),
         optimiser=Adam(lr=lr, signed=signed),
-        schedule=Drops(),
+        schedule=Drops() if drops else Constant(),
         stop=MaxSteps(steps),
         restarts=restarts,
         snapshot_every=snapshot_every,

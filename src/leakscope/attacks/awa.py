@@ -16,7 +16,7 @@ from leakscope.errors import InvalidInput, UnknownName
 from leakscope.inversion.labels import LastLayer
 from leakscope.inversion.layer_weights import ByKind
 from leakscope.inversion.objectives import L2, Distance, LayerWeighted
-from leakscope.inversion.optimisers import Adam
+from leakscope.inversion.optimisers import Adam, Constant, Drops
 from leakscope.inversion.recipe import complete_recipe
 from leakscope.inversion.search import Check, Range, Search, search
 from leakscope.inversion.stopping import MaxSteps
@@ -53,6 +53,7 @@ def awa(
     lr: float = 0.1,
     steps: int = 1000,
     box: bool = False,
+    drops: bool = False,
     mixed: bool = False,
     restarts: int = 1,
     snapshot_every: int | None = None,
@@ -66,7 +67,8 @@ def awa(
     ``Q`` gives the weights: a mapping with ``q_cv``, ``q_bn``, ``q_fc``, ``q_en``, ``p_mean``
     and ``p_var`` (equation 31; what is left out weights nothing), or ``"case1"`` to ``"case4"``, which the authors'
     search found for ResNet18 (table 3). To search for your own: :func:`leakscope.attacks.search_awa`. ``epoch`` is the
-    one that is attacked, where the client took several of several batches; otherwise all steps are simulated. ``mixed``
+    one that is attacked, where the client took several of several batches; otherwise all steps are simulated. ``drops``
+    (ours) lets the learning rate fall as AGIC does, so that the last iterate is not a random one of many. ``mixed``
     takes products in bfloat16 (:class:`~leakscope.inversion.update_models.MixedPrecision`). Labels are the granted
     ones, or estimated from the last layer.
     """
@@ -75,6 +77,7 @@ def awa(
         update_model=in_precision(EpochInterpolation(epoch), mixed),
         labels=LastLayer(),
         optimiser=Adam(lr=lr),
+        schedule=Drops() if drops else Constant(),
         stop=MaxSteps(steps),
         box=box,
         restarts=restarts,
