@@ -15,7 +15,7 @@ from leakscope.bench.one_by_one import OneByOne
 from leakscope.bench.rows import Method, find_rows
 from leakscope.bench.run import keep, run_rows
 from leakscope.bench.setting import client_of
-from leakscope.errors import CorruptFile, UnknownName
+from leakscope.errors import CorruptFile, InvalidInput, UnknownName
 from leakscope.inversion.stopping import MaxSteps
 from leakscope.sweep import Watch
 
@@ -165,6 +165,11 @@ def test_pictures_are_drawn_of_recorded_runs(folder, tmp_path):
     assert any(name.endswith("-progress.png") for name in names)
     assert any(name.endswith("-losses.png") for name in names)
     assert all(name.startswith("digits-late-") for name in names)
+
+
+def test_none_of_those_attacked_together_is_left_out(folder):
+    with pytest.raises(InvalidInput, match="attacked together: none can be left out"):
+        figures("table1/together", skip=1)
 
 
 def test_rows_are_found_by_pattern(folder):

@@ -451,6 +451,14 @@ def test_mixed_precision_is_near_the_full_one(base, functional):
         assert 0 < (full - mixed).norm() < 0.1 * full.norm()
 
 
+def test_what_a_model_says_of_its_variables_holds_in_mixed_precision():
+    observation, _, _ = trained_in_one_order()
+    for base in (FullSimulation(per_epoch=True, new_orders=True), FullSimulation(), OneBatch()):
+        plain, mixed = (model.begin(observation, functional=False) for model in (base, MixedPrecision(base)))
+        assert (plain.copies, plain.batches, plain.epoch_labels) == (mixed.copies, mixed.batches, mixed.epoch_labels)
+        assert MixedPrecision(base).new_orders == getattr(base, "new_orders", False)
+
+
 def test_double_precision_is_not_mixed():
     observation, inputs, targets = trained_in_one_order()
     assert distance(MixedPrecision(FullSimulation()), observation, inputs, targets) == 0

@@ -74,7 +74,7 @@ def test_marks_stand_at_round_steps(last, step):
     assert _round_step(last) == step
 
 
-def test_a_quality_is_drawn_on_a_plain_scale_with_gaps_where_there_is_none():
+def test_a_quality_is_drawn_on_a_plain_scale_where_there_is_one():
     image = course({"a": {0: 9.0, 50: 14.0, 100: 22.0}, "b": {0: 9.0, 100: math.nan}}, title="PSNR, dB")
     assert image.size == (760, 300)
     assert FIRST in colours(image)

@@ -14,7 +14,7 @@ over its local steps. With :math:`\theta^s` sent, :math:`\theta^c` returned, :ma
                         (AWA, equations 19 to 21)
 ======================  ==============================================================  ====================
 
-``MixedPrecision`` is any of them with products of half the numbers' length.
+``MixedPrecision`` is any of them whose products are of numbers half as long.
 """
 
 from __future__ import annotations
@@ -240,6 +240,11 @@ class MixedPrecision:
     """
 
     base: UpdateModel
+
+    @property
+    def new_orders(self) -> bool:
+        """Whether variables of different epochs lie in the same order, as in :class:`FullSimulation`."""
+        return getattr(self.base, "new_orders", False)
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
         """Get ready for one observation."""

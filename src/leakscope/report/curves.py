@@ -68,7 +68,7 @@ def running_minimum(
 def course(
     values: Mapping[str, Mapping[int, float]], *, size: tuple[int, int] = (760, 300), title: str = ""
 ) -> Image.Image:
-    """A quality over the steps of attacks, ``{title: {step: value}}``; values that are not finite leave a gap."""
+    """A quality over the steps of attacks, ``{title: {step: value}}``; values that are not finite are left out."""
     points = {
         name: [(float(step), value) for step, value in one.items() if math.isfinite(value)]
         for name, one in values.items()
