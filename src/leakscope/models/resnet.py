@@ -10,8 +10,9 @@ network          widths of its stages         blocks in a stage
 ``resnet20``     16, 32, 64 times ``width``   3
 ===============  ===========================  ==================
 
-Convolutions start from Kaiming's normal distribution with fan-out, because reconstruction depends on it: with
-PyTorch's own initialisation the same attack recovers clearly less.
+Convolutions start from Kaiming's normal distribution with fan-out, or from PyTorch's own (``"default"``).
+Reconstruction depends on it: one image comes back from ResNet20-4 as published with Kaiming's, batches of four come back
+with PyTorch's (docs/benchmarks.md).
 """
 
 from __future__ import annotations
