@@ -11,8 +11,8 @@ network          widths of its stages         blocks in a stage
 ===============  ===========================  ==================
 
 Convolutions start from Kaiming's normal distribution with fan-out, or from PyTorch's own (``"default"``).
-Reconstruction depends on it: from ResNet20-4 one image comes back as published with Kaiming's, batches of four
-come back with PyTorch's (docs/benchmarks.md).
+Reconstruction depends on it: with Kaiming's one image comes back from ResNet20-4 as published and four do not, with
+PyTorch's both do, in fewer steps (docs/benchmarks.md).
 """
 
 from __future__ import annotations
