@@ -1,6 +1,7 @@
 import pytest
 
 from leakscope.attacks import agic_epochs, awa, build
+from leakscope.bench import watched
 from leakscope.bench.rows import find_rows, papers
 from leakscope.bench.run import KINDS
 from leakscope.bench.search import OPTIONS
@@ -82,3 +83,5 @@ def test_a_row_may_have_a_short_setting():
     assert row.short == {"steps": 1000, "clients": 2}
     (row,) = find_rows("dlf", "table1/femnist-10x5x50")
     assert row.short == {}
+    for row in find_rows("lmra"):
+        assert row.short.get("setting", {}).keys() <= watched.KEYS

@@ -43,6 +43,19 @@ def test_training_stops_where_the_loss_does():
     assert train_alone(model, client, lr=0.5, epochs=30, tolerance=0.0, batch_size=7).epochs == 30
 
 
+def test_adam_gets_there_sooner_and_stops_where_the_data_is_fitted():
+    (client, *_), model = table_clients(), network()
+    before = flatten(dict(model.named_parameters())).clone()
+    plain = train_alone(model, client, lr=0.05, epochs=2000, batch_size=10)
+    quick = train_alone(model, client, lr=0.05, epochs=2000, batch_size=10, adam=True, fitted=0.05)
+    assert quick.converged
+    assert quick.losses[-1] <= 0.05 * quick.losses[0] < quick.losses[-2]
+    assert quick.epochs < plain.epochs
+    found = LocalModel(model, quick.weights, {}, client.spec, "cross_entropy", "")
+    assert float(found.losses(client.inputs, client.targets).mean()) == pytest.approx(quick.losses[-1], rel=1e-4)
+    assert torch.equal(before, flatten(dict(model.named_parameters())))
+
+
 def test_the_model_of_the_lowest_loss_is_kept():
     (client, *_), model = table_clients(), network()
     wild = train_alone(model, client, lr=30.0, epochs=60, patience=5, tolerance=0.0)

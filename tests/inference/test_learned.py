@@ -1,5 +1,7 @@
 """Algorithm 2: update maps that are learned, by a network or by made-up samples."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,8 +9,8 @@ from leakscope import inference
 from leakscope.errors import InvalidInput, UnknownName
 from leakscope.federated.alone import least_squares_optimum, train_alone
 from leakscope.inference import Distilled, GlobalModel, LastReturned, Learned
-from leakscope.inference.distilled import Target, possible
 from leakscope.inference.learned import Coordinates
+from leakscope.inference.made_up import Region, Target, possible
 from leakscope.inference.messages import Messages
 from leakscope.observation import DataSpec
 from leakscope.params import flatten
@@ -91,7 +93,7 @@ def test_made_up_samples_lead_nearer_to_the_clients_own_model(options):
 def test_samples_that_explain_nothing_leave_the_last_model_as_it_is():
     rounds = watched(network(), table_clients(), rounds=12)[0]
     found = Distilled(samples=2, steps=1, lr=100.0, training=5)(rounds)
-    assert found.figures["held_out_error"] >= 1
+    assert found.figures["held_out_error"] >= 0.95
     assert "the last one known" in found.outcome
     assert torch.equal(flatten(found.weights), flatten(LastReturned()(rounds).weights))
 
@@ -113,6 +115,35 @@ def test_made_up_samples_are_ones_that_the_data_could_hold():
     pictures = DataSpec((1, 2, 2), 2, mean=(0.3,), std=(0.2,))
     pixels = pictures.denormalise(possible(5 * torch.randn(3, 1, 2, 2), pictures))
     assert bool(((pixels >= 0) & (pixels <= 1)).all())
+
+
+def test_the_first_layer_tells_where_the_inputs_lie():
+    shift = torch.tensor([2.0, 4.0, 6.0, 0.0, 0.0, 0.0])
+    clients = [replace(one, inputs=one.inputs + shift) for one in table_clients()]
+    target = Target(Messages.read(watched(network(), clients, rounds=12)[0]))
+    mean = clients[0].inputs.mean(0)[:3]
+    assert float((target.region.centre[:3] - mean).norm()) < 0.35 * float(mean.norm())
+    hidden_by_norm = watched(network(batch_norm=True), clients, rounds=12)[0]
+    assert not bool(Target(Messages.read(hidden_by_norm)).region.centre.any())
+
+
+def test_made_up_shares_begin_where_the_first_layer_shows_them():
+    data = DataSpec((3,), 2, bounded=False, columns=("age", "job=a", "job=b"))
+    inputs = torch.tensor([40.0, 0.9, 0.1])
+    bias = torch.randn(5, 16)
+    region = Region.read({"0.weight": bias.unsqueeze(-1) * inputs, "0.bias": bias}, data)
+    torch.testing.assert_close(possible(region.centre.unsqueeze(0), data)[0], inputs)
+
+
+def test_local_steps_that_swing_are_simulated():
+    """Steps across a valley nearly cancel: no gradient at a single point tells what comes back."""
+    clients = linear_clients(4)
+    steep = [replace(one, inputs=3 * one.inputs) for one in clients]
+    rounds = watched(linear(4), steep, rounds=6, epochs=4, lr=0.08)[0]
+    own = (steep[0].inputs, steep[0].targets)
+    simulated, half_way = (Target(Messages.read(rounds), local).errors(torch.arange(6), own).max() for local in (4, 1))
+    assert float(simulated) < 1e-12
+    assert float(half_way) > 0.01
 
 
 def test_regressions_are_distilled_too():

@@ -5,6 +5,7 @@ measure                what it is, as a mean over clients
 =====================  ===============================================================================================
 ``zest``               similarity to the model that the client trains alone (:func:`leakscope.metrics.zest`); by chance:
                        that of the federation's first model
+``zest_gain``          the same less that of the model that the client returned last, client by client; by chance: 0
 ``accuracy``, ``mse``  of the model on the client's own data
 ``aia``                the share of sensitive attributes inferred, equation 3; by chance: always the client's more
                        frequent value
@@ -35,15 +36,15 @@ from leakscope.bench.watched import Watched, watched
 from leakscope.container import output_folder, write_atomically
 from leakscope.data import Dataset
 from leakscope.errors import CorruptFile, InvalidInput
-from leakscope.inference import LocalModel, PublicRecords, attribute, sample, source
+from leakscope.inference import LastReturned, LocalModel, PublicRecords, attribute, sample, source
 from leakscope.metrics import Interval, mean_interval, ssim, zest
 from leakscope.progress import Report
 from leakscope.report import contact_sheet, to_png
 from leakscope.seeding import derive, generator
 
-MEASURES = ("zest", "accuracy", "mse", "aia", "aia_prior", "sia", "ssim")
+MEASURES = ("zest", "zest_gain", "accuracy", "mse", "aia", "aia_prior", "sia", "ssim")
 WITHOUT_MODEL = ("gradient", "equations")
-_LIMITS = {"zest": (-1.0, 1.0), "ssim": (-1.0, 1.0), "mse": (0.0, math.inf)}
+_LIMITS = {"zest": (-1.0, 1.0), "zest_gain": (-2.0, 2.0), "ssim": (-1.0, 1.0), "mse": (0.0, math.inf)}
 
 
 def rebuild_models(
@@ -128,13 +129,23 @@ class _Audit:
     def zest(self) -> tuple[Tensor, float] | None:
         if not self.models:
             return None
-        near, far = [], []
-        for index, model, client in zip(self.chosen, self.models, self.clients, strict=True):
+        first = [self.federation.untrained(index) for index in self.chosen]
+        return self._likeness(self.models), float(self._likeness(first).mean())
+
+    def zest_gain(self) -> tuple[Tensor, float] | None:
+        if not self.models:
+            return None
+        last = [LastReturned()(self.federation.observations[index], progress=False) for index in self.chosen]
+        return self._likeness(self.models) - self._likeness(last), 0.0
+
+    def _likeness(self, models: Sequence[LocalModel]) -> Tensor:
+        """How like its client's own each model is."""
+        found = []
+        for index, model, client in zip(self.chosen, models, self.clients, strict=True):
             rows = _some(client, self.setting.get("references", 32), self.seed).inputs
-            best, first = self.federation.reference(index), self.federation.untrained(index)
-            near.append(zest(model.probabilities, best.probabilities, rows, client.spec))
-            far.append(zest(first.probabilities, best.probabilities, rows, client.spec))
-        return torch.tensor(near), sum(far) / len(far)
+            own = self.federation.reference(index)
+            found.append(zest(model.probabilities, own.probabilities, rows, client.spec))
+        return torch.tensor(found)
 
     def accuracy(self) -> tuple[Tensor, float] | None:
         if not self.models:

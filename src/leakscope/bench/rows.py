@@ -26,7 +26,7 @@ class Method:
 @dataclass(frozen=True)
 class Row:
     """One row of a paper's table. ``reference`` names a method whose time the others' is compared with, ``short`` the
-    ``steps`` and ``clients`` of a setting that two cores finish.
+    ``steps`` and ``clients``, and what of the ``setting``, are other in one that two cores finish.
     """
 
     paper: str
@@ -37,7 +37,7 @@ class Row:
     methods: dict[str, Method]
     folder: Path
     reference: str = ""
-    short: dict[str, int] = field(default_factory=dict)
+    short: dict[str, Any] = field(default_factory=dict)
 
     def method(self, name: str) -> Method:
         """A method by name."""

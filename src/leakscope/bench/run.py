@@ -99,6 +99,7 @@ def run_rows(
     for row in rows:
         chosen = [row.method(name) for name in methods] or list(row.methods.values())
         less = row.short if short else {}
+        row = replace(row, setting={**row.setting, **less.get("setting", {})})
         number, limit = clients or less.get("clients"), steps or less.get("steps")
         for task, method in _tasks(row, chosen, number, skip, limit, seed, pictures):
             tasks.append(task)

@@ -25,10 +25,11 @@ from leakscope.seeding import derive, generator
 
 KEYS = {
     "data", "data_options", "split", "partition", "partition_options", "clients", "samples", "hidden", "batch_norm",
-    "lr", "epochs", "batch_size", "rounds", "every", "defence", "records", "references", "measures", "reference_epochs",
-    "standardise",
+    "lr", "epochs", "batch_size", "rounds", "every", "defence", "records", "references", "measures", "standardise",
 }  # fmt: skip
 PARTITIONS = {"adult_phd": adult_phd, "by_group": by_group, "orl_lmra": orl_lmra, "iid": iid}
+#: After so many epochs a client's own model is taken as it is; it says whether it has converged.
+REFERENCE_EPOCHS = 2000
 TRAINING = ("lr", "epochs", "batch_size", "rounds", "every", "defence")
 
 
@@ -48,13 +49,12 @@ class Watched:
     references: dict[int, LocalModel] = field(default_factory=dict, repr=False)
 
     def reference(self, index: int) -> LocalModel:
-        """The model that a client trains by itself, for as many epochs as the federation took."""
+        """The model that a client trains by itself, to convergence: the same steps of Adam in every row."""
         if index not in self.references:
-            setting, client = self.setting, self.clients[index]
-            epochs = setting.get("reference_epochs", setting["rounds"] * setting.get("epochs", 1))
+            client = self.clients[index]
             alone = train_alone(
-                self.model, client, lr=setting["lr"], epochs=epochs, batch_size=setting.get("batch_size"),
-                seed=derive(self.seed, "alone", index),
+                self.model, client, lr=1e-3, epochs=REFERENCE_EPOCHS, batch_size=self.setting.get("batch_size"),
+                adam=True, fitted=0.05, seed=derive(self.seed, "alone", index),
             )  # fmt: skip
             ended = "converged" if alone.converged else "still falling"
             words = f"trained alone for {alone.epochs} epochs; loss {alone.losses[-1]:.4g}, {ended}"

@@ -1,13 +1,16 @@
 r"""The model that a client would have trained by itself: the audit's reference for LMRA, never seen by an attack.
 
 LMRA's optimal local model is :math:`\theta_c^* = \arg\min_\theta L_c(\theta)`. For a linear regression that is a solve;
-else it is where the client's own recipe leads from the federation's first model, epoch after epoch, until its loss has
-stopped falling.
+else it is where training on the client's data leads from the federation's first model, until its loss has stopped
+falling or hardly anything is left of it. Whose steps lead there is the audit's choice: the client's own, plain SGD, may
+take thousands of epochs where Adam takes hundreds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +19,7 @@ from torch.func import functional_call
 from leakscope.data.dataset import Dataset
 from leakscope.errors import InvalidInput
 from leakscope.federated.client import check_model, prepared, recipe_for
-from leakscope.federated.training import State, Trainer, draw_order
+from leakscope.federated.training import Batch, State, Trainer, draw_order
 from leakscope.observation import Mode
 from leakscope.params import Params, buffers_of, parameters_of
 from leakscope.seeding import generator, seeded
@@ -50,15 +53,18 @@ def train_alone(
     batch_size: int | None = None,
     loss: str | None = None,
     mode: Mode = "train",
+    adam: bool = False,
     tolerance: float = 1e-3,
+    fitted: float = 0.0,
     patience: int = 20,
     seed: int = 0,
 ) -> Alone:
-    """Train a client by itself for up to ``epochs`` epochs of plain SGD, from the weights of ``model``.
+    """Train a client by itself for up to ``epochs`` epochs of plain SGD, or of Adam, from the weights of ``model``.
 
     Every ``patience`` epochs the loss on all of its data is taken. Training has converged when for ten times that was
-    within a tenth of the lowest and not lower by ``tolerance`` of it. SGD may leap away from a minimum and come back,
-    which is not counted; the model of the lowest loss is kept.
+    within a tenth of the lowest and not lower by ``tolerance`` of it, or when no more than ``fitted`` of the first loss
+    is left: a network that can learn its data by heart would else never be done. SGD may leap away from a minimum and
+    come back, which is not counted; the model of the lowest loss is kept.
     """
     if epochs < 1 or patience < 1:
         raise InvalidInput(f"epochs and patience must be at least 1, not {epochs} and {patience}")
@@ -67,14 +73,15 @@ def train_alone(
     trainer = Trainer(model, training)
     weights = parameters_of(model)
     inputs, targets = prepared(data, weights)
-    state = trainer.start(weights, buffers_of(model))
+    state = trainer.start({name: value.clone() for name, value in weights.items()}, buffers_of(model))
+    step = _adam(trainer, state, lr) if adam else partial(trainer.step, graph=False)
     draw = generator(seed, "alone")
-    losses, number, still = [_loss(trainer, state, inputs, targets)], 0, 0
+    losses, number, still, converged = [_loss(trainer, state, inputs, targets)], 0, 0, False
     mark, lowest, best = losses[0], losses[0], state
     with seeded(seed, "dropout"), trainer.active():
         for number in range(1, epochs + 1):
             for rows in draw_order(len(data), int(training.need("batch_size")), 1, draw):
-                state = trainer.step(state, (inputs[rows], targets[rows]), graph=False)
+                state = step(state, (inputs[rows], targets[rows]))
             if number % patience == 0:
                 losses.append(_loss(trainer, state, inputs, targets))
                 if losses[-1] < (1 - tolerance) * mark:
@@ -82,12 +89,31 @@ def train_alone(
                 elif losses[-1] <= (1 + LEAP) * mark:
                     still += 1
                 if losses[-1] < lowest:
-                    lowest, best = losses[-1], state
-                if still == STILL:
+                    lowest, best = losses[-1], _copied(state)
+                converged = still == STILL or lowest <= fitted * losses[0]
+                if converged:
                     break
     if epochs < patience:
         best = state
-    return Alone(best.weights, best.buffers, number, tuple(losses), still == STILL)
+    return Alone(best.weights, best.buffers, number, tuple(losses), converged)
+
+
+def _adam(trainer: Trainer, first: State, lr: float) -> Callable[[State, Batch], State]:
+    """Steps of Adam, each of which changes the weights of ``first`` in place."""
+    optimiser = torch.optim.Adam(first.weights.values(), lr=lr)
+
+    def step(state: State, batch: Batch) -> State:
+        gradient, buffers = trainer.gradient(state, batch, graph=False)
+        for name, value in state.weights.items():
+            value.grad = gradient[name]
+        optimiser.step()
+        return State(state.weights, state.velocity, buffers)
+
+    return step
+
+
+def _copied(state: State) -> State:
+    return State({name: value.detach().clone() for name, value in state.weights.items()}, {}, state.buffers)
 
 
 def _loss(trainer: Trainer, state: State, inputs: Tensor, targets: Tensor) -> float:
