@@ -59,7 +59,7 @@ batch_norm = true
 lr = 0.05
 rounds = 12
 every = 2
-measures = ["zest", "mse", "aia", "aia_prior"]
+measures = ["zest", "zest_gain", "mse", "aia", "aia_prior"]
 [methods.last-returned]
 attack = "last_returned"
 [methods.secant]
@@ -79,6 +79,8 @@ lr = 0.5
 rounds = 20
 defence = { name = "mixup" }
 measures = ["ssim", "sia"]
+[short]
+setting = { rounds = 3 }
 [methods.last-returned]
 attack = "last_returned"
 [methods.gradient]
@@ -121,6 +123,23 @@ def figures(name, **options):
     return {figure.method.name: figure for figure in run_rows(find_rows("mine", f"table1/{name}"), **options)}
 
 
+def test_the_gain_is_over_the_last_returned_model_client_by_client(folder):
+    found = figures("diabetes")
+    assert found["last-returned"].ours["zest_gain"].mean == 0
+    gain = found["secant"].ours["zest"].mean - found["last-returned"].ours["zest"].mean
+    assert found["secant"].ours["zest_gain"].mean == pytest.approx(gain, abs=1e-6)
+    assert found["secant"].ours["zest_gain"].low < gain < found["secant"].ours["zest_gain"].high
+
+
+def test_a_short_setting_is_what_it_says_and_else_the_rows(folder, monkeypatch):
+    seen = []
+    original = watched.run_federation
+    monkeypatch.setattr(watched, "run_federation", lambda *a, **k: seen.append(k) or original(*a, **k))
+    for short in (True, False):
+        figures("digits", methods=["last-returned"], short=short)
+    assert [(one["rounds"], one["lr"]) for one in seen] == [(3, 0.5), (20, 0.5)]
+
+
 def test_all_methods_share_one_federation_and_stand_beside_chance(folder, monkeypatch):
     runs = []
     original = watched.run_federation
@@ -152,7 +171,7 @@ def test_the_same_seed_gives_the_same_figures(folder):
 
 def test_regressions_and_private_statistics(folder):
     found = figures("diabetes")
-    assert set(found["secant"].ours) == {"zest", "mse", "aia", "aia_prior"}
+    assert set(found["secant"].ours) == {"zest", "zest_gain", "mse", "aia", "aia_prior"}
     assert found["last-returned"].ours["mse"].mean > 0
     assert 0.5 <= found["last-returned"].chance["aia"] <= 1
 
