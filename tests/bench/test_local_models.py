@@ -42,6 +42,8 @@ options = { steps = 3 }
 [methods.equations]
 attack = "equations"
 options = { steps = 3 }
+[methods.inputs]
+attack = "inputs"
 [methods.optimal]
 attack = "optimal"
 """
@@ -149,6 +151,7 @@ def test_all_methods_share_one_federation_and_stand_beside_chance(folder, monkey
     assert set(found["lmra"].ours) == {"zest", "accuracy", "aia", "aia_prior", "sia"}
     assert set(found["gradient"].ours) == {"aia", "sia"}
     assert set(found["equations"].ours) == {"aia"}
+    assert set(found["inputs"].ours) == {"sia"}
     assert "sia" not in found["global"].ours
     assert found["optimal"].ours["zest"].mean == pytest.approx(1)
     for figure in found.values():

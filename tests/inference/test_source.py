@@ -1,4 +1,6 @@
-"""Which client holds a record: by the smallest loss, and by a vote over rounds."""
+"""Which client holds a record: by the smallest loss, by a vote over rounds, and by where its inputs lie."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -37,6 +39,19 @@ def test_the_vote_counts_rounds_that_all_took_part_in():
     assert torch.equal(found.choice, votes.argmax(1))
     fewer = [rounds[0], rounds[1][:1], rounds[2][:2]]
     assert float(source.by_vote(fewer, clients[0].inputs, clients[0].targets).scores.sum()) == 40
+
+
+def test_inputs_that_lie_apart_give_the_source_away():
+    apart = [replace(one, inputs=one.inputs + 3.0 * number) for number, one in enumerate(table_clients())]
+    rounds = list(watched(network(), apart, rounds=12, watch=(0, 1, 2)).values())
+    right = [float((source.by_inputs(rounds, one.inputs).choice == i).double().mean()) for i, one in enumerate(apart)]
+    assert sum(right) / len(right) > 0.9
+    with pytest.raises(InvalidInput, match="does not tell"):
+        source.by_inputs(
+            list(watched(network(batch_norm=True), apart, rounds=3, watch=(0, 1)).values()), apart[0].inputs
+        )
+    with pytest.raises(InvalidInput, match="at least 2 clients"):
+        source.by_inputs(rounds[:1], apart[0].inputs)
 
 
 def test_what_cannot_be_compared_is_refused():

@@ -16,7 +16,7 @@ measure                what it is, as a mean over clients
 
 A method is a way to rebuild the model (:data:`leakscope.inference.METHODS`), or one of these: ``optimal``, the client's
 own model itself, as the ceiling; ``gradient``, the attacks without any model (equation 2, the vote over rounds,
-equation 4); ``equations``, the attribute by the gradient's equations.
+equation 4); ``equations``, the attribute by the gradient's equations; ``inputs``, the source by where inputs lie.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from leakscope.report import contact_sheet, to_png
 from leakscope.seeding import derive, generator
 
 MEASURES = ("zest", "zest_gain", "accuracy", "mse", "aia", "aia_prior", "sia", "ssim")
-WITHOUT_MODEL = ("gradient", "equations")
+WITHOUT_MODEL = ("gradient", "equations", "inputs")
 _LIMITS = {"zest": (-1.0, 1.0), "zest_gain": (-2.0, 2.0), "ssim": (-1.0, 1.0), "mse": (0.0, math.inf)}
 
 
@@ -166,7 +166,9 @@ class _Audit:
         blind = [float(client.targets.var(correction=0)) for client in self.clients]
         return torch.stack(errors), sum(blind) / len(blind)
 
-    def aia(self) -> tuple[Tensor, float]:
+    def aia(self) -> tuple[Tensor, float] | None:
+        if self.method.attack == "inputs":
+            return None
         found = []
         for place, client in enumerate(self.clients):
             records, messages = _records(client), self.federation.observations[self.chosen[place]]
@@ -196,19 +198,21 @@ class _Audit:
     def sia(self) -> tuple[Tensor, float] | None:
         if self.method.attack in ("global", "equations") or len(self.clients) < 2:
             return None
+        rounds = [self.federation.observations[index] for index in self.chosen]
         right = []
         for place, client in enumerate(self.clients):
             some = _some(client, self.setting.get("records", 100), self.seed)
             if self.models:
                 found = source.by_loss(self.models, some.inputs, some.targets)
+            elif self.method.attack == "inputs":
+                found = source.by_inputs(rounds, some.inputs)
             else:
-                rounds = [self.federation.observations[index] for index in self.chosen]
                 found = source.by_vote(rounds, some.inputs, some.targets)
             right.append((found.choice.cpu() == place).double().mean())
         return torch.stack(right), 1 / len(self.clients)
 
     def ssim(self) -> tuple[Tensor, float] | None:
-        if self.method.attack == "equations":
+        if self.method.attack in ("equations", "inputs"):
             return None
         found, blind = [], []
         for place, client in enumerate(self.clients):

@@ -46,13 +46,10 @@ class Region:
         """Where a client's inputs lie, by the gradients of its rounds; about zero if the first layer does not tell."""
         like = next(iter(gradients.values()))
         centre, spread = like.new_zeros(data.shape), like.new_ones(data.shape)
-        layer = _first_dense(gradients, math.prod(data.shape))
-        if layer is None:
+        seen = first_layer(gradients, data)
+        if seen is None:
             return cls(centre, spread)
-        weight, bias = layer
-        mean = (weight * bias.unsqueeze(-1)).sum((0, 1)) / bias.square().sum()
-        left = (weight - bias.unsqueeze(-1) * mean).square().mean((0, 1)).sqrt().reshape(data.shape)
-        mean = mean.reshape(data.shape)
+        mean, left = seen
         shares = data.denormalise(mean.unsqueeze(0))[0].clamp(EDGE, 1 - EDGE)
         if data.bounded:
             return cls(shares.logit(), spread)
@@ -88,7 +85,7 @@ class Target:
         self.local = min(local, taken)
         self.stride = float(last.training.lr or 1.0) * taken / self.local
         points = messages.sent if self.local > 1 else points_of(messages)
-        self.points, self.gradients = _stacked(points, last.sent), _stacked(gradients, last.sent)
+        self.points, self.gradients = stacked(points, last.sent), stacked(gradients, last.sent)
         self.squares = _product(self.gradients, self.gradients).clamp_min(1e-30)
         self.buffers = last.model_buffers()
         self.region = Region.read(self.gradients, self.data)
@@ -189,20 +186,25 @@ def _columns(data: DataSpec) -> tuple[list[int], list[list[int]]]:
     return [column for column in range(data.shape[0]) if column not in grouped], groups
 
 
-def _first_dense(gradients: Params, size: int) -> tuple[Tensor, Tensor] | None:
-    """The stacked gradients of weight and bias of a dense first layer, if there is one that tells of its inputs.
+def first_layer(gradients: Params, data: DataSpec) -> tuple[Tensor, Tensor] | None:
+    """The mean of a client's inputs on the model's side, and how far the regression for it is off in each column.
 
-    A few neurons do not: they see samples as the labels do. Nor does a bias that a normalisation takes out again.
+    ``None`` without a dense first layer that tells: a few neurons see samples as the labels do, and a bias that a
+    normalisation takes out again has no gradient. ``gradients`` are stacked, one a round.
     """
     (name, weight), (second, bias) = [*gradients.items(), ("", torch.empty(0))][:2]
-    if weight.ndim != 3 or weight.shape[2] != size or bias.shape != weight.shape[:2]:
+    if weight.ndim != 3 or weight.shape[2] != math.prod(data.shape) or bias.shape != weight.shape[:2]:
         return None
     one_layer = name.rpartition(".")[0] == second.rpartition(".")[0]
     felt = float(bias.square().sum()) > SILENT * float(weight.square().sum())
-    return (weight, bias) if one_layer and felt and weight.shape[1] >= NEURONS else None
+    if not one_layer or not felt or weight.shape[1] < NEURONS:
+        return None
+    mean = (weight * bias.unsqueeze(-1)).sum((0, 1)) / bias.square().sum()
+    left = (weight - bias.unsqueeze(-1) * mean).square().mean((0, 1)).sqrt()
+    return mean.reshape(data.shape), left.reshape(data.shape)
 
 
-def _stacked(rows: Tensor, like: Params) -> Params:
+def stacked(rows: Tensor, like: Params) -> Params:
     """Flat rows as weights, stacked."""
     sizes = [value.numel() for value in like.values()]
     parts = rows.split(sizes, dim=1)

@@ -1,4 +1,11 @@
-"""Source inference (SIA): which client holds a record (Hu et al. 2021; LMRA, section 2.3)."""
+"""Source inference (SIA): which client holds a record (Hu et al. 2021; LMRA, section 2.3).
+
+============  ==========================================================================================================
+``by_loss``   the client whose model has the least loss on the record, on whichever models are given (Hu et al.)
+``by_vote``   the same over the models returned in each round, by majority (LMRA, appendix C.2)
+``by_inputs`` ours, without any model: the client whose inputs lie nearest to the record, as far as its gradients tell
+============  ==========================================================================================================
+"""
 
 from __future__ import annotations
 
@@ -10,7 +17,8 @@ from torch import Tensor
 
 from leakscope.errors import InvalidInput
 from leakscope.inference.local_model import LastReturned
-from leakscope.inference.messages import LocalModel
+from leakscope.inference.made_up import first_layer, stacked
+from leakscope.inference.messages import LocalModel, Messages, gradients_of
 from leakscope.observation import Observation
 
 
@@ -45,3 +53,27 @@ def by_vote(clients: Sequence[Sequence[Observation]], inputs: Tensor, targets: T
         chosen = by_loss([LastReturned()([rounds[number]], progress=False) for rounds in by_round], inputs, targets)
         votes[torch.arange(len(inputs)), chosen.choice.cpu()] += 1
     return Sources(votes.argmax(1), votes)
+
+
+def by_inputs(clients: Sequence[Sequence[Observation]], inputs: Tensor) -> Sources:
+    """The client whose inputs have their mean nearest to a record, on the model's side (beyond the paper).
+
+    A dense first layer gives that mean away (:mod:`leakscope.inference.made_up`). It needs no labels, and finds clients
+    whose inputs differ; of clients with the same distribution of inputs it tells nothing.
+    """
+    if len(clients) < 2:
+        raise InvalidInput(f"a source is inferred among at least 2 clients, not {len(clients)}")
+    means = []
+    for rounds in clients:
+        messages = Messages.read(rounds)
+        data = messages.last.data
+        seen = first_layer(stacked(gradients_of(messages)[0], messages.last.sent), data)
+        if seen is None:
+            raise InvalidInput(
+                f"the first layer of {messages.last.client}'s model does not tell where its inputs lie: it is not "
+                "dense, has few neurons or a normalisation after it; use by_loss() or by_vote()"
+            )
+        means.append(seen[0].flatten())
+    found = torch.stack(means)
+    distances = torch.cdist(data.normalise(inputs.to(found)).flatten(1), found)
+    return Sources(distances.argmin(1), -distances)
