@@ -56,6 +56,16 @@ def test_adam_gets_there_sooner_and_stops_where_the_data_is_fitted():
     assert torch.equal(before, flatten(dict(model.named_parameters())))
 
 
+def test_statistics_are_those_of_the_weights():
+    (client, *_), model = table_clients(), network(batch_norm=True)
+    alone = train_alone(model, client, lr=0.05, epochs=100, adam=True)
+    settled, of_the_batch = (
+        LocalModel(model, alone.weights, buffers, client.spec, "cross_entropy", "") for buffers in (alone.buffers, None)
+    )
+    own = client.inputs, client.targets
+    torch.testing.assert_close(settled.losses(*own).mean(), of_the_batch.losses(*own).mean(), rtol=0.05, atol=0)
+
+
 def test_the_model_of_the_lowest_loss_is_kept():
     (client, *_), model = table_clients(), network()
     wild = train_alone(model, client, lr=30.0, epochs=60, patience=5, tolerance=0.0)

@@ -93,7 +93,7 @@ def test_made_up_samples_lead_nearer_to_the_clients_own_model(options):
 def test_samples_that_explain_nothing_leave_the_last_model_as_it_is():
     rounds = watched(network(), table_clients(), rounds=12)[0]
     found = Distilled(samples=2, steps=1, lr=100.0, training=5)(rounds)
-    assert found.figures["held_out_error"] >= 0.95
+    assert found.figures["held_out_error"] >= 0.999
     assert "the last one known" in found.outcome
     assert torch.equal(flatten(found.weights), flatten(LastReturned()(rounds).weights))
 

@@ -13,8 +13,8 @@ the others: near the end of a training :math:`g_t` may be what is left of steps 
 
 They are not the client's samples, and training on them for too long fits what is made up. So two sets are fitted
 apart, and training stops where the model of one set no longer gets better on the other: what both agree on is the
-client's. Sets that predict the gradient of most rounds they have not seen hardly better than zeros do say nothing of
-the client, as where its gradients have vanished: then the last model known is the answer, which it leaves alone.
+client's. Sets that predict the gradient of most rounds they have not seen no better than zeros do say nothing of the
+client, as where its gradients have vanished: then the last model known is the answer, which it leaves alone.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from leakscope.params import Params
 from leakscope.progress import Report
 from leakscope.seeding import generator
 
-#: From this relative error on, made-up samples say nothing: zeros have an error of 1.
-NOTHING = 0.95
+#: From this relative error on, made-up samples say nothing: zeros have an error of 1, and the truth under noise of
+#: ten times its length 0.995.
+NOTHING = 0.999
 
 
 @dataclass(frozen=True)
