@@ -58,7 +58,7 @@ def test_adam_gets_there_sooner_and_stops_where_the_data_is_fitted():
 
 def test_statistics_are_those_of_the_weights():
     (client, *_), model = table_clients(), network(batch_norm=True)
-    alone = train_alone(model, client, lr=0.05, epochs=100, adam=True)
+    alone = train_alone(model, client, lr=0.05, epochs=10, adam=True)
     settled, of_the_batch = (
         LocalModel(model, alone.weights, buffers, client.spec, "cross_entropy", "") for buffers in (alone.buffers, None)
     )
