@@ -79,7 +79,7 @@ def train_alone(
     step = _adam(trainer, state, lr) if adam else partial(trainer.step, graph=False)
     draw = generator(seed, "alone")
     losses, number, still, converged = [_loss(trainer, state, inputs, targets)], 0, 0, False
-    mark, lowest, best = losses[0], losses[0], state
+    mark, lowest, best = losses[0], losses[0], _copied(state)
     with seeded(seed, "dropout"), trainer.active():
         for number in range(1, epochs + 1):
             for rows in draw_order(len(data), int(training.need("batch_size")), 1, draw):
