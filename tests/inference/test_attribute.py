@@ -130,8 +130,9 @@ def test_the_adjoint_is_the_transpose():
     (client, *_) = table_clients(rows=7)
     messages = Messages.read(watched(network(), [client], rounds=2)[0])
     problem = _Problem(messages, records_of(client), [0, 1])
-    shares = torch.randn(7, 2)
-    directions = [torch.randn_like(one) for one in problem.wanted]
+    draw = torch.Generator().manual_seed(0)
+    shares = torch.randn(7, 2, generator=draw)
+    directions = [torch.randn(one.shape, generator=draw) for one in problem.wanted]
     forward = sum(float(a @ b) for a, b in zip(problem.mixed(shares), directions, strict=True))
     assert forward == pytest.approx(float((shares * problem.transposed(directions)).sum()), rel=1e-4)
     truth = F.one_hot(client.inputs[:, 0].long(), 2).float()
