@@ -107,6 +107,7 @@ def dlg_simulation(
 def agic_epochs(
     *,
     beta: float = 50.0,
+    zeros: bool = True,
     tv: float = 1e-4,
     lr: float = 0.1,
     first_steps: int = 2000,
@@ -120,10 +121,11 @@ def agic_epochs(
     """Reconstruct a client's samples from the updates of two or more epochs (section IV-B).
 
     Each update is reconstructed by itself in ``first_steps``, samples that recur are found, then all updates of a
-    sample are matched together (equation 5), those of later epochs with the weight ``gamma``. Gradients and returned
-    weights may be mixed. Call it with the observations epoch by epoch: ``agic_epochs()([[...], [...]])``.
+    sample are matched together (equation 5), those of later epochs with the weight ``gamma``; ``beta=1, zeros=False``
+    weights all layers alike, as the paper does there (table VI). Gradients and returned weights may be mixed. Call it
+    with the observations epoch by epoch: ``agic_epochs()([[...], [...]])``.
     """
-    attack = agic(beta=beta, tv=tv, lr=lr, steps=steps, distinct=distinct, mixed=mixed)
+    attack = agic(beta=beta, zeros=zeros, tv=tv, lr=lr, steps=steps, distinct=distinct, mixed=mixed)
     return JointInversion(
         first=replace(attack, stop=MaxSteps(first_steps)),
         joint=attack,
