@@ -16,7 +16,8 @@ measure                what it is, as a mean over clients
 
 A method is a way to rebuild the model (:data:`leakscope.inference.METHODS`), or one of these: ``optimal``, the client's
 own model itself, as the ceiling; ``gradient``, the attacks without any model (equation 2, the vote over rounds,
-equation 4); ``equations``, the attribute by the gradient's equations; ``inputs``, the source by where inputs lie.
+equation 4); ``equations``, attribute and source by the gradient's equations; ``inputs``, the source by where inputs
+lie. Sources are asked for all clients' records at once.
 """
 
 from __future__ import annotations
@@ -196,19 +197,22 @@ class _Audit:
         return sum(max(share, 1 - share) for share in shares) / len(shares)
 
     def sia(self) -> tuple[Tensor, float] | None:
-        if self.method.attack in ("global", "equations") or len(self.clients) < 2:
+        normalised = self.method.attack == "equations" and self.setting.get("batch_norm", False)
+        if self.method.attack == "global" or normalised or len(self.clients) < 2:
             return None
         rounds = [self.federation.observations[index] for index in self.chosen]
-        right = []
-        for place, client in enumerate(self.clients):
-            some = _some(client, self.setting.get("records", 100), self.seed)
-            if self.models:
-                found = source.by_loss(self.models, some.inputs, some.targets)
-            elif self.method.attack == "inputs":
-                found = source.by_inputs(rounds, some.inputs)
-            else:
-                found = source.by_vote(rounds, some.inputs, some.targets)
-            right.append((found.choice.cpu() == place).double().mean())
+        some = [_some(client, self.setting.get("records", 100), self.seed) for client in self.clients]
+        inputs, targets = torch.cat([one.inputs for one in some]), torch.cat([one.targets for one in some])
+        if self.models:
+            found = source.by_loss(self.models, inputs, targets)
+        elif self.method.attack == "inputs":
+            found = source.by_inputs(rounds, inputs)
+        elif self.method.attack == "equations":
+            found = source.by_equations(rounds, inputs, targets)
+        else:
+            found = source.by_vote(rounds, inputs, targets)
+        each = found.choice.cpu().split([len(one) for one in some])
+        right = [(choice == place).double().mean() for place, choice in enumerate(each)]
         return torch.stack(right), 1 / len(self.clients)
 
     def ssim(self) -> tuple[Tensor, float] | None:

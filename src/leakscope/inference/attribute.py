@@ -19,12 +19,10 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from leakscope.errors import InvalidInput
-from leakscope.federated.training import LOSSES, in_mode
-from leakscope.inference.messages import LocalModel, Messages, gradients_of, points_of
+from leakscope.inference.messages import LocalModel, Messages, gradients_of, losses_of, points_of
 from leakscope.observation import DataSpec, Observation
 from leakscope.params import Params
 from leakscope.progress import Report, silent
@@ -237,23 +235,13 @@ class _Problem:
             records.data.normalise(records.filled(_all(records, value)).to(like))
             for value in range(len(records.values))
         ]
-        self.loss, self.buffers = LOSSES[last.training.loss], last.model_buffers()
 
     def inputs(self, shares: Tensor) -> Tensor:
         return self.records.data.normalise(self.records.filled(shares).to(shares))
 
     def _losses(self, weights: Params, inputs: Tensor) -> Tensor:
         """The loss of each record."""
-        buffers = {name: value.clone() for name, value in self.buffers.items()}
-        with in_mode(self.last.model, self.last.training.mode):
-            outputs = functional_call(self.last.model, {**weights, **buffers}, (inputs,))
-        if self.last.training.loss == "cross_entropy":
-            return F.cross_entropy(outputs, self.targets, reduction="none")
-        if self.last.training.loss == "mse":
-            errors: Tensor = outputs.reshape(self.targets.shape) - self.targets
-            return errors.square()
-        every = [self.loss(out[None], target[None]) for out, target in zip(outputs, self.targets, strict=True)]
-        return torch.stack(every)
+        return losses_of(self.last, weights, inputs, self.targets)
 
     def gradient(self, place: int, inputs: Tensor) -> Tensor:
         """The mean gradient at one round's model, differentiable to the inputs."""

@@ -12,9 +12,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional as F
 
 from leakscope.errors import InvalidInput
-from leakscope.federated.training import in_mode
+from leakscope.federated.training import LOSSES, in_mode
 from leakscope.observation import DataSpec, Observation
 from leakscope.params import Params, buffers_of, flatten
 from leakscope.progress import Report, progress_bar
@@ -93,6 +94,20 @@ def gradients_of(messages: Messages) -> tuple[Tensor, bool]:
     if steps is None or lr is None:
         return -messages.updates, False
     return -messages.updates / (lr * steps), True
+
+
+def losses_of(observation: Observation, weights: Params, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The client's loss of each record, (N,), at some weights; inputs are on the model's side."""
+    buffers = {name: value.clone() for name, value in observation.model_buffers().items()}
+    with in_mode(observation.model, observation.training.mode):
+        outputs = functional_call(observation.model, {**weights, **buffers}, (inputs,))
+    if observation.training.loss == "cross_entropy":
+        return F.cross_entropy(outputs, targets, reduction="none")
+    if observation.training.loss == "mse":
+        errors: Tensor = outputs.reshape(targets.shape) - targets
+        return errors.square()
+    loss = LOSSES[observation.training.loss]
+    return torch.stack([loss(out[None], target[None]) for out, target in zip(outputs, targets, strict=True)])
 
 
 def _outline(tensors: Params) -> dict[str, torch.Size]:
