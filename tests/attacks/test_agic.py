@@ -29,6 +29,12 @@ def test_the_papers_settings():
     )
 
 
+def test_layers_count_alike_over_epochs_too():
+    joint = attacks.agic_epochs(beta=1.0, zeros=False)
+    alike = LayerWeighted(Cosine(), Sloped(1.0, "linear", zeros=False, norms="one"))
+    assert joint.first.objective == joint.joint.objective == alike
+
+
 def passes(attack, batch_size):
     """How often the network is run forward in a step on a client with eight samples."""
     model = models.build("lenet", shape=(1, 8, 8), classes=10, seed=0)

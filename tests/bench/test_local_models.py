@@ -149,8 +149,7 @@ def test_all_methods_share_one_federation_and_stand_beside_chance(folder, monkey
     found = figures("leaf")
     assert len(runs) == 1
     assert set(found["lmra"].ours) == {"zest", "accuracy", "aia", "aia_prior", "sia"}
-    assert set(found["gradient"].ours) == {"aia", "sia"}
-    assert set(found["equations"].ours) == {"aia", "sia"}
+    assert set(found["gradient"].ours) == set(found["equations"].ours) == {"aia", "aia_prior", "sia"}
     assert found["equations"].ours["sia"].mean > found["gradient"].ours["sia"].mean
     assert set(found["inputs"].ours) == {"sia"}
     assert "sia" not in found["global"].ours

@@ -85,6 +85,18 @@ def test_a_prior_decides_where_the_model_says_nothing():
         by_model(blind, records_of(client), prior=(1.0,))
 
 
+@pytest.mark.parametrize("attack", [by_gradient, by_equations])
+def test_attacks_on_gradients_begin_with_the_prior(attack):
+    clients = table_clients(rows=12)
+    silent, heard = (watched(network(), clients, rounds=4, lr=lr)[0] for lr in (1e-30, 0.1))
+    records = records_of(clients[0])
+    for prior, value in (((0.2, 0.8), 1), ((0.8, 0.2), 0)):
+        assert attack(silent, records, steps=0, prior=prior).choice.eq(value).all()
+        assert right(attack(heard, records, prior=prior), clients[0]) >= 0.75
+    with pytest.raises(InvalidInput, match="2 shares"):
+        attack(heard, records, prior=(0.0, 1.0))
+
+
 def test_proposition_4_holds_for_a_linear_regression():
     draw = torch.Generator().manual_seed(0)
     (client, *_) = linear_clients(4, rows=200)

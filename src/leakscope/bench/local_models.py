@@ -168,27 +168,24 @@ class _Audit:
         return torch.stack(errors), sum(blind) / len(blind)
 
     def aia(self) -> tuple[Tensor, float] | None:
+        return self._attributes(None)
+
+    def aia_prior(self) -> tuple[Tensor, float] | None:
+        share = float(torch.cat([_secret(client) for client in self.federation.clients]).double().mean())
+        return self._attributes((1 - share, share))
+
+    def _attributes(self, prior: tuple[float, float] | None) -> tuple[Tensor, float] | None:
         if self.method.attack == "inputs":
             return None
         found = []
         for place, client in enumerate(self.clients):
             records, messages = _records(client), self.federation.observations[self.chosen[place]]
             if self.models:
-                inferred = attribute.by_model(self.models[place], records)
+                inferred = attribute.by_model(self.models[place], records, prior=prior)
             elif self.method.attack == "equations":
-                inferred = attribute.by_equations(messages, records, **self.options)
+                inferred = attribute.by_equations(messages, records, prior=prior, **self.options)
             else:
-                inferred = attribute.by_gradient(messages, records, **self.options)
-            found.append((inferred.choice.cpu() == _secret(client)).double().mean())
-        return torch.stack(found), self._frequent()
-
-    def aia_prior(self) -> tuple[Tensor, float] | None:
-        if not self.models:
-            return None
-        share = float(torch.cat([_secret(client) for client in self.federation.clients]).double().mean())
-        found = []
-        for model, client in zip(self.models, self.clients, strict=True):
-            inferred = attribute.by_model(model, _records(client), prior=(1 - share, share))
+                inferred = attribute.by_gradient(messages, records, prior=prior, **self.options)
             found.append((inferred.choice.cpu() == _secret(client)).double().mean())
         return torch.stack(found), self._frequent()
 

@@ -119,14 +119,12 @@ def by_model(model: LocalModel, records: PublicRecords, prior: Sequence[float] |
     distances = torch.stack([(output - targets).square().sum(1) for output in outputs], dim=1)
     scores = -distances
     if prior is not None:
-        if len(prior) != len(records.values) or min(prior) <= 0:
-            raise InvalidInput(f"the prior must be {len(records.values)} shares above 0, not {tuple(prior)}")
         if records.data.classes is None:
             scores = -distances / (2 * distances.min(1).values.mean().clamp_min(1e-30))
         else:
             likely = [(output * targets).sum(1) for output in outputs]
             scores = torch.stack(likely, dim=1).clamp_min(1e-30).log()
-        scores = scores + torch.tensor(prior).to(scores).log()
+        scores = scores + _shares(records, prior).to(scores).log()
     coefficient = None
     if records.data.classes is None and len(records.values) == 2 and len(records.columns) == 1:
         effects = (outputs[1] - outputs[0]).squeeze(1)
@@ -148,15 +146,17 @@ def by_gradient(
     rounds: int = 5,
     steps: int = 40,
     lr: float = 0.1,
+    prior: Sequence[float] | None = None,
     report: Report = silent,
 ) -> Attributes:
     """The values whose gradient points where the client went, over ``rounds`` evenly spaced rounds (LMRA, equation 2).
 
-    A record has shares of all values while they are sought, by ``steps`` of Adam from equal shares; the largest counts.
+    A record has shares of all values while they are sought, by ``steps`` of Adam from equal shares, or from those of
+    the population where the attacker is granted them (``prior``); the largest counts.
     """
     messages = Messages.read(observations)
     problem = _Problem(messages, records, _spaced(len(messages), rounds))
-    free = torch.zeros(len(records), len(records.values)).to(messages.sent).requires_grad_()
+    free = _shares(records, prior).log().to(messages.sent).requires_grad_()
     optimiser = torch.optim.Adam([free], lr=lr)
     cosine = torch.zeros(())
     for step in range(steps):
@@ -182,6 +182,7 @@ def by_equations(
     *,
     rounds: int = 3,
     steps: int = 30,
+    prior: Sequence[float] | None = None,
     report: Report = silent,
 ) -> Attributes:
     r"""The values that solve the client's gradient, by least squares over its first ``rounds`` rounds (our own).
@@ -190,7 +191,8 @@ def by_equations(
     \nabla\ell(\theta_t; p_i, s, y_i)` with :math:`p_{is}` one for the true value. There are as many equations as
     parameters, so for full-batch clients with one local step the attribute is found at any number of records that is
     small beside the model. :math:`p` is sought by ``steps`` of conjugate gradients, with one product and one transposed
-    product a step, from equal shares. Needs the learning rate and the number of local steps.
+    product a step, from equal shares or, where the attacker is granted them, from those of the population (``prior``).
+    Needs the learning rate and the number of local steps.
     """
     messages = Messages.read(observations)
     problem = _Problem(messages, records, list(range(min(rounds, len(messages)))))
@@ -199,7 +201,7 @@ def by_equations(
             "by_equations() needs the client's gradient with its scale: supply observation.knowing(lr=..., epochs=..., "
             "batch_size=..., samples=...), or use by_gradient()"
         )
-    shares = torch.full((len(records), len(records.values)), 1 / len(records.values)).to(messages.sent)
+    shares = _shares(records, prior).to(messages.sent)
     right = _centred(problem.transposed([w - g for w, g in zip(problem.wanted, problem.mixed(shares), strict=True)]))
     direction, rest = right.clone(), right.clone()
     square = float(rest.square().sum())
@@ -276,6 +278,15 @@ class _Problem:
                 along = along + torch.cat([value.reshape(-1) for value in found]) @ direction
             columns.append(torch.autograd.grad(along, factors)[0])
         return torch.stack(columns, dim=1)
+
+
+def _shares(records: PublicRecords, prior: Sequence[float] | None) -> Tensor:
+    """The shares of all values for each record before anything is seen: the population's, or equal ones, (N, values)."""
+    values = len(records.values)
+    known = [1 / values] * values if prior is None else list(prior)
+    if len(known) != values or min(known) <= 0:
+        raise InvalidInput(f"the prior must be {values} shares above 0, not {tuple(known)}")
+    return torch.tensor(known).expand(len(records), -1)
 
 
 def _centred(shares: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ def by_equations(
     targets: Tensor,
     *,
     rounds: int = 5,
-    ridge: float = 3e-3,
+    ridge: float = 1e-2,
     report: Report = silent,
 ) -> Sources:
     r"""The client of whose gradients a record's own gradient is most clearly a part (beyond the paper).
