@@ -281,7 +281,7 @@ class _Problem:
 
 
 def _shares(records: PublicRecords, prior: Sequence[float] | None) -> Tensor:
-    """The shares of all values for each record before anything is seen: the population's, or equal ones, (N, values)."""
+    """The shares of all values for each record at first, (N, values): the population's, or equal ones."""
     values = len(records.values)
     known = [1 / values] * values if prior is None else list(prior)
     if len(known) != values or min(known) <= 0:
