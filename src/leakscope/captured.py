@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,15 @@ class ClientData:
     def _files(self) -> list[Path]:
         return sorted(self.place.glob("*.npz"))
 
+    def check(self, clients: Iterable[str]) -> None:
+        """Refuse a single client's file where the captures are of several."""
+        names = list(dict.fromkeys(clients))
+        if len(names) > 1 and not self.place.is_dir():
+            raise InvalidInput(
+                f"{self.place} is the data of one client, but there are captures of {names[0]!r} and "
+                f"{names[1]!r}; choose with --client, or give a folder with a file for each client"
+            )
+
     def truth(self, observation: Observation) -> Truth | None:
         """The truth about a capture, or ``None`` where its client's data is not here."""
         spec = observation.data
@@ -82,6 +91,30 @@ class ClientData:
         if observation.client == f"sum of {len(files)} clients":
             return _truth(files, [], spec)
         return None
+
+
+def read_captures(
+    files: Sequence[Path], model: nn.Module | None, knowing: Mapping[str, Any] | None, client: str | None
+) -> Iterator[tuple[Path, Observation | FileError]]:
+    """The captures in some files, or what is wrong with a file; a single file that is wrong is an exception.
+
+    ``knowing`` adds to what they tell of the recipe; with a ``client`` those of others are left out.
+    """
+    known = dict(knowing or {})
+    recipe = {item.name for item in fields(LocalTraining)}
+    for name in known:
+        if name not in recipe:
+            raise UnknownName("part of a client's recipe called", name, recipe)
+    for file in files:
+        try:
+            observation = load(file, model)
+        except FileError as problem:
+            if len(files) == 1:
+                raise
+            yield file, problem
+            continue
+        if client is None or observation.client == client:
+            yield file, observation.knowing(**known)
 
 
 def attack_captures(
@@ -102,30 +135,16 @@ def attack_captures(
     one ``client``.
     """
     known = dict(knowing or {})
-    recipe = {item.name for item in fields(LocalTraining)}
-    for name in known:
-        if name not in recipe:
-            raise UnknownName("part of a client's recipe called", name, recipe)
-    whose: str | None = None
+    whose: list[str] = []
     attacked = 0
-    for file in files:
-        try:
-            observation = load(file, model)
-        except FileError as problem:
-            if len(files) == 1:
-                raise
-            yield Attacked(file, problem=str(problem))
+    for file, observation in read_captures(files, model, known, client):
+        if isinstance(observation, FileError):
+            yield Attacked(file, problem=str(observation))
             continue
-        if client is not None and observation.client != client:
-            continue
-        if data is not None and not data.place.is_dir():
-            if whose not in (None, observation.client):
-                raise InvalidInput(
-                    f"{data.place} is the data of one client, but there are captures of {whose!r} and "
-                    f"{observation.client!r}; choose with --client, or give a folder with a file for each client"
-                )
-            whose = observation.client
-        found = _attack_one(file, observation.knowing(**known), attack, Path(output), known, data, seed, device)
+        whose.append(observation.client)
+        if data is not None:
+            data.check(whose)
+        found = _attack_one(file, observation, attack, Path(output), known, data, seed, device)
         yield found if attacked < SHOWN else replace(found, picture=None)
         attacked += 1
 

@@ -101,6 +101,47 @@ def attack(
 
 
 @app.command()
+def infer(
+    observations: Annotated[Path, typer.Argument(help="A folder of captures: many rounds of one client or more.")],
+    method: Annotated[str, typer.Option(help="How to rebuild a client's model: lmra, learned, secant, ...")] = "lmra",
+    option: Annotated[list[str] | None, typer.Option("--option", "-o", help="A setting of it: steps=200.")] = None,
+    model: Annotated[str | None, typer.Option(help="Your own model: module:factory.")] = None,
+    model_option: Annotated[list[str] | None, typer.Option(help="Its settings: classes=10.")] = None,
+    know: Annotated[list[str] | None, typer.Option(help="More of the recipe: lr=0.1; may be given again.")] = None,
+    client: Annotated[str | None, typer.Option(help="Only this client's captures.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The records to ask about: a client's (.npz), or a folder with CLIENT.npz each.")
+    ] = None,
+    sensitive: Annotated[str | None, typer.Option(help="The column of these that is hidden, and inferred.")] = None,
+    output: Annotated[Path, typer.Option(help="Folder for the models and the page.")] = Path("inferred"),
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
+) -> None:
+    """Rebuild clients' own models from many rounds, infer a hidden column, and who holds a record."""
+    from leakscope import captured, inference, inferred, models, storage
+
+    attack = inference.build(method, **_settings(option))
+    own = None if model is None else models.build(model, **_settings(model_option))
+    found = inferred.infer_captures(
+        storage.observation_files(observations), attack, output, model=own, knowing=_settings(know), client=client,
+        data=None if data is None else captured.ClientData(data), sensitive=sensitive, seed=seed,
+    )  # fmt: skip
+    for head, *rows in (inferred.models_table(found, brief=True), inferred.figures_table(found)):
+        table = Table(*head, padding=(0, 1))
+        for row in rows:
+            table.add_row(*map(escape, row))
+        if rows:
+            screen.print(table)
+    for sentence in found.notes:
+        screen.print(escape(sentence), style="dim", soft_wrap=True)
+    for sentence in found.refused:
+        screen.print(f"refused: {escape(sentence)}", style="yellow", soft_wrap=True)
+    page = inferred.write_inferred(found, output, "leakscope " + " ".join(sys.argv[1:]))
+    screen.print(f"[bold]{escape(found.verdict()[0])}[/bold]\npage: {escape(str(page))}", soft_wrap=True)
+    if found.refused:
+        raise typer.Exit(2)
+
+
+@app.command()
 def audit(
     config: Annotated[Path, typer.Argument(help="A TOML file: model, data, recipe; leakscope init writes one.")],
     output: Annotated[Path, typer.Option(help="Folder for the page, the figures and finished work.")] = Path("audit"),

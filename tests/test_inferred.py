@@ -1,0 +1,173 @@
+"""Many rounds of captures: models are rebuilt and kept, records asked about, and every figure stands beside a guess."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import leakscope as ls
+from leakscope import cli, inference
+from leakscope.captured import ClientData
+from leakscope.errors import InvalidInput, UnknownName
+from leakscope.inferred import infer_captures, models_table, write_inferred
+from leakscope.storage import observation_files
+from tests.inference.cases import network, table_clients
+
+METHOD = inference.build("lmra", samples=16, steps=20, training=20)
+QUICK = inference.LastReturned()
+
+
+def record(root, clients, model=None, **options):
+    """Captures as a recorder leaves them, and the clients' data beside them."""
+    named = [one.share(range(len(one)), f"client-{place}") for place, one in enumerate(clients)]
+    settings = {"rounds": 6, "lr": 0.05, "watch": range(len(named))} | options
+    federation = ls.run_federation(model or network(), named, **settings)
+    (root / "data").mkdir()
+    for place, rounds in federation.observations.items():
+        ls.save_all(rounds, root / "captures")
+        np.savez(root / "data" / f"client-{place}.npz", x=named[place].inputs.numpy(), y=named[place].targets.numpy())
+    return root
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    return record(tmp_path_factory.mktemp("recorded"), table_clients(rows=20))
+
+
+def inferred(root, output, method=QUICK, with_data=True, **options):
+    data = ClientData(root / "data") if with_data else None
+    return infer_captures(observation_files(root / "captures"), method, output, model=network(), data=data, **options)
+
+
+def test_records_are_asked_about_and_stand_beside_a_guess(recorded, tmp_path):
+    found = inferred(recorded, tmp_path, METHOD, sensitive="secret")
+    by_name = {(one.what, one.attack): one for one in found.figures}
+    assert {what for what, _ in by_name} == {"secret", "source of a record"}
+    assert len(by_name) == 3 + 4
+    equations = by_name["secret", "equations"]
+    assert equations.right.mean == 1
+    assert equations.above_chance
+    assert equations.chance < 0.8
+    assert by_name["source of a record", "equations"].above_chance
+    assert by_name["source of a record", "vote"].chance == pytest.approx(1 / 3)
+    for one in found.figures:
+        assert (one.clients, one.records) == (3, 60)
+    sentence, leaks = found.verdict()
+    assert leaks
+    assert "secret: 100% right by equations" in sentence
+    assert set(found.fits["client-0"]) == {"rebuilt", "last returned", "global"}
+    page = write_inferred(found, tmp_path, "leakscope infer captures").read_text()
+    assert "honest-but-curious server" in page
+    assert "all but that column" in page
+    document = json.loads((tmp_path / "inferred.json").read_text())
+    assert document["leaks"] is True
+    assert len(document["figures"]) == 7
+
+
+def test_figures_are_those_of_the_attacks_themselves(recorded, tmp_path):
+    found = inferred(recorded, tmp_path, sensitive="secret")
+    clients = table_clients(rows=20)
+    right = []
+    for place, client in enumerate(clients):
+        rounds = ls.load_rounds(recorded / "captures", f"client-{place}", model=network())
+        records = inference.PublicRecords.hiding(client.inputs, client.targets, client.spec, "secret")
+        choice = inference.attribute.by_model(QUICK(rounds), records).choice
+        right.append(float((choice == client.inputs[:, 0].long()).double().mean()))
+    [figure] = [one for one in found.figures if (one.what, one.attack) == ("secret", "rebuilt model")]
+    assert figure.right.mean == pytest.approx(sum(right) / 3)
+
+
+def test_without_data_models_are_rebuilt_and_the_verdict_is_open(recorded, tmp_path):
+    found = inferred(recorded, tmp_path, with_data=False)
+    assert found.verdict()[1] is None
+    assert "--data" in found.verdict()[0]
+    assert [row[:2] for row in models_table(found)[1:]] == [[f"client-{k}", "6"] for k in range(3)]
+    assert "verdict open" in write_inferred(found, tmp_path, "x").read_text()
+
+
+def test_one_client_has_no_sources_but_columns(recorded, tmp_path):
+    own = recorded / "data" / "client-1.npz"
+    files = observation_files(recorded / "captures")
+    options = {"model": network(), "client": "client-1", "data": ClientData(own)}
+    found = infer_captures(files, QUICK, tmp_path, sensitive="job", **options)
+    assert {one.what for one in found.figures} == {"job"}
+    assert all(one.right.low is not None for one in found.figures)  # Wilson's, over its records
+    nothing = infer_captures(files, QUICK, tmp_path, **options)
+    assert nothing.verdict()[1] is None
+    assert "nothing was asked" in nothing.verdict()[0]
+    with pytest.raises(InvalidInput, match="data of one client"):
+        infer_captures(files, QUICK, tmp_path, model=network(), data=ClientData(own))
+
+
+def test_a_model_that_was_rebuilt_is_not_rebuilt_again(recorded, tmp_path, monkeypatch):
+    first = inferred(recorded, tmp_path, METHOD, seed=1)
+    runs = []
+    original = type(METHOD).run
+    monkeypatch.setattr(type(METHOD), "run", lambda *a: runs.append(1) or original(*a))
+    again = inferred(recorded, tmp_path, METHOD, seed=1)
+    assert not runs
+    assert again.fits == first.fits
+    assert again.models["client-0"].outcome == first.models["client-0"].outcome
+    for change in ({"seed": 2}, {"seed": 2, "knowing": {"momentum": 0.0, "lr": 0.04}}):
+        runs.clear()
+        inferred(recorded, tmp_path, METHOD, **change)
+        assert len(runs) == 3
+
+
+def test_what_cannot_be_asked_is_said(recorded, tmp_path):
+    with pytest.raises(InvalidInput, match="give --data"):
+        inferred(recorded, tmp_path / "none", with_data=False, sensitive="secret")
+    with pytest.raises(InvalidInput, match="no column or category 'height'"):
+        inferred(recorded, tmp_path / "none", sensitive="height")
+    with pytest.raises(InvalidInput, match="'number' has 60 values"):
+        inferred(recorded, tmp_path / "none", sensitive="number")
+    with pytest.raises(UnknownName, match="rate"):
+        inferred(recorded, tmp_path / "none", knowing={"rate": 1.0})
+    with pytest.raises(InvalidInput, match="'nobody'"):
+        inferred(recorded, tmp_path / "none", client="nobody")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "stranger.npz").write_bytes((recorded / "data" / "client-0.npz").read_bytes())
+    with pytest.raises(InvalidInput, match="none of these clients"):
+        infer_captures(
+            observation_files(recorded / "captures"), QUICK, tmp_path / "none", model=network(),
+            data=ClientData(tmp_path / "other"),
+        )  # fmt: skip
+    assert not (tmp_path / "none").exists()  # said before any work
+
+
+def test_statistics_and_unknown_recipes_leave_attacks_out_in_words(tmp_path):
+    model = network(batch_norm=True)
+    root = record(tmp_path, table_clients(rows=20), model, hide=["lr"], share_statistics=False)
+    files = observation_files(root / "captures")
+    found = infer_captures(
+        files, QUICK, tmp_path / "out", model=model, data=ClientData(root / "data"), sensitive="secret"
+    )
+    asked = {(one.what, one.attack) for one in found.figures}
+    assert ("secret", "equations") not in asked
+    assert ("source of a record", "equations") not in asked
+    assert ("source of a record", "vote") in asked
+    assert any("--know" in note for note in found.notes)
+    assert any("normalises over its batches" in note for note in found.notes)
+    again = infer_captures(files, QUICK, tmp_path / "out", model=model, data=ClientData(root / "data"))
+    assert again.fits == found.fits  # a kept model without statistics is the same
+
+
+def test_the_command_refuses_a_damaged_file_and_goes_on(tmp_path, monkeypatch, capsys):
+    root = record(tmp_path, table_clients(clients=3, rows=10), rounds=4)
+    (root / "captures" / "client-0_round-000001.safetensors").write_bytes(b"nothing")
+    for number in (1, 2):
+        (root / "captures" / f"client-2_round-00000{number}.safetensors").unlink()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli.screen, "width", 200)
+    words = ["infer", "captures", "--method", "secant", "--data", "data", "--sensitive", "secret"]
+    monkeypatch.setattr(sys, "argv", ["leakscope", *words])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert (stop.value.code, err) == (2, "")
+    assert "refused: captures/client-0_round-000001.safetensors" in out
+    assert "refused: all of client-2: a secant needs at least 3 rounds, not 2" in out
+    assert "source of a record" in out
+    assert "page: inferred/inferred.html" in out
+    assert "client-0_round-000001" in (tmp_path / "inferred" / "inferred.html").read_text()
