@@ -1,5 +1,7 @@
 """A hidden attribute from a model, from gradients, and from the gradient's equations."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -86,15 +88,28 @@ def test_a_prior_decides_where_the_model_says_nothing():
 
 
 @pytest.mark.parametrize("attack", [by_gradient, by_equations])
-def test_attacks_on_gradients_begin_with_the_prior(attack):
+def test_attacks_on_gradients_weigh_what_they_see_against_the_prior(attack):
     clients = table_clients(rows=12)
-    silent, heard = (watched(network(), clients, rounds=4, lr=lr)[0] for lr in (1e-30, 0.1))
-    records = records_of(clients[0])
-    for prior, value in (((0.2, 0.8), 1), ((0.8, 0.2), 0)):
-        assert attack(silent, records, steps=0, prior=prior).choice.eq(value).all()
-        assert right(attack(heard, records, prior=prior), clients[0]) >= 0.75
+    rounds, records = watched(network(), clients, rounds=4, lr=0.1)[0], records_of(clients[0])
+    assert right(attack(rounds, records, prior=(0.3, 0.7)), clients[0]) >= 0.75
     with pytest.raises(InvalidInput, match="2 shares"):
-        attack(heard, records, prior=(0.0, 1.0))
+        attack(rounds, records, prior=(0.0, 1.0))
+
+
+def test_where_gradients_say_nothing_the_prior_decides():
+    (client, *_) = table_clients(rows=60)
+    rounds = watched(network(), [client], rounds=4, lr=0.1)[0]
+    records = records_of(client)
+    # messages in which everything but noise is drowned
+    draw = torch.Generator().manual_seed(0)
+    noisy = [
+        replace(one, returned={k: v + torch.randn(v.shape, generator=draw) for k, v in one.returned.items()})
+        for one in rounds
+    ]
+    for prior, value in (((0.2, 0.8), 1), ((0.8, 0.2), 0)):
+        assert by_gradient(rounds, records, steps=0, prior=prior).choice.eq(value).all()
+        assert by_equations(noisy, records, prior=prior).choice.eq(value).double().mean() > 0.9
+    assert 0.3 < by_equations(noisy, records).choice.double().mean() < 0.7
 
 
 def test_proposition_4_holds_for_a_linear_regression():

@@ -191,8 +191,11 @@ def by_equations(
     \nabla\ell(\theta_t; p_i, s, y_i)` with :math:`p_{is}` one for the true value. There are as many equations as
     parameters, so for full-batch clients with one local step the attribute is found at any number of records that is
     small beside the model. :math:`p` is sought by ``steps`` of conjugate gradients, with one product and one transposed
-    product a step, from equal shares or, where the attacker is granted them, from those of the population (``prior``).
-    Needs the learning rate and the number of local steps.
+    product a step, from equal shares. Needs the learning rate and the number of local steps.
+
+    What is found are zeros and ones with noise. An attacker who is granted the shares of the values in the population
+    (``prior``) knows how far these would spread without it, takes the rest of the variance for the noise's
+    :math:`\sigma^2`, and weighs :math:`p_{is} / \sigma^2 + \log P(s)`.
     """
     messages = Messages.read(observations)
     problem = _Problem(messages, records, list(range(min(rounds, len(messages)))))
@@ -201,7 +204,7 @@ def by_equations(
             "by_equations() needs the client's gradient with its scale: supply observation.knowing(lr=..., epochs=..., "
             "batch_size=..., samples=...), or use by_gradient()"
         )
-    shares = _shares(records, prior).to(messages.sent)
+    shares = _shares(records, None).to(messages.sent)
     right = _centred(problem.transposed([w - g for w, g in zip(problem.wanted, problem.mixed(shares), strict=True)]))
     direction, rest = right.clone(), right.clone()
     square = float(rest.square().sum())
@@ -216,8 +219,13 @@ def by_equations(
         square, before = float(rest.square().sum()), square
         direction = rest + square / before * direction
         report(step + 1, steps, square)
+    scores = shares
+    if prior is not None:
+        known = _shares(records, prior).to(shares)
+        noise = (shares - known).square().mean() - (known * (1 - known)).mean()
+        scores = shares / noise.clamp_min(1e-6) + known.log()
     return Attributes(
-        shares.argmax(1), shares, records.values, None, f"least squares over {len(problem.points)} rounds"
+        scores.argmax(1), scores, records.values, None, f"least squares over {len(problem.points)} rounds"
     )
 
 
