@@ -10,6 +10,7 @@ import leakscope as ls
 from leakscope import cli
 from leakscope.attacks.base import Attack
 from leakscope.attacks.saving import load_reconstruction
+from leakscope.cli.common import settings
 
 
 @pytest.fixture
@@ -186,7 +187,7 @@ def test_the_installed_command_runs(tmp_path):
 
 def test_settings_are_read_as_json_or_text():
     words = ["a=1", "b=0.5", "c=true", "d=[1, 2]", "e=relu", 'f={"x": null}']
-    assert cli._settings(words) == {
+    assert settings(words) == {
         "a": 1,
         "b": 0.5,
         "c": True,
