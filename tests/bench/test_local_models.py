@@ -27,7 +27,7 @@ rounds = 24
 every = 2
 references = 4
 records = 20
-measures = ["zest", "accuracy", "aia", "aia_prior", "sia"]
+measures = ["zest", "accuracy", "aia", "aia_prior", "sia", "sia_gain"]
 [methods.lmra]
 attack = "lmra"
 options = { samples = 8, steps = 10, training = 10 }
@@ -148,10 +148,13 @@ def test_all_methods_share_one_federation_and_stand_beside_chance(folder, monkey
     monkeypatch.setattr(watched, "run_federation", lambda *a, **k: runs.append(1) or original(*a, **k))
     found = figures("leaf")
     assert len(runs) == 1
-    assert set(found["lmra"].ours) == {"zest", "accuracy", "aia", "aia_prior", "sia"}
-    assert set(found["gradient"].ours) == set(found["equations"].ours) == {"aia", "aia_prior", "sia"}
-    assert found["equations"].ours["sia"].mean > found["gradient"].ours["sia"].mean
-    assert set(found["inputs"].ours) == {"sia"}
+    assert set(found["lmra"].ours) == {"zest", "accuracy", "aia", "aia_prior", "sia", "sia_gain"}
+    assert set(found["gradient"].ours) == set(found["equations"].ours) == {"aia", "aia_prior", "sia", "sia_gain"}
+    assert found["gradient"].ours["sia_gain"].mean == 0
+    gain = found["equations"].ours["sia"].mean - found["gradient"].ours["sia"].mean
+    assert found["equations"].ours["sia_gain"].mean == pytest.approx(gain)
+    assert gain > 0
+    assert set(found["inputs"].ours) == {"sia", "sia_gain"}
     assert "sia" not in found["global"].ours
     assert found["optimal"].ours["zest"].mean == pytest.approx(1)
     for figure in found.values():

@@ -11,6 +11,7 @@ measure                what it is, as a mean over clients
                        frequent value
 ``aia_prior``          the same by an attacker who is granted how frequent the values are among all clients
 ``sia``                the share of records whose client is found
+``sia_gain``           the same less that of the vote over rounds, client by client; by chance: 0
 ``ssim``               of the nearest of a client's pictures of a person to the sample of that person, equation 5
 =====================  ===============================================================================================
 
@@ -25,6 +26,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +45,15 @@ from leakscope.progress import Report
 from leakscope.report import contact_sheet, to_png
 from leakscope.seeding import derive, generator
 
-MEASURES = ("zest", "zest_gain", "accuracy", "mse", "aia", "aia_prior", "sia", "ssim")
+MEASURES = ("zest", "zest_gain", "accuracy", "mse", "aia", "aia_prior", "sia", "sia_gain", "ssim")
 WITHOUT_MODEL = ("gradient", "equations", "inputs")
-_LIMITS = {"zest": (-1.0, 1.0), "zest_gain": (-2.0, 2.0), "ssim": (-1.0, 1.0), "mse": (0.0, math.inf)}
+_LIMITS = {
+    "zest": (-1.0, 1.0),
+    "zest_gain": (-2.0, 2.0),
+    "sia_gain": (-1.0, 1.0),
+    "ssim": (-1.0, 1.0),
+    "mse": (0.0, math.inf),
+}
 
 
 def rebuild_models(
@@ -126,6 +134,7 @@ class _Audit:
         if steps is not None:
             self.options["steps"] = steps
         self.clients = [federation.clients[index] for index in chosen]
+        self.sources = cache(self._sources)
 
     def zest(self) -> tuple[Tensor, float] | None:
         if not self.models:
@@ -194,23 +203,31 @@ class _Audit:
         return sum(max(share, 1 - share) for share in shares) / len(shares)
 
     def sia(self) -> tuple[Tensor, float] | None:
-        normalised = self.method.attack == "equations" and self.setting.get("batch_norm", False)
-        if self.method.attack == "global" or normalised or len(self.clients) < 2:
+        right = self.sources(self.method.attack)
+        return None if right is None else (right, 1 / len(self.clients))
+
+    def sia_gain(self) -> tuple[Tensor, float] | None:
+        right, vote = self.sources(self.method.attack), self.sources("gradient")
+        return None if right is None or vote is None else (right - vote, 0.0)
+
+    def _sources(self, attack: str) -> Tensor | None:
+        """The share of each client's records whose client an attack finds, all clients' being asked for at once."""
+        normalised = attack == "equations" and self.setting.get("batch_norm", False)
+        if attack == "global" or normalised or len(self.clients) < 2:
             return None
         rounds = [self.federation.observations[index] for index in self.chosen]
         some = [_some(client, self.setting.get("records", 100), self.seed) for client in self.clients]
         inputs, targets = torch.cat([one.inputs for one in some]), torch.cat([one.targets for one in some])
-        if self.models:
-            found = source.by_loss(self.models, inputs, targets)
-        elif self.method.attack == "inputs":
+        if attack == "gradient":
+            found = source.by_vote(rounds, inputs, targets)
+        elif attack == "inputs":
             found = source.by_inputs(rounds, inputs)
-        elif self.method.attack == "equations":
+        elif attack == "equations":
             found = source.by_equations(rounds, inputs, targets)
         else:
-            found = source.by_vote(rounds, inputs, targets)
+            found = source.by_loss(self.models, inputs, targets)
         each = found.choice.cpu().split([len(one) for one in some])
-        right = [(choice == place).double().mean() for place, choice in enumerate(each)]
-        return torch.stack(right), 1 / len(self.clients)
+        return torch.stack([(choice == place).double().mean() for place, choice in enumerate(each)])
 
     def ssim(self) -> tuple[Tensor, float] | None:
         if self.method.attack in ("equations", "inputs"):
