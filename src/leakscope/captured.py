@@ -7,9 +7,10 @@ and the others are attacked, no text from a file becomes part of a path, and res
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from leakscope.auditing.verdict import judge
 from leakscope.container import Location, write_atomically
 from leakscope.data import Dataset, from_npz
 from leakscope.errors import FileError, InvalidInput, UnknownName, printable
+from leakscope.federated.training import LOSSES
 from leakscope.metrics import Score, score
 from leakscope.observation import DataSpec, LocalTraining, Observation
 from leakscope.report import Page, Section, contact_sheet, to_png, write_page
@@ -70,9 +72,9 @@ class ClientData:
     def _files(self) -> list[Path]:
         return sorted(self.place.glob("*.npz"))
 
-    def check(self, clients: Iterable[str]) -> None:
+    def check(self, clients: Mapping[str, object]) -> None:
         """Refuse a single client's file where the captures are of several."""
-        names = list(dict.fromkeys(clients))
+        names = list(itertools.islice(clients, 2))
         if len(names) > 1 and not self.place.is_dir():
             raise InvalidInput(
                 f"{self.place} is the data of one client, but there are captures of {names[0]!r} and "
@@ -105,6 +107,8 @@ def read_captures(
     for name in known:
         if name not in recipe:
             raise UnknownName("part of a client's recipe called", name, recipe)
+    if known.get("loss", "mse") not in LOSSES:
+        raise UnknownName("loss", known["loss"], LOSSES)
     for file in files:
         try:
             observation = load(file, model)
@@ -135,13 +139,13 @@ def attack_captures(
     one ``client``.
     """
     known = dict(knowing or {})
-    whose: list[str] = []
+    whose: dict[str, None] = {}
     attacked = 0
     for file, observation in read_captures(files, model, known, client):
         if isinstance(observation, FileError):
             yield Attacked(file, problem=str(observation))
             continue
-        whose.append(observation.client)
+        whose[observation.client] = None
         if data is not None:
             data.check(whose)
         found = _attack_one(file, observation, attack, Path(output), known, data, seed, device)
@@ -272,8 +276,8 @@ def _truth(own: Sequence[Path], others: Sequence[Path], spec: DataSpec) -> Truth
 
 
 def _samples(file: Path, spec: DataSpec) -> Dataset:
-    found = from_npz(file, classes=spec.classes)
     try:
+        found = from_npz(file, classes=spec.classes)
         return Dataset(found.inputs, found.targets, spec, name=str(file))
     except InvalidInput as problem:
         raise InvalidInput(

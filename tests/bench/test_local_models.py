@@ -44,6 +44,8 @@ attack = "equations"
 options = { steps = 3 }
 [methods.inputs]
 attack = "inputs"
+[methods.columns]
+attack = "columns"
 [methods.optimal]
 attack = "optimal"
 """
@@ -154,6 +156,7 @@ def test_all_methods_share_one_federation_and_stand_beside_chance(folder, monkey
     gain = found["equations"].ours["sia"].mean - found["gradient"].ours["sia"].mean
     assert found["equations"].ours["sia_gain"].mean == pytest.approx(gain)
     assert gain > 0
+    assert set(found["columns"].ours) == {"aia"}
     assert set(found["inputs"].ours) == {"sia", "sia_gain"}
     assert "sia" not in found["global"].ours
     assert found["optimal"].ours["zest"].mean == pytest.approx(1)

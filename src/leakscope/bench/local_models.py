@@ -18,7 +18,8 @@ measure                what it is, as a mean over clients
 A method is a way to rebuild the model (:data:`leakscope.inference.METHODS`), or one of these: ``optimal``, the client's
 own model itself, as the ceiling; ``gradient``, the attacks without any model (equation 2, the vote over rounds,
 equation 4); ``equations``, attribute and source by the gradient's equations; ``inputs``, the source by where inputs
-lie. Sources are asked for all clients' records at once.
+lie; ``columns``, the attribute by what the other columns tell, learned from the other clients' records
+(:func:`leakscope.metrics.imputed`): no message at all. Sources are asked for all clients' records at once.
 """
 
 from __future__ import annotations
@@ -40,13 +41,14 @@ from leakscope.container import output_folder, write_atomically
 from leakscope.data import Dataset
 from leakscope.errors import CorruptFile, InvalidInput
 from leakscope.inference import LastReturned, LocalModel, PublicRecords, attribute, sample, source
-from leakscope.metrics import Interval, mean_interval, ssim, zest
+from leakscope.inferring.figures import public_columns
+from leakscope.metrics import Interval, imputed, mean_interval, ssim, zest
 from leakscope.progress import Report
 from leakscope.report import contact_sheet, to_png
 from leakscope.seeding import derive, generator
 
 MEASURES = ("zest", "zest_gain", "accuracy", "mse", "aia", "aia_prior", "sia", "sia_gain", "ssim")
-WITHOUT_MODEL = ("gradient", "equations", "inputs")
+WITHOUT_MODEL = ("gradient", "equations", "inputs", "columns")
 _LIMITS = {
     "zest": (-1.0, 1.0),
     "zest_gain": (-2.0, 2.0),
@@ -184,19 +186,28 @@ class _Audit:
         return self._attributes((1 - share, share))
 
     def _attributes(self, prior: tuple[float, float] | None) -> tuple[Tensor, float] | None:
-        if self.method.attack == "inputs":
+        if self.method.attack == "inputs" or (self.method.attack == "columns" and prior is not None):
             return None
         found = []
         for place, client in enumerate(self.clients):
             records, messages = _records(client), self.federation.observations[self.chosen[place]]
             if self.models:
                 inferred = attribute.by_model(self.models[place], records, prior=prior)
+            elif self.method.attack == "columns":
+                found.append((self._imputed(self.chosen[place]) == _secret(client)).double().mean())
+                continue
             elif self.method.attack == "equations":
                 inferred = attribute.by_equations(messages, records, prior=prior, **self.options)
             else:
                 inferred = attribute.by_gradient(messages, records, prior=prior, **self.options)
             found.append((inferred.choice.cpu() == _secret(client)).double().mean())
         return torch.stack(found), self._frequent()
+
+    def _imputed(self, index: int) -> Tensor:
+        """A client's sensitive values, by its other columns and by the other clients' records."""
+        others = [client for place, client in enumerate(self.federation.clients) if place != index]
+        known = [public_columns(_records(client)) for client in (self.federation.clients[index], *others)]
+        return imputed(known[0], torch.cat(known[1:]), torch.cat([_secret(client) for client in others]))
 
     def _frequent(self) -> float:
         shares = [float(_secret(client).double().mean()) for client in self.clients]
@@ -213,7 +224,7 @@ class _Audit:
     def _sources(self, attack: str) -> Tensor | None:
         """The share of each client's records whose client an attack finds, all clients' being asked for at once."""
         normalised = attack == "equations" and self.setting.get("batch_norm", False)
-        if attack == "global" or normalised or len(self.clients) < 2:
+        if attack in ("global", "columns") or normalised or len(self.clients) < 2:
             return None
         rounds = [self.federation.observations[index] for index in self.chosen]
         some = [_some(client, self.setting.get("records", 100), self.seed) for client in self.clients]
@@ -230,7 +241,7 @@ class _Audit:
         return torch.stack([(choice == place).double().mean() for place, choice in enumerate(each)])
 
     def ssim(self) -> tuple[Tensor, float] | None:
-        if self.method.attack in ("equations", "inputs"):
+        if self.method.attack in ("equations", "inputs", "columns"):
             return None
         found, blind = [], []
         for place, client in enumerate(self.clients):

@@ -78,23 +78,23 @@ def infer(
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
 ) -> None:
     """Rebuild clients' own models from many rounds, infer a hidden column, and who holds a record."""
-    from leakscope import captured, inference, inferred, models, storage
+    from leakscope import captured, inference, inferring, models, storage
+    from leakscope.errors import printable
 
     attack = inference.build(method, **settings(option))
     own = None if model is None else models.build(model, **settings(model_option))
-    found = inferred.infer_captures(
+    found = inferring.infer_captures(
         storage.observation_files(observations), attack, output, model=own, knowing=settings(know), client=client,
         data=None if data is None else captured.ClientData(data), sensitive=sensitive, seed=seed,
     )  # fmt: skip
-    for head, *rows in (inferred.models_table(found, brief=True), inferred.figures_table(found)):
+    for head, *rows in (inferring.models_table(found, brief=True), inferring.figures_table(found, brief=True)):
         if rows:
             show(head, rows)
-    for sentence in found.notes:
-        screen.print(escape(sentence), style="dim", soft_wrap=True)
-    for sentence in found.refused:
-        screen.print(f"refused: {escape(sentence)}", style="yellow", soft_wrap=True)
-    page = inferred.write_inferred(found, output, command_line())
-    screen.print(f"[bold]{escape(found.verdict()[0])}[/bold]\npage: {escape(str(page))}", soft_wrap=True)
+    for sentence in inferring.sentences(found):
+        screen.print(escape(sentence), style="yellow" if sentence.startswith("refused") else "dim", soft_wrap=True)
+    page = inferring.write_inferred(found, output, command_line())
+    verdict = printable(found.verdict()[0], longest=1000)
+    screen.print(f"[bold]{escape(verdict)}[/bold]\npage: {escape(str(page))}", soft_wrap=True)
     if found.refused:
         raise typer.Exit(2)
 

@@ -94,6 +94,8 @@ def from_npz(
                 if name not in archive:
                     raise UnknownName(f"array in {file} called", name, list(archive))
             samples, labels = archive[inputs], archive[targets]
+    if len(samples) == 0:
+        raise corrupt(file, "holds no samples", "at least one")
     values, bounded = _as_samples(file, samples)
     found, number = _as_targets(file, labels, len(values), classes)
     return Dataset(values, found, _spec(values, number, bounded=bounded, mean=mean, std=std), name=file.stem)

@@ -59,6 +59,9 @@ class PublicRecords:
         if len(inputs) != len(targets):
             raise InvalidInput(f"{len(inputs)} records but {len(targets)} targets")
         groups = data.one_hot_groups
+        feature = attribute.partition("=")[0]
+        if attribute not in groups and len(groups.get(feature, ())) > 1:
+            raise InvalidInput(f"{attribute!r} is one column of a category, and the others tell it: hide {feature!r}")
         if attribute in groups:
             columns, choices = tuple(groups[attribute]), torch.eye(len(groups[attribute]))
         elif attribute in data.columns:
@@ -195,7 +198,8 @@ def by_equations(
 
     What is found are zeros and ones with noise. An attacker who is granted the shares of the values in the population
     (``prior``) knows how far these would spread without it, takes the rest of the variance for the noise's
-    :math:`\sigma^2`, and weighs :math:`p_{is} / \sigma^2 + \log P(s)`.
+    :math:`\sigma^2`, and weighs :math:`p_{is} / \sigma^2 + \log P(s)`. Where records outnumber the equations,
+    shares stay near equal and show no noise: the prior then changes nothing.
     """
     messages = Messages.read(observations)
     problem = _Problem(messages, records, list(range(min(rounds, len(messages)))))
@@ -223,7 +227,8 @@ def by_equations(
     if prior is not None:
         known = _shares(records, prior).to(shares)
         noise = (shares - known).square().mean() - (known * (1 - known)).mean()
-        scores = shares / noise.clamp_min(1e-6) + known.log()
+        values = len(records.values)  # shares add up to one, so that their noise has one dimension less
+        scores = shares / (noise * values / (values - 1)).clamp_min(1e-6) + known.log()
     return Attributes(
         scores.argmax(1), scores, records.values, None, f"least squares over {len(problem.points)} rounds"
     )
@@ -291,10 +296,10 @@ class _Problem:
 def _shares(records: PublicRecords, prior: Sequence[float] | None) -> Tensor:
     """The shares of all values for each record at first, (N, values): the population's, or equal ones."""
     values = len(records.values)
-    known = [1 / values] * values if prior is None else list(prior)
-    if len(known) != values or min(known) <= 0:
-        raise InvalidInput(f"the prior must be {values} shares above 0, not {tuple(known)}")
-    return torch.tensor(known).expand(len(records), -1)
+    known = torch.ones(values) if prior is None else torch.tensor([float(share) for share in prior])
+    if len(known) != values or not bool((known > 0).all()):
+        raise InvalidInput(f"the prior must be {values} shares above 0, not {tuple(known.tolist())}")
+    return (known / known.sum()).expand(len(records), -1)
 
 
 def _centred(shares: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from leakscope.errors import UnknownName
+from leakscope.errors import InvalidInput, UnknownName
 from leakscope.inference.distilled import Distilled
 from leakscope.inference.learned import Learned
 from leakscope.inference.local_model import Exact, GlobalModel, LastReturned, LeastSquares, Secant
@@ -33,4 +33,8 @@ def build(name: str, **options: Any) -> LocalModelAttack:
     for option in options:
         if option not in valid:
             raise UnknownName(f"option of {name}", option, valid)
-    return METHODS[name](**{key: tuple(one) if isinstance(one, list) else one for key, one in options.items()})
+    given = {key: tuple(one) if isinstance(one, list) else one for key, one in options.items()}
+    try:
+        return METHODS[name](**given)
+    except TypeError as problem:
+        raise InvalidInput(f"an option of {name} is of the wrong kind ({problem}): {given}") from problem

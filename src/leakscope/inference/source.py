@@ -158,7 +158,12 @@ def _gradients(observation: Observation, inputs: Tensor, targets: Tensor) -> Ten
     def loss(weights: Params, one: Tensor, target: Tensor) -> Tensor:
         return losses_of(observation, weights, one[None], target[None])[0]
 
-    found = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(dict(observation.sent), inputs, targets)
+    try:
+        found = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(dict(observation.sent), inputs, targets)
+    except RuntimeError as problem:
+        raise InvalidInput(
+            f"the model cannot be run record by record ({str(problem).splitlines()[0]}); use by_vote()"
+        ) from problem
     return torch.cat([value.flatten(1) for value in found.values()], dim=1)
 
 

@@ -2,6 +2,7 @@
 
 from leakscope.metrics.catalogue import METRICS, Metric
 from leakscope.metrics.chance import Chance, blind_guesses
+from leakscope.metrics.imputation import imputed
 from leakscope.metrics.intervals import Interval, mean_interval, wilson_interval
 from leakscope.metrics.label_chance import label_accuracy_chance, label_error_chance, target_error_chance
 from leakscope.metrics.labels import attribute_accuracy, label_accuracy, label_errors, recovered, target_error
@@ -27,6 +28,7 @@ __all__ = [
     "attribute_accuracy",
     "blind_guesses",
     "features",
+    "imputed",
     "label_accuracy",
     "label_accuracy_chance",
     "label_error_chance",

@@ -2,15 +2,18 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import leakscope as ls
 from leakscope import cli, inference
 from leakscope.captured import ClientData
-from leakscope.errors import InvalidInput, UnknownName
-from leakscope.inferred import infer_captures, models_table, write_inferred
+from leakscope.errors import InvalidInput, LeakscopeError, UnknownName
+from leakscope.inferring import Figure, infer_captures, models_table, write_inferred
 from leakscope.storage import observation_files
 from tests.inference.cases import network, table_clients
 
@@ -43,16 +46,20 @@ def inferred(root, output, method=QUICK, with_data=True, **options):
 def test_records_are_asked_about_and_stand_beside_a_guess(recorded, tmp_path):
     found = inferred(recorded, tmp_path, METHOD, sensitive="secret")
     by_name = {(one.what, one.attack): one for one in found.figures}
-    assert {what for what, _ in by_name} == {"secret", "source of a record"}
-    assert len(by_name) == 3 + 4
+    assert {what for what, _ in by_name} == {"secret", "source"}
+    assert len(by_name) == 4 + 4
     equations = by_name["secret", "equations"]
     assert equations.right.mean == 1
     assert equations.above_chance
     assert equations.chance < 0.8
-    assert by_name["source of a record", "equations"].above_chance
-    assert by_name["source of a record", "vote"].chance == pytest.approx(1 / 3)
+    assert by_name["source", "equations"].above_chance
+    assert by_name["source", "vote"].chance == pytest.approx(1 / 3)
+    guess = max(by_name["secret", "other columns"].right.mean, by_name["secret", "other columns"].chance)
+    assert equations.chance == guess
+    assert not by_name["secret", "other columns"].above_chance  # no message was read for it
     for one in found.figures:
         assert (one.clients, one.records) == (3, 60)
+        assert one.least <= one.right.mean <= one.most
     sentence, leaks = found.verdict()
     assert leaks
     assert "secret: 100% right by equations" in sentence
@@ -62,7 +69,8 @@ def test_records_are_asked_about_and_stand_beside_a_guess(recorded, tmp_path):
     assert "all but that column" in page
     document = json.loads((tmp_path / "inferred.json").read_text())
     assert document["leaks"] is True
-    assert len(document["figures"]) == 7
+    assert len(document["figures"]) == 8
+    assert "60 of the 60 records" in page
 
 
 def test_figures_are_those_of_the_attacks_themselves(recorded, tmp_path):
@@ -122,6 +130,12 @@ def test_what_cannot_be_asked_is_said(recorded, tmp_path):
         inferred(recorded, tmp_path / "none", sensitive="height")
     with pytest.raises(InvalidInput, match="'number' has 60 values"):
         inferred(recorded, tmp_path / "none", sensitive="number")
+    with pytest.raises(InvalidInput, match="hide 'job'"):
+        inferred(recorded, tmp_path / "none", sensitive="job=a")
+    with pytest.raises(UnknownName, match="loss 'foo'"):
+        inferred(recorded, tmp_path / "none", knowing={"loss": "foo"})
+    with pytest.raises(InvalidInput, match="wrong kind"):
+        inference.build("lmra", steps="abc")
     with pytest.raises(UnknownName, match="rate"):
         inferred(recorded, tmp_path / "none", knowing={"rate": 1.0})
     with pytest.raises(InvalidInput, match="'nobody'"):
@@ -133,7 +147,78 @@ def test_what_cannot_be_asked_is_said(recorded, tmp_path):
             observation_files(recorded / "captures"), QUICK, tmp_path / "none", model=network(),
             data=ClientData(tmp_path / "other"),
         )  # fmt: skip
+    for x, words in ((np.zeros((0, 6)), "holds no samples"), (np.full((4, 6), np.nan), r"NaN.*client-0\.npz")):
+        np.savez(tmp_path / "other" / "client-0.npz", x=x, y=np.zeros(len(x), dtype=int))
+        with pytest.raises(LeakscopeError, match=words):
+            infer_captures(
+                observation_files(recorded / "captures"), QUICK, tmp_path / "none", model=network(),
+                data=ClientData(tmp_path / "other"),
+            )  # fmt: skip
     assert not (tmp_path / "none").exists()  # said before any work
+
+
+def test_few_clients_do_not_hide_a_leak_and_luck_is_none():
+    clear = Figure.of("s", "equations", [torch.ones(200), torch.cat((torch.ones(180), torch.zeros(20)))], 0.5)
+    assert clear.above_chance
+    assert clear.least == pytest.approx(0.9)
+    lucky = Figure.of("s", "equations", [torch.ones(4), torch.tensor([1.0, 1.0, 1.0, 0.0])], 0.5)
+    assert not lucky.above_chance
+
+
+def test_what_is_given_and_what_was_trained_on_are_compared(recorded, tmp_path):
+    (tmp_path / "fewer").mkdir()
+    for file in (recorded / "data").glob("*.npz"):
+        with np.load(file) as own:
+            np.savez(tmp_path / "fewer" / file.name, x=own["x"][:8], y=own["y"][:8])
+    files, data = observation_files(recorded / "captures"), ClientData(tmp_path / "fewer")
+    found = infer_captures(files, QUICK, tmp_path, model=network(), data=data, sensitive="secret")
+    assert any("trained on 20 records, and 8 are given" in note for note in found.notes)
+
+
+def test_a_damaged_model_is_rebuilt_and_another_architecture_is_noticed(recorded, tmp_path):
+    first = inferred(recorded, tmp_path, METHOD)
+    (tmp_path / "models" / "client-1.safetensors").write_bytes(b"half")
+    assert inferred(recorded, tmp_path, METHOD).fits == first.fits
+    other = network()
+    other.features[1] = nn.Tanh()
+    files, data = observation_files(recorded / "captures"), ClientData(recorded / "data")
+    changed = infer_captures(files, METHOD, tmp_path, model=other, data=data)
+    assert changed.fits != first.fits
+
+
+def test_a_client_that_cannot_be_rebuilt_is_left_out(tmp_path):
+    root = record(tmp_path, table_clients(rows=10), rounds=4)
+    for number in (1, 2):
+        (root / "captures" / f"client-0_round-00000{number}.safetensors").unlink()
+    (root / "one").mkdir()
+    (root / "data" / "client-0.npz").rename(root / "one" / "client-0.npz")
+    files = observation_files(root / "captures")
+    secant = inference.build("secant")
+    found = infer_captures(files, secant, root / "out", data=ClientData(root / "one"), sensitive="secret")
+    assert set(found.models) == {"client-1", "client-2"}
+    assert not found.figures
+    assert "all of client-0: a secant needs" in found.refused[0]
+    with pytest.raises(InvalidInput, match="no client's model could be rebuilt"):
+        infer_captures(files, secant, root / "out", client="client-0")
+
+
+def captured_as(names, folder):
+    """Captures of clients with these names, under names of files that do not tell them."""
+    clients = [one.share(range(10), name) for one, name in zip(table_clients(len(names)), names, strict=True)]
+    rounds = ls.run_federation(network(), clients, rounds=2, lr=0.1, watch=range(len(names))).observations
+    for place, own in rounds.items():
+        for one in own:
+            ls.save(replace(one, client=names[place]), folder / f"{place}-{one.round}.safetensors")
+    return observation_files(folder)
+
+
+def test_names_from_files_are_harmless(tmp_path):
+    found = infer_captures(captured_as(["a\x1b[31m", "[/bold]"], tmp_path / "odd"), QUICK, tmp_path / "out")
+    assert len(found.models) == 2
+    assert "\x1b" not in write_inferred(found, tmp_path / "out", "x").read_text()
+    assert not any("\x1b" in cell for row in models_table(found) for cell in row)
+    with pytest.raises(InvalidInput, match="one name as files"):
+        infer_captures(captured_as(["client 0", "client-0"], tmp_path / "twins"), QUICK, tmp_path / "out")
 
 
 def test_statistics_and_unknown_recipes_leave_attacks_out_in_words(tmp_path):
@@ -145,8 +230,8 @@ def test_statistics_and_unknown_recipes_leave_attacks_out_in_words(tmp_path):
     )
     asked = {(one.what, one.attack) for one in found.figures}
     assert ("secret", "equations") not in asked
-    assert ("source of a record", "equations") not in asked
-    assert ("source of a record", "vote") in asked
+    assert ("source", "equations") not in asked
+    assert ("source", "vote") in asked
     assert any("--know" in note for note in found.notes)
     assert any("normalises over its batches" in note for note in found.notes)
     again = infer_captures(files, QUICK, tmp_path / "out", model=model, data=ClientData(root / "data"))
@@ -168,6 +253,6 @@ def test_the_command_refuses_a_damaged_file_and_goes_on(tmp_path, monkeypatch, c
     assert (stop.value.code, err) == (2, "")
     assert "refused: captures/client-0_round-000001.safetensors" in out
     assert "refused: all of client-2: a secant needs at least 3 rounds, not 2" in out
-    assert "source of a record" in out
+    assert "source" in out
     assert "page: inferred/inferred.html" in out
     assert "client-0_round-000001" in (tmp_path / "inferred" / "inferred.html").read_text()
