@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 LINE = re.compile(
     r"^\| `(?P<paper>\w+) (?P<row>[\w/.-]+)` \| (?P<method>[\w-]+) \| (?P<metric>\w+) \| (?P<ours>[\d.]+)"
     r"(?: \((?P<low>[\d.]+) to (?P<high>[\d.]+)\))? \| (?P<published>[\d.]+|-)"
-    r" \| (?P<chance>[\d.]+) \| (?P<clients>\d+) \|$"
+    r" \| (?P<chance>-?[\d.]+) \| (?P<clients>\d+) \|$"
 )
 LINES = [match for line in (ROOT / "README.md").read_text().splitlines() if (match := LINE.match(line))]
 
