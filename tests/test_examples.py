@@ -7,6 +7,7 @@ from pathlib import Path
 from PIL import Image
 
 import leakscope as ls
+from leakscope import inference
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -18,3 +19,11 @@ def test_fedavg_leak(tmp_path, monkeypatch, capsys):
     assert "psnr (dB)" in capsys.readouterr().out
     with Image.open(tmp_path / "fedavg_leak.png") as picture:
         assert picture.width > 10 * 72
+
+
+def test_many_rounds(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(inference, "build", partial(inference.build, samples=8, steps=5, training=5))
+    runpy.run_path(str(EXAMPLES / "many_rounds.py"))
+    assert "sex: 100% right by equations, a guess 69%; source: 99% right by equations" in capsys.readouterr().out
+    assert "all but that column" in (tmp_path / "inferred" / "inferred.html").read_text()
