@@ -226,7 +226,8 @@ def by_equations(
     scores = shares
     if prior is not None:
         known = _shares(records, prior).to(shares)
-        noise = (shares - known).square().mean() - (known * (1 - known)).mean()
+        kept = shares.clamp(-1, 2)  # a few that are far off say nothing of the others' noise
+        noise = (kept - known).square().mean() - (known * (1 - known)).mean()
         values = len(records.values)  # shares add up to one, so that their noise has one dimension less
         scores = shares / (noise * values / (values - 1)).clamp_min(1e-6) + known.log()
     return Attributes(
