@@ -226,7 +226,8 @@ def by_equations(
     scores = shares
     if prior is not None:
         known = _shares(records, prior).to(shares)
-        kept = shares.clamp(-1, 2)  # a few that are far off say nothing of the others' noise
+        # A few that are far off say nothing of the others' noise.
+        kept = shares.clamp(*shares.flatten().quantile(torch.tensor([0.05, 0.95]).to(shares)))
         noise = (kept - known).square().mean() - (known * (1 - known)).mean()
         values = len(records.values)  # shares add up to one, so that their noise has one dimension less
         scores = shares / (noise * values / (values - 1)).clamp_min(1e-6) + known.log()
