@@ -40,6 +40,12 @@ def test_records_do_not_hold_what_is_hidden():
     torch.testing.assert_close(category.filled(client.inputs[:, 3:].argmax(1)), client.inputs)
 
 
+def test_what_is_known_of_records_is_all_but_the_hidden_column_and_the_target():
+    (client, *_) = table_clients(rows=3)
+    expected = torch.cat((client.inputs[:, :3], F.one_hot(client.targets, 2)), dim=1)
+    assert torch.equal(records_of(client, "job").known(), expected)
+
+
 def test_records_that_cannot_be_are_refused():
     (client, *_) = table_clients()
     with pytest.raises(InvalidInput, match="no column or category 'age'"):

@@ -41,7 +41,6 @@ from leakscope.container import output_folder, write_atomically
 from leakscope.data import Dataset
 from leakscope.errors import CorruptFile, InvalidInput
 from leakscope.inference import LastReturned, LocalModel, PublicRecords, attribute, sample, source
-from leakscope.inferring.figures import public_columns
 from leakscope.metrics import Interval, imputed, mean_interval, ssim, zest
 from leakscope.progress import Report
 from leakscope.report import contact_sheet, to_png
@@ -206,7 +205,7 @@ class _Audit:
     def _imputed(self, index: int) -> Tensor:
         """A client's sensitive values, by its other columns and by the other clients' records."""
         others = [client for place, client in enumerate(self.federation.clients) if place != index]
-        known = [public_columns(_records(client)) for client in (self.federation.clients[index], *others)]
+        known = [_records(client).known() for client in (self.federation.clients[index], *others)]
         return imputed(known[0], torch.cat(known[1:]), torch.cat([_secret(client) for client in others]))
 
     def _frequent(self) -> float:

@@ -78,6 +78,11 @@ class PublicRecords:
     def __len__(self) -> int:
         return len(self.inputs)
 
+    def known(self) -> Tensor:
+        """What the attacker knows of the records, as numbers: all columns but the hidden one, and the targets."""
+        rest = [column for column in range(self.inputs.shape[1]) if column not in self.columns]
+        return torch.cat((self.inputs[:, rest], _targets(self, self.inputs)), dim=1)
+
     def filled(self, choice: Tensor) -> Tensor:
         """The records with these values: one index a record, or the shares of all values, (N, values)."""
         shares = F.one_hot(choice, len(self.values)) if choice.ndim == 1 else choice

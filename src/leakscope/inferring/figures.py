@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from leakscope.errors import InvalidInput, LeakscopeError
 from leakscope.inference import LocalModel, PublicRecords, attribute, source
@@ -158,20 +157,11 @@ def _hidden(truth: Truth, sensitive: str, values: Sequence[float]) -> tuple[Publ
 
 def _imputed(hidden: Mapping[str, tuple[PublicRecords, Tensor]], known: Mapping[str, Truth], name: str) -> Tensor:
     """The values of one client's records as the other columns give them, by the records of the others."""
-    public = {one: public_columns(records) for one, (records, _) in hidden.items()}
+    public = {one: records.known() for one, (records, _) in hidden.items()}
     others = [one for one in known if one != name]
     return imputed(
         public[name], torch.cat([public[one] for one in others]), torch.cat([hidden[one][1] for one in others])
     )
-
-
-def public_columns(records: PublicRecords) -> Tensor:
-    """What the attacker knows of the records, as numbers: all columns but the hidden one, and the targets."""
-    rest = [column for column in range(records.inputs.shape[1]) if column not in records.columns]
-    targets = records.targets.reshape(len(records), -1)
-    if records.data.classes is not None:
-        targets = F.one_hot(records.targets, records.data.classes)
-    return torch.cat((records.inputs[:, rest], targets.to(records.inputs)), dim=1)
 
 
 def sources(
