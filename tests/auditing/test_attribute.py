@@ -3,9 +3,14 @@
 import json
 
 import pytest
+import torch
 
 from leakscope import audit
 from leakscope.auditing import read_audit
+from leakscope.auditing.attribute import guess
+from leakscope.inference import PublicRecords
+from leakscope.observation import DataSpec
+from leakscope.truth import Truth
 
 DOCUMENT = {
     "model": {"name": "mlp", "options": {"hidden": [64]}},
@@ -46,3 +51,19 @@ def test_data_with_a_sensitive_column_is_tried_without_a_word():
     assert "attribute_inference" in read_audit(plain, "a").attacks
     digits = {"model": {"name": "mlp"}, "data": {"name": "digits"}, "training": {"sends": "gradient"}}
     assert "attribute_inference" not in read_audit(digits, "a").attacks
+
+
+def _hidden(reference: bool) -> tuple[PublicRecords, Truth]:
+    spec = DataSpec((2,), 2, bounded=False, columns=("height", "sex"))
+    rows = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(10, 1)
+    targets = torch.zeros(20).long()
+    truth = Truth(rows, targets, spec, (), rows if reference else None, targets if reference else None)
+    return PublicRecords.hiding(truth.inputs, truth.targets, spec, "sex"), truth
+
+
+def test_a_column_that_the_others_tell_is_no_leak():
+    assert guess(*_hidden(reference=True)) == (1.0, "what the other columns tell")
+
+
+def test_without_other_people_the_more_frequent_value_is_the_guess():
+    assert guess(*_hidden(reference=False)) == (0.5, "always the more frequent value")

@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from torch import Tensor
+
 from leakscope.inference.attribute import PublicRecords, by_equations, by_gradient
 from leakscope.inference.messages import steps_in
-from leakscope.metrics import METRICS, attribute_accuracy, wilson_interval
+from leakscope.metrics import METRICS, attribute_accuracy, imputed, wilson_interval
 from leakscope.metrics.results import Measure
 from leakscope.observation import Observation
 from leakscope.progress import Report
@@ -23,7 +25,7 @@ METRIC = "attribute_accuracy"
 
 def infer_column(observation: Observation, truth: Truth, column: str, report: Report) -> dict[str, Any]:
     """Infer a column of zeros and ones of the records behind a message; how many are right, beside the best guess
-    without it: the client's more frequent value.
+    without it (:func:`guess`).
     """
     began = time.perf_counter()
     records = PublicRecords.hiding(truth.inputs, truth.targets, truth.data, column)
@@ -31,15 +33,11 @@ def infer_column(observation: Observation, truth: Truth, column: str, report: Re
     exact = steps_in(observation) == 1 and (observation.kind == "gradient" or training.lr is not None)
     method = by_equations if exact else by_gradient
     found = method([observation], records, report=report)
-    secret = truth.inputs[:, truth.data.columns.index(column)]
-    right = attribute_accuracy(found.choice.cpu(), secret.round().long())
+    right = attribute_accuracy(found.choice.cpu(), _values(truth.inputs, records))
     share = wilson_interval(float(right.sum()), len(right))
-    frequent = float(max(secret.mean(), 1 - secret.mean()))
+    chance, how = guess(records, truth)
     metric = METRICS[METRIC]
-    measure = Measure(
-        METRIC, share.mean, share.low, share.high, frequent, "always the more frequent value", metric.better,
-        len(right), metric.unit,
-    )  # fmt: skip
+    measure = Measure(METRIC, share.mean, share.low, share.high, chance, how, metric.better, len(right), metric.unit)
     return {
         "scores": {METRIC: measure.to_row()},
         "outcome": found.outcome,
@@ -53,3 +51,23 @@ def infer_column(observation: Observation, truth: Truth, column: str, report: Re
         ],
         "notes": [],
     }
+
+
+def guess(records: PublicRecords, truth: Truth) -> tuple[float, str]:
+    """The share of a hidden column that is right without any message, and by which guess: always the client's more
+    frequent value, or what the other columns tell (:func:`leakscope.metrics.imputed`) where that is right more often.
+    """
+    secret = _values(truth.inputs, records)
+    share = float(secret.double().mean())
+    best = max(share, 1 - share), "always the more frequent value"
+    if truth.reference_inputs is None or truth.reference_targets is None:
+        return best
+    name = records.data.columns[records.columns[0]]
+    others = PublicRecords.hiding(truth.reference_inputs, truth.reference_targets, truth.data, name)
+    told = imputed(records.known(), others.known(), _values(truth.reference_inputs, others))
+    columns = float((told == secret).double().mean())
+    return (columns, "what the other columns tell") if columns > best[0] else best
+
+
+def _values(inputs: Tensor, records: PublicRecords) -> Tensor:
+    return inputs[:, records.columns[0]].round().long().cpu()
