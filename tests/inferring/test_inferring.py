@@ -165,6 +165,13 @@ def test_few_clients_do_not_hide_a_leak_and_luck_is_none():
     assert not lucky.above_chance
 
 
+def test_few_rounds_are_said_to_be_few(recorded, tmp_path):
+    assert any("Fewer than 10 rounds were captured of 3 clients" in note for note in inferred(recorded, tmp_path).notes)
+    (tmp_path / "long").mkdir()
+    long = record(tmp_path / "long", table_clients(rows=4), rounds=10)
+    assert not any("rounds were captured" in note for note in inferred(long, tmp_path / "of long").notes)
+
+
 def test_what_is_given_and_what_was_trained_on_are_compared(recorded, tmp_path):
     (tmp_path / "fewer").mkdir()
     for file in (recorded / "data").glob("*.npz"):

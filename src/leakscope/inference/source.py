@@ -76,7 +76,7 @@ def by_inputs(clients: Sequence[Sequence[Observation]], inputs: Tensor) -> Sourc
         if seen is None:
             raise InvalidInput(
                 f"the first layer of {messages.last.client}'s model does not tell where its inputs lie: it is not "
-                "dense, has few neurons or a normalisation after it; use by_loss() or by_vote()"
+                "dense, has few neurons or a normalisation after it; ask by loss or by vote"
             )
         means.append(seen[0].flatten())
     found = torch.stack(means)
@@ -130,10 +130,10 @@ def _inner_products(
     """Of records' gradients at one round's model: with each other, (N, N), and with what clients sent, (N, clients)."""
     first = messages[0]
     if any(not torch.equal(one.sent[name], value) for one in messages for name, value in first.sent.items()):
-        raise InvalidInput(f"in round {first.round} the clients were not sent the same model; use by_loss()")
+        raise InvalidInput(f"in round {first.round} the clients were not sent the same model; ask by loss")
     if first.training.mode == "train" and any(isinstance(module, _BatchNorm) for module in first.model.modules()):
         raise InvalidInput(
-            "the model normalises over its batches, in which no record has a gradient of its own; use by_vote()"
+            "the model normalises over its batches, in which no record has a gradient of its own; ask by vote"
         )
     like = next(iter(first.sent.values()))
     seen = first.data.normalise(inputs.to(like))
@@ -162,7 +162,7 @@ def _gradients(observation: Observation, inputs: Tensor, targets: Tensor) -> Ten
         found = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(dict(observation.sent), inputs, targets)
     except RuntimeError as problem:
         raise InvalidInput(
-            f"the model cannot be run record by record ({str(problem).splitlines()[0]}); use by_vote()"
+            f"the model cannot be run record by record ({str(problem).splitlines()[0]}); ask by vote"
         ) from problem
     return torch.cat([value.flatten(1) for value in found.values()], dim=1)
 

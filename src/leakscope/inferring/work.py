@@ -25,6 +25,8 @@ from leakscope.truth import Truth
 KIND, VERSION = "local model", 1
 #: The models whose losses on a client's own data stand beside each other.
 MODELS = ("rebuilt", "last returned", "global")
+#: Of fewer rounds than these a page says that they are few; LMRA's figures are of 100.
+FEW = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +104,8 @@ def infer_captures(
     if not models:
         raise InvalidInput(f"no client's model could be rebuilt; {refused[-1]}")
     fits = {name: _fits(models[name], rounds[name], truth) for name, truth in known.items()}
-    figures, notes = [], []
+    few = [name for name, model in models.items() if model.rounds < FEW]
+    figures, notes = [], [_few(few)] if few else []
     threat = list(next(iter(rounds.values()))[-1].threat_model())
     if sensitive is not None and values is not None and known:
         found, words = attributes(models, rounds, known, sensitive, values)
@@ -115,6 +118,14 @@ def infer_captures(
         notes += words
         threat.append("To infer sources it knows records with their targets, each of which one of the clients holds.")
     return Inferred(models, fits, figures, notes, refused, threat)
+
+
+def _few(clients: Sequence[str]) -> str:
+    who = clients[0] if len(clients) == 1 else f"{len(clients)} clients"
+    return (
+        f"Fewer than {FEW} rounds were captured of {who}. LMRA's own figures are of 100: more rounds may tell more than "
+        "this page does."
+    )
 
 
 def _read(
