@@ -123,7 +123,7 @@ def infer_captures(
 def _few(clients: Sequence[str]) -> str:
     who = clients[0] if len(clients) == 1 else f"{len(clients)} clients"
     return (
-        f"Fewer than {FEW} rounds were captured of {who}. LMRA's own figures are of 100: more rounds may tell more than "
+        f"Fewer than {FEW} rounds were captured of {who}. LMRA's own figures are of 100: more may tell more than "
         "this page does."
     )
 
