@@ -1,6 +1,7 @@
 """Many rounds of captures: models are rebuilt and kept, records asked about, and every figure stands beside a guess."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -12,8 +13,10 @@ from torch import nn
 import leakscope as ls
 from leakscope import cli, inference
 from leakscope.captured import ClientData
+from leakscope.data import Dataset
 from leakscope.errors import InvalidInput, LeakscopeError, UnknownName
 from leakscope.inferring import Figure, infer_captures, models_table, write_inferred
+from leakscope.observation import DataSpec
 from leakscope.storage import observation_files
 from tests.inference.cases import network, table_clients
 
@@ -263,3 +266,21 @@ def test_the_command_refuses_a_damaged_file_and_goes_on(tmp_path, monkeypatch, c
     assert "source" in out
     assert "page: inferred/inferred.html" in out
     assert "client-0_round-000001" in (tmp_path / "inferred" / "inferred.html").read_text()
+
+
+@pytest.mark.parametrize(("noise", "words"), [(0.01, "at least (9[0-9]|100)%"), (5.0, "promises nothing of smokes")])
+def test_a_linear_model_comes_with_the_promise_of_proposition_4(tmp_path, noise, words):
+    spec = DataSpec((3,), None, bounded=False, columns=("age", "dose", "smokes"))
+    clients = []
+    for seed in range(2):
+        draw = torch.Generator().manual_seed(seed)
+        rows = torch.cat((torch.randn(40, 2, generator=draw), torch.arange(40).remainder(2)[:, None]), 1)
+        targets = rows @ torch.tensor([1.0, -0.5, 2.0]) + noise * torch.randn(40, generator=draw)
+        clients.append(Dataset(rows, targets, spec))
+    model = nn.Linear(3, 1)
+    recorded = record(tmp_path, clients, model, rounds=12, every=1, lr=0.1, epochs=30)
+    found = infer_captures(
+        observation_files(recorded / "captures"), QUICK, tmp_path / "out", model=model,
+        data=ClientData(recorded / "data"), sensitive="smokes",
+    )  # fmt: skip
+    assert any(re.search(words, note) for note in found.notes)

@@ -136,13 +136,29 @@ def attributes(
     else:
         notes.append("What the other columns tell by themselves cannot be learned from one client's records.")
     for attack, ask in attacks.items():
-        right = []
+        right, promised = [], []
         with progress_bar(f"{sensitive} by {attack}") as report:
             for number, (name, (records, secret)) in enumerate(hidden.items()):
-                right.append(ask(name, records).choice.cpu() == secret)
+                found = ask(name, records)
+                right.append(found.choice.cpu() == secret)
+                with torch.no_grad():
+                    error = float(models[name].losses(known[name].inputs, known[name].targets).mean())
+                least = found.guarantee(error)
+                promised += [] if least is None else [least]
                 report(number + 1, len(hidden), math.nan)
         figures.append(Figure.of(sensitive, attack, right, chance))
+        if promised:
+            notes.append(_promise(sensitive, min(promised), max(promised)))
     return figures, notes
+
+
+def _promise(sensitive: str, least: float, most: float) -> str:
+    if most == 0:
+        return f"Proposition 4 of LMRA promises nothing of {sensitive}: models err by too much beside its effect."
+    return (
+        f"The models are linear: by proposition 4 of LMRA at least {least:.0%} (client with the least) to {most:.0%} "
+        f"(with the most) of {sensitive} must be right by the rebuilt model."
+    )
 
 
 def _hidden(truth: Truth, sensitive: str, values: Sequence[float]) -> tuple[PublicRecords, Tensor]:
