@@ -9,7 +9,7 @@ import torch
 from leakscope.errors import InvalidInput, MissingKnowledge
 from leakscope.federated.alone import least_squares_optimum
 from leakscope.inference import Exact, GlobalModel, LastReturned, LeastSquares, Messages, Secant
-from leakscope.inference.local_model import held_out_error, shortest_step
+from leakscope.inference.local_model import held_out_error, shorter_steps
 from leakscope.params import flatten
 from tests.inference.cases import linear, linear_clients, network, table_clients, watched
 
@@ -159,15 +159,28 @@ def test_held_out_error_is_that_of_a_plain_ridge_regression():
     assert held_out_error(sent, updates, 0.7, 3) == pytest.approx(math.sqrt(total / 12))
 
 
-def test_the_shortest_step_reaches_what_is_wanted_or_stays():
+def test_steps_grow_until_they_reach_what_is_wanted():
     draw = torch.Generator().manual_seed(0)
     mapped, moved, update = (torch.randn(*shape, generator=draw).double() for shape in ((4, 9), (4, 9), (9,)))
     arguments = (mapped @ mapped.T, mapped @ update, moved @ moved.T, float(update.norm()))
-    assert not shortest_step(*arguments, 10.0).any()
+    (none,) = shorter_steps(*arguments, 10.0)
+    assert not none.any()
     least = float((update - mapped.T @ torch.linalg.lstsq(mapped.T, update[:, None]).solution[:, 0]).norm())
     wanted = (least + float(update.norm())) / 2
-    step = shortest_step(*arguments, wanted)
-    assert least < float((update + step @ mapped).norm()) <= wanted
+    left = [float((update + step @ mapped).norm()) for step in shorter_steps(*arguments, wanted)]
+    assert left == sorted(left, reverse=True)
+    assert least < left[-1] <= wanted < left[-2]
+
+
+def test_a_secant_does_not_go_back_to_where_updates_were_small():
+    template, *_ = watched(linear(3), linear_clients(3), rounds=1)[0]
+    first = {name: torch.ones_like(value) for name, value in template.sent.items()}
+    rounds = []
+    for number in range(6):  # the further from zero, the faster away from it: zero is no optimum
+        sent = {name: value * 1.1**number for name, value in first.items()}
+        returned = {name: value * 1.1 for name, value in sent.items()}
+        rounds.append(replace(template, sent=sent, returned=returned, round=number))
+    assert torch.allclose(flatten(Secant()(rounds).weights), flatten(LastReturned()(rounds).weights))
 
 
 def test_rounds_must_be_of_one_client_and_one_kind():

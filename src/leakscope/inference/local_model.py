@@ -164,9 +164,11 @@ class Secant(LocalModelAttack):
     Seen from the last round, :math:`u(\theta_n + S^T a) \approx u_n + Y^T (K + \lambda I)^{-1} K a` with rows
     :math:`s_t = \theta_t - \theta_n`, :math:`y_t = u_t - u_n` and :math:`K = S S^T`. The ridge :math:`\lambda` is the
     one that best predicts the updates of held-out rounds (``folds`` of them). An update that is shorter than that
-    prediction's error cannot be told from none, so :math:`a` is the shortest step to where the predicted update is no
-    longer than that (Morozov's discrepancy principle); the update that is left is then added, as the client would.
-    Everything is done on matrices of rounds x rounds.
+    prediction's error cannot be told from none, so no step is tried beyond where the predicted update is that short
+    (Morozov's discrepancy principle). But a client's updates vanish wherever its loss is flat, and near the first model
+    it often is. So of these steps the one is taken along which the updates go furthest with it, by the linear map, and
+    none if all go against it. The update that is left is then added, as the client would. Everything is done on
+    matrices of rounds x rounds.
     """
 
     folds: int = 5
@@ -192,7 +194,9 @@ class Secant(LocalModelAttack):
         values, basis = torch.linalg.eigh(gram)
         shrink = basis @ torch.diag(values.clamp_min(0) / (values.clamp_min(0) + ridge + 1e-300)) @ basis.T
         mapped = shrink @ changed
-        mixture = shortest_step(mapped @ mapped.T, mapped @ updates[-1], gram, float(updates[-1].norm()), error)
+        steps = shorter_steps(mapped @ mapped.T, mapped @ updates[-1], gram, float(updates[-1].norm()), error)
+        along, bend = moved @ updates[-1], moved @ mapped.T
+        mixture = max(steps, key=lambda one: float(one @ along + one @ bend @ one / 2))
         left = updates[-1] + mixture @ mapped
         vector = sent[-1] + mixture @ moved + left
         share = relative(error, float(updates.square().sum(1).mean().sqrt()))
@@ -221,23 +225,22 @@ def held_out_error(sent: Tensor, updates: Tensor, ridge: float, folds: int) -> f
     return math.sqrt(max(total, 0.0) / count)
 
 
-def shortest_step(mapped: Tensor, right: Tensor, gram: Tensor, length: float, wanted: float) -> Tensor:
-    """The mixture of rounds of the shortest step after which the predicted update is no longer than ``wanted``.
+def shorter_steps(mapped: Tensor, right: Tensor, gram: Tensor, length: float, wanted: float) -> list[Tensor]:
+    """No step, and longer and longer ones until the predicted update is no longer than ``wanted``; mixtures of rounds.
 
-    It minimises ``|u + M a|^2 + w |S a|^2`` for the largest ``w`` that will do; ``mapped = M M^T``, ``right = M u``,
+    Each minimises ``|u + M a|^2 + w |S a|^2`` for a smaller ``w``; ``mapped = M M^T``, ``right = M u``,
     ``gram = S S^T`` and ``length = |u|``.
     """
-    mixture = torch.zeros_like(right)
-    if length <= wanted:
-        return mixture
+    steps = [torch.zeros_like(right)]
     scale = float(mapped.diagonal().mean()) / max(float(gram.diagonal().mean()), 1e-300)
+    left = length**2
     for power in range(6, -13, -1):
-        penalty = scale * 10.0**power
-        mixture = -torch.linalg.lstsq(mapped + penalty * gram, right, driver="gelsd").solution
-        left = length**2 + 2 * float(mixture @ right) + float(mixture @ mapped @ mixture)
         if left <= wanted**2:
             break
-    return mixture
+        mixture = -torch.linalg.lstsq(mapped + scale * 10.0**power * gram, right, driver="gelsd").solution
+        left = length**2 + 2 * float(mixture @ right) + float(mixture @ mapped @ mixture)
+        steps.append(mixture)
+    return steps
 
 
 def steps_of(messages: Messages) -> Tensor:
