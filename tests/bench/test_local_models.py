@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import torch
 
 from leakscope import cli, defences, inference
 from leakscope.bench import watched
@@ -11,6 +12,7 @@ from leakscope.bench.rows import find_rows, papers
 from leakscope.bench.run import run_rows
 from leakscope.data import load
 from leakscope.errors import CorruptFile, InvalidInput
+from leakscope.progress import silent
 
 LEAF = """
 title = "A small federation"
@@ -63,7 +65,7 @@ batch_norm = true
 lr = 0.05
 rounds = 12
 every = 2
-measures = ["zest", "zest_gain", "mse", "aia", "aia_prior"]
+measures = ["zest", "zest_gain", "mse", "mape", "aia", "aia_prior"]
 [methods.last-returned]
 attack = "last_returned"
 [methods.secant]
@@ -180,9 +182,30 @@ def test_the_same_seed_gives_the_same_figures(folder):
 
 def test_regressions_and_private_statistics(folder):
     found = figures("diabetes")
-    assert set(found["secant"].ours) == {"zest", "zest_gain", "mse", "aia", "aia_prior"}
+    assert set(found["secant"].ours) == {"zest", "zest_gain", "mse", "mape", "aia", "aia_prior"}
     assert found["last-returned"].ours["mse"].mean > 0
+    assert found["last-returned"].ours["mape"].mean > 0
     assert 0.5 <= found["last-returned"].chance["aia"] <= 1
+
+
+def test_errors_are_a_share_of_the_target_as_it_was_before_it_was_standardised(folder):
+    found = figures("diabetes", methods=["last-returned"])["last-returned"]
+    values = load("diabetes").targets
+    clients = watched.watched(find_rows("mine", "table1/diabetes")[0].setting, 0, silent).clients
+    own = [client.targets * values.std() + values.mean() for client in clients]
+    assert all(bool(torch.isin(one.round(), values).all()) for one in own)
+    blind = torch.stack([((one.mean() - one) / one).abs().mean() for one in own]).mean()
+    assert found.chance["mape"] == pytest.approx(float(blind), rel=1e-4)
+    assert watched.target_scale({"data": "diabetes"}) == (0, 1)
+
+
+def test_duplicates_are_clients_again(folder):
+    path = folder / "digits.toml"
+    path.write_text(DIGITS.replace("clients = 3", "clients = 3\nduplicates = 4"))
+    federation = watched.watched(find_rows("mine", "table1/digits")[0].setting | {"rounds": 1}, 0, silent)
+    first, rest = federation.clients[:3], federation.clients[3:]
+    assert len(rest) == len(federation.observations) - 3 == 4
+    assert all(any(torch.equal(one.inputs, own.inputs) for own in first) for one in rest)
 
 
 def test_pictures_of_classes(folder, tmp_path):

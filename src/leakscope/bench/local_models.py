@@ -7,6 +7,8 @@ measure                what it is, as a mean over clients
                        that of the federation's first model
 ``zest_gain``          the same less that of the model that the client returned last, client by client; by chance: 0
 ``accuracy``, ``mse``  of the model on the client's own data
+``mape``               the mean absolute error of a regression there, as a share of the target; by chance: the error of
+                       the client's mean target
 ``aia``                the share of sensitive attributes inferred, equation 3; by chance: always the client's more
                        frequent value
 ``aia_prior``          the same by an attacker who is granted how frequent the values are among all clients
@@ -36,7 +38,7 @@ from torch import Tensor
 
 from leakscope import inference
 from leakscope.bench.rows import Method
-from leakscope.bench.watched import Watched, watched
+from leakscope.bench.watched import Watched, target_scale, watched
 from leakscope.container import output_folder, write_atomically
 from leakscope.data import Dataset
 from leakscope.errors import CorruptFile, InvalidInput
@@ -46,7 +48,7 @@ from leakscope.progress import Report
 from leakscope.report import contact_sheet, to_png
 from leakscope.seeding import derive, generator
 
-MEASURES = ("zest", "zest_gain", "accuracy", "mse", "aia", "aia_prior", "sia", "sia_gain", "ssim")
+MEASURES = ("zest", "zest_gain", "accuracy", "mse", "mape", "aia", "aia_prior", "sia", "sia_gain", "ssim")
 WITHOUT_MODEL = ("gradient", "equations", "inputs", "columns")
 _LIMITS = {
     "zest": (-1.0, 1.0),
@@ -54,6 +56,7 @@ _LIMITS = {
     "sia_gain": (-1.0, 1.0),
     "ssim": (-1.0, 1.0),
     "mse": (0.0, math.inf),
+    "mape": (0.0, math.inf),
 }
 
 
@@ -175,6 +178,21 @@ class _Audit:
         with torch.no_grad():
             errors = [m.losses(c.inputs, c.targets).mean() for m, c in zip(self.models, self.clients, strict=True)]
         blind = [float(client.targets.var(correction=0)) for client in self.clients]
+        return torch.stack(errors), sum(blind) / len(blind)
+
+    def mape(self) -> tuple[Tensor, float] | None:
+        if not self.models:
+            return None
+        mean, deviation = target_scale(self.setting)
+
+        def error(client: Dataset, predicted: Tensor) -> Tensor:
+            true = client.targets * deviation + mean
+            return ((predicted.reshape(true.shape) * deviation + mean - true) / true).abs().mean()
+
+        with torch.no_grad():
+            pairs = zip(self.models, self.clients, strict=True)
+            errors = [error(client, model.probabilities(client.inputs).to(client.targets)) for model, client in pairs]
+        blind = [float(error(client, client.targets.mean().expand(len(client)))) for client in self.clients]
         return torch.stack(errors), sum(blind) / len(blind)
 
     def aia(self) -> tuple[Tensor, float] | None:

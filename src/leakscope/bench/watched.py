@@ -26,6 +26,7 @@ from leakscope.seeding import derive, generator
 KEYS = {
     "data", "data_options", "split", "partition", "partition_options", "clients", "samples", "hidden", "batch_norm",
     "lr", "epochs", "batch_size", "rounds", "every", "defence", "records", "references", "measures", "standardise",
+    "duplicates",
 }  # fmt: skip
 PARTITIONS = {"adult_phd": adult_phd, "by_group": by_group, "orl_lmra": orl_lmra, "iid": iid}
 #: After so many epochs a client's own model is taken as it is; it says whether it has converged.
@@ -107,13 +108,12 @@ def _run(setting: dict[str, Any], seed: int, report: Report) -> Watched:
 
 @lru_cache(maxsize=4)
 def _clients(text: str, seed: int) -> list[Dataset]:
-    """The clients of a setting, each with at most ``samples`` samples."""
+    """The clients of a setting, each with at most ``samples`` samples, and as many ``duplicates`` of random ones."""
     setting = json.loads(text)
-    options = setting.get("data_options", {})
-    dataset = load(setting["data"], **({"split": setting["split"]} if "split" in setting else {}), **options)
+    dataset = _dataset(setting)
     if setting.get("standardise"):
-        values = dataset.targets
-        dataset = replace(dataset, targets=(values - values.mean()) / values.std())
+        mean, deviation = target_scale(setting)
+        dataset = replace(dataset, targets=(dataset.targets - mean) / deviation)
     name = setting.get("partition", "iid")
     if name not in PARTITIONS:
         raise CorruptFile(f"a row's partition is one of {', '.join(PARTITIONS)}, not {name!r}")
@@ -124,7 +124,22 @@ def _clients(text: str, seed: int) -> list[Dataset]:
     wanted = setting.get("samples")
     if wanted is not None:
         clients = [_fewer(client, wanted, derive(seed, "rows", place)) for place, client in enumerate(clients)]
-    return clients[: setting.get("clients")]
+    clients = clients[: setting.get("clients")]
+    drawn = torch.randint(len(clients), (setting.get("duplicates", 0),), generator=generator(seed, "duplicates"))
+    return [*clients, *(clients[place] for place in drawn.tolist())]
+
+
+def target_scale(setting: dict[str, Any]) -> tuple[float, float]:
+    """The mean and the deviation that a regression's targets had before they were standardised; else 0 and 1."""
+    if not setting.get("standardise"):
+        return 0.0, 1.0
+    values = _dataset(setting).targets
+    return float(values.mean()), float(values.std())
+
+
+def _dataset(setting: dict[str, Any]) -> Dataset:
+    split = {"split": setting["split"]} if "split" in setting else {}
+    return load(setting["data"], **split, **setting.get("data_options", {}))
 
 
 def _fewer(client: Dataset, wanted: int, seed: int) -> Dataset:
