@@ -141,10 +141,10 @@ def attributes(
             for number, (name, (records, secret)) in enumerate(hidden.items()):
                 found = ask(name, records)
                 right.append(found.choice.cpu() == secret)
-                with torch.no_grad():
-                    error = float(models[name].losses(known[name].inputs, known[name].targets).mean())
-                least = found.guarantee(error)
-                promised += [] if least is None else [least]
+                if found.coefficient is not None:
+                    with torch.no_grad():
+                        error = float(models[name].losses(known[name].inputs, known[name].targets).mean())
+                    promised.append(found.guarantee(error) or 0.0)
                 report(number + 1, len(hidden), math.nan)
         figures.append(Figure.of(sensitive, attack, right, chance))
         if promised:
