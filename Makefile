@@ -17,7 +17,7 @@ $(VENV)/.test: $(VENV)/.demo
 	touch $@
 
 demo: $(VENV)/.demo
-	$(BIN)/leakscope demo
+	$(BIN)/leakgauge demo
 
 test: $(VENV)/.test lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -29,7 +29,7 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.test
-	$(BIN)/leakscope bench speed
+	$(BIN)/leakgauge bench speed
 	$(BIN)/python benchmarks/speed/federation.py
 	$(BIN)/python benchmarks/speed/flower.py
 

@@ -8,23 +8,23 @@ from pathlib import Path
 
 import numpy as np
 
-import leakscope as ls
-from leakscope.captured import ClientData
-from leakscope.inference import build
-from leakscope.inferring import figures_table, infer_captures, write_inferred
+import leakgauge as lg
+from leakgauge.attacks.local_model import build
+from leakgauge.workflows.attack_captures import ClientData
+from leakgauge.workflows.infer_captures import figures_table, infer_captures, write_inferred
 
 # The clients: 60 patients each, and the progression of their diabetes to learn. Patients were dealt out at random, so
 # that nothing but who holds them tells the clinics apart.
-patients = ls.data.load("diabetes")
+patients = lg.data.load("diabetes")
 patients = replace(patients, targets=(patients.targets - patients.targets.mean()) / patients.targets.std())
-clinics = [one.share(range(60)) for one in ls.data.iid(patients, clients=4, seed=0)]
-model = ls.models.build("mlp", shape=[10], classes=1, hidden=[64, 64], seed=0)
-federation = ls.run_federation(model, clinics, rounds=30, lr=0.05, watch=range(4), every=3)
+clinics = [one.share(range(60)) for one in lg.data.iid(patients, clients=4, seed=0)]
+model = lg.models.build("mlp", shape=[10], classes=1, hidden=[64, 64], seed=0)
+federation = lg.run_federation(model, clinics, rounds=30, lr=0.05, watch=range(4), every=3)
 
-# What the server could keep, and what an auditor has: `leakscope infer captures --data records --sensitive sex`.
+# What the server could keep, and what an auditor has: `leakgauge infer captures --data records --sensitive sex`.
 Path("records").mkdir(exist_ok=True)
 for place, rounds in federation.observations.items():
-    ls.save_all(rounds, "captures")
+    lg.save_all(rounds, "captures")
     np.savez(f"records/client-{place}.npz", x=clinics[place].inputs.numpy(), y=clinics[place].targets.numpy())
 
 files = sorted(Path("captures").glob("*.safetensors"))

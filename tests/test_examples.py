@@ -6,15 +6,15 @@ from pathlib import Path
 
 from PIL import Image
 
-import leakscope as ls
-from leakscope import inference
+import leakgauge as lg
+from leakgauge.attacks import local_model as inference
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def test_fedavg_leak(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ls.attacks, "dlf", partial(ls.attacks.dlf, steps=3, warm_steps=3, label_steps=3))
+    monkeypatch.setattr(lg.attacks, "dlf", partial(lg.attacks.dlf, steps=3, warm_steps=3, label_steps=3))
     runpy.run_path(str(EXAMPLES / "fedavg_leak.py"))
     assert "psnr (dB)" in capsys.readouterr().out
     with Image.open(tmp_path / "fedavg_leak.png") as picture:

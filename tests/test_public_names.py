@@ -2,45 +2,44 @@ import os
 import subprocess
 import sys
 
-import leakscope
+import leakgauge
 
 PUBLIC = {
-    "Attack", "DataSpec", "Dataset", "Defence", "Federation", "LeakscopeError", "LocalTraining", "Observation",
-    "Reconstruction", "Score", "Truth", "attacks", "audit", "data", "defences", "errors", "fedavg", "fedsgd",
-    "inference", "load", "load_all", "load_rounds", "local_sgd", "metrics", "models", "run_federation",
+    "Attack", "DataSpec", "Dataset", "Defence", "Federation", "LeakgaugeError", "LocalTraining", "Observation",
+    "Reconstruction", "Score", "Truth", "attacks", "audit", "data", "defences", "errors", "evaluation",
+    "fedavg", "fedsgd", "load", "load_all", "load_rounds", "local_sgd", "metrics", "models", "run_federation",
     "save", "save_all", "score",
 }  # fmt: skip
 
 
 def test_the_public_names_are_these_and_no_others():
-    assert set(leakscope.__all__) == PUBLIC
+    assert set(leakgauge.__all__) == PUBLIC
 
 
 def test_every_public_name_exists_and_is_documented():
-    for name in leakscope.__all__:
-        assert getattr(leakscope, name).__doc__, name
+    for name in leakgauge.__all__:
+        assert getattr(leakgauge, name).__doc__, name
 
 
 def test_what_reads_many_rounds_has_these_names():
-    assert set(leakscope.inference.__all__) == {
-        "METHODS", "Attributes", "ClassSamples", "Distilled", "Exact", "GlobalModel", "LastReturned", "Learned",
-        "LeastSquares", "LocalModel", "LocalModelAttack", "Messages", "PublicRecords", "Secant", "Sources", "attribute",
-        "build", "sample", "source",
+    assert set(leakgauge.attacks.local_model.__all__) == {
+        "METHODS", "Distilled", "Exact", "GlobalModel", "LastReturned", "Learned", "LeastSquares", "LocalModel",
+        "LocalModelAttack", "Messages", "Secant", "build",
     }  # fmt: skip
-    for name in leakscope.inference.__all__:
-        assert getattr(leakscope.inference, name).__doc__, name
+    for name in leakgauge.attacks.local_model.__all__:
+        assert getattr(leakgauge.attacks.local_model, name).__doc__, name
 
 
 def test_the_version_is_that_of_the_installed_package():
     from importlib.metadata import version
 
-    assert version("leakscope") == leakscope.__version__
+    assert version("leakgauge") == leakgauge.__version__
 
 
 def test_importing_costs_little_more_than_torch():
     code = (
         "import sys, time; s = time.perf_counter(); import torch; t = time.perf_counter() - s; "
-        "import leakscope; print((time.perf_counter() - s) / t); "
+        "import leakgauge; print((time.perf_counter() - s) / t); "
         "heavy = ('torchmetrics', 'sklearn', 'scipy', 'pandas', 'PIL', 'typer', 'optuna', 'flwr', 'ray', 'rich'); "
         "print(sorted(m for m in heavy if m in sys.modules))"
     )

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from leakscope.attacks import ATTACKS, Attack, Inversion, Reconstruction, idlg
-from leakscope.errors import UnknownName
-from leakscope.inversion.optimisers import Adam
-from leakscope.inversion.stopping import MaxSteps, Outcome
-from leakscope.testing import check_attack, random_start, small_case
+from leakgauge.attacks import ATTACKS, Attack, Inversion, Reconstruction, idlg
+from leakgauge.attacks.inversion.optimisers import Adam
+from leakgauge.attacks.inversion.stopping import MaxSteps, Outcome
+from leakgauge.core.errors import UnknownName
+from leakgauge.testing import check_attack, random_start, small_case
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding-an-attack.md"
 OBSERVATION, TRUTH = small_case()
@@ -275,7 +275,7 @@ def code_blocks():
 
 def test_the_page_on_adding_an_attack_runs(tmp_path, monkeypatch):
     """Its code is one file, block after block, so that classes can be pickled by their module's name."""
-    monkeypatch.setattr("leakscope.attacks.ATTACKS", dict(ATTACKS))
+    monkeypatch.setattr("leakgauge.attacks.ATTACKS", dict(ATTACKS))
     blocks = code_blocks()
     assert len(blocks) >= 4
     (tmp_path / "page_on_attacks.py").write_text("\n".join(blocks), encoding="utf-8")

@@ -15,9 +15,9 @@ import time
 
 import torch
 
-from leakscope.data import by_group, load
-from leakscope.federated.rounds import run_federation
-from leakscope.models import build
+from leakgauge.data import by_group, load
+from leakgauge.federation.rounds import run_federation
+from leakgauge.models import build
 
 WAYS = {"together": True, "one by one": False}
 

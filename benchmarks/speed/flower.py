@@ -28,8 +28,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 from torch.nn import functional
 
-from leakscope.federated.flower import Recorder
-from leakscope.observation import DataSpec
+from leakgauge.core.observation import DataSpec
+from leakgauge.federation.recording.flower import Recorder
 
 CLIENTS = 10
 

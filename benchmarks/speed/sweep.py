@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from leakscope.auditing import read_audit, run_audit
-from leakscope.sweep import Task, Watch, memory
+from leakgauge.runtime import Task, Watch, memory
+from leakgauge.workflows.audit import read_audit, run_audit
 
 ENGINES = ("in-process", "processes", "ray")
 

@@ -3,7 +3,7 @@
     python benchmarks/speed/two_hosts.py [--clients 6 --steps 300 --lose-after 4]
 
 The hosts are network namespaces of Linux with a cable between them, each with a Ray node of one core, set up as
-docs/scaling.md says: this needs root and ``ip``. ``leakscope audit`` runs on the first; when some tasks are done, all
+docs/scaling.md says: this needs root and ``ip``. ``leakgauge audit`` runs on the first; when some tasks are done, all
 processes of the second are killed while it works at one. Printed, as JSON: how many tasks each host worked at by then,
 which were begun anew and why, and whether the table is that of the same audit in one process, to the last bit.
 """
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
-HOSTS = ("leakscope-1", "leakscope-2")
+HOSTS = ("leakgauge-1", "leakgauge-2")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PORT = 6379
 #: Workers of Ray give way to everything else, unless told; no statistics are sent home.
@@ -122,7 +122,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="two-", dir="/tmp") as name, hosts():  # names of sockets must be short
         folder = Path(name)
         (folder / "audit.toml").write_text(AUDIT.format(clients=options.clients, steps=options.steps))
-        audit = (BIN / "leakscope", "audit", folder / "audit.toml", "--output")
+        audit = (BIN / "leakgauge", "audit", folder / "audit.toml", "--output")
         start_ray(folder / "ray")
         began, said, at_work, lost = time.perf_counter(), [], [0, 0], 0
         words = on(HOSTS[0], *audit, folder / "two", "--engine", f"ray:{ADDRESSES[0]}:{PORT}")

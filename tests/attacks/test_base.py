@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from leakscope.attacks import Attack, Reconstruction, inverting_gradients
-from leakscope.data import load
-from leakscope.errors import InvalidInput
-from leakscope.federated.client import fedsgd
-from leakscope.inversion.stopping import Outcome
-from leakscope.testing import check_attack, small_case
+from leakgauge.attacks import Attack, Reconstruction, inverting_gradients
+from leakgauge.attacks.inversion.stopping import Outcome
+from leakgauge.core.errors import InvalidInput
+from leakgauge.data import load
+from leakgauge.federation.client import fedsgd
+from leakgauge.testing import check_attack, small_case
 
 OBSERVATION, TRUTH = small_case()
 

@@ -10,12 +10,12 @@ import pickle
 import pytest
 import torch
 
-from leakscope import attacks, data, models
-from leakscope.attacks import ATTACKS, Attack, WarmStart
-from leakscope.errors import InvalidInput, MissingKnowledge, UnknownName
-from leakscope.federated.client import fedavg, fedsgd
-from leakscope.metrics import mse, pair, score
-from leakscope.testing import check_attack, random_start, small_case
+from leakgauge import attacks, data, models
+from leakgauge.attacks import ATTACKS, Attack, WarmStart
+from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName
+from leakgauge.evaluation import mse, pair, score
+from leakgauge.federation.client import fedavg, fedsgd
+from leakgauge.testing import check_attack, random_start, small_case
 
 QUICK: dict[str, dict[str, object]] = {
     "agic": {"steps": 120},

@@ -12,9 +12,9 @@ import pytest
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither the user's folder nor the user's cache nor the network takes part in a test."""
-    monkeypatch.delenv("LEAKSCOPE_DATA", raising=False)
-    monkeypatch.setenv("LEAKSCOPE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("LEAKSCOPE_OFFLINE", "1")
+    monkeypatch.delenv("LEAKGAUGE_DATA", raising=False)
+    monkeypatch.setenv("LEAKGAUGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LEAKGAUGE_OFFLINE", "1")
 
 
 class _QuietHandler(SimpleHTTPRequestHandler):
@@ -24,7 +24,7 @@ class _QuietHandler(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def online(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LEAKSCOPE_OFFLINE")
+    monkeypatch.delenv("LEAKGAUGE_OFFLINE")
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)

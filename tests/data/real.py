@@ -6,5 +6,5 @@ import os
 
 import pytest
 
-REAL = os.environ.get("LEAKSCOPE_DATA")
-needs_data = pytest.mark.skipif(REAL is None, reason="LEAKSCOPE_DATA names no folder with the real datasets")
+REAL = os.environ.get("LEAKGAUGE_DATA")
+needs_data = pytest.mark.skipif(REAL is None, reason="LEAKGAUGE_DATA names no folder with the real datasets")

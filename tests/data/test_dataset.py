@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from leakscope.data import Dataset
-from leakscope.errors import InvalidInput
-from leakscope.observation import DataSpec
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.observation import DataSpec
+from leakgauge.data import Dataset
 
 SPEC = DataSpec((2,), 3, bounded=False, columns=("a", "b"))
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from leakscope.data import by_group, load, storage
-from leakscope.data.storage import Remote
-from leakscope.errors import CorruptFile, MissingExtra, UnknownName
+from leakgauge.core.errors import CorruptFile, MissingExtra, UnknownName
+from leakgauge.data import by_group, load, locations
+from leakgauge.data.locations import Remote
 
 from .builders import tar
 from .real import REAL, needs_data
@@ -130,7 +130,7 @@ def test_download_is_unpacked_once(server: tuple[str, Path], monkeypatch: pytest
     content = tar(MEMBERS, "w:bz2")
     (served / "fed_emnist.tar.bz2").write_bytes(content)
     remote = Remote(address + "fed_emnist.tar.bz2", f"sha256:{hashlib.sha256(content).hexdigest()}")
-    monkeypatch.setitem(storage.REMOTES["femnist"], "fed_emnist.tar.bz2", remote)
+    monkeypatch.setitem(locations.REMOTES["femnist"], "fed_emnist.tar.bz2", remote)
     dataset = load("femnist")
     assert [client.targets.tolist() for client in by_group(dataset)] == [[1, 2, 3], [61, 4, 5]]
     monkeypatch.setattr(tarfile, "open", lambda *_: pytest.fail("unpacked again"))
@@ -147,7 +147,7 @@ def test_download_is_unpacked_once(server: tuple[str, Path], monkeypatch: pytest
     ],
 )
 def test_corrupt_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    monkeypatch.setenv("LEAKSCOPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LEAKGAUGE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "femnist").mkdir()
     (tmp_path / "femnist" / "fed_emnist.tar.bz2").write_bytes(content)
     with pytest.raises(CorruptFile, match="fed_emnist"):
@@ -158,7 +158,7 @@ def test_without_h5py_it_says_what_to_install(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "femnist").mkdir()
     (tmp_path / "femnist" / "fed_emnist_train.h5").write_bytes(MEMBERS["fed_emnist_train.h5"])
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(MissingExtra, match=r"leakscope\[femnist\]"):
+    with pytest.raises(MissingExtra, match=r"leakgauge\[femnist\]"):
         load("femnist", folder=tmp_path)
 
 

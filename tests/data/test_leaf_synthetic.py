@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from leakscope.data import by_group, load
-from leakscope.errors import InvalidInput
+from leakgauge.core.errors import InvalidInput
+from leakgauge.data import by_group, load
 
 
 def test_defaults_are_the_lmra_paper_s() -> None:

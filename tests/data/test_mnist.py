@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from leakscope.data import by_group, load, storage
-from leakscope.data.storage import Remote
-from leakscope.errors import CorruptFile, InvalidInput
+from leakgauge.core.errors import CorruptFile, InvalidInput
+from leakgauge.data import by_group, load, locations
+from leakgauge.data.locations import Remote
 
 from . import builders
 from .real import REAL, needs_data
@@ -50,7 +50,7 @@ def test_download(tmp_path: Path, server: tuple[str, Path], monkeypatch: pytest.
     builders.write_mnist(served)
     for path in served.iterdir():
         checksum = "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
-        monkeypatch.setitem(storage.REMOTES["mnist"], path.name, Remote(address + path.name, checksum))
+        monkeypatch.setitem(locations.REMOTES["mnist"], path.name, Remote(address + path.name, checksum))
     assert len(load("mnist")) == 6
     assert sorted(path.name for path in (tmp_path / "cache" / "mnist").iterdir()) == [
         "train-images-idx3-ubyte.gz",

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from leakscope.data import load, orl_lmra, storage
-from leakscope.data.storage import Remote
-from leakscope.errors import CorruptFile
+from leakgauge.core.errors import CorruptFile
+from leakgauge.data import load, locations, orl_lmra
+from leakgauge.data.locations import Remote
 
 from . import builders
 from .real import REAL, needs_data
@@ -53,7 +53,7 @@ def test_download(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> 
     content = builders.faces_zip(builders.faces())
     (served / "att_faces.zip").write_bytes(content)
     remote = Remote(address + "att_faces.zip", "md5:" + hashlib.md5(content).hexdigest())
-    monkeypatch.setitem(storage.REMOTES["orl_faces"], "att_faces.zip", remote)
+    monkeypatch.setitem(locations.REMOTES["orl_faces"], "att_faces.zip", remote)
     assert len(load("orl_faces")) == 400
 
 

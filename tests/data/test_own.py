@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from leakscope.data import from_csv, from_images, from_npz
-from leakscope.errors import CorruptFile, FileError, InvalidInput, LeakscopeError, UnknownName
+from leakgauge.core.errors import CorruptFile, FileError, InvalidInput, LeakgaugeError, UnknownName
+from leakgauge.data import from_csv, from_images, from_npz
 
 
 def picture(path, value=128, size=(6, 4), mode="RGB"):
@@ -101,7 +101,7 @@ def test_targets_may_be_numbers(tmp_path):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_arrays_that_cannot_be_used(tmp_path, arrays, problem):
-    with pytest.raises(LeakscopeError, match=problem):
+    with pytest.raises(LeakgaugeError, match=problem):
         from_npz(npz(tmp_path / "mine.npz", **arrays))
 
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from leakscope.data import Dataset, adult_phd, by_group, dirichlet, iid, orl_lmra
-from leakscope.data.partition import _ATTEMPTS
-from leakscope.errors import InvalidInput
-from leakscope.observation import DataSpec
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.observation import DataSpec
+from leakgauge.data import Dataset, adult_phd, by_group, dirichlet, iid, orl_lmra
+from leakgauge.data.partition import _ATTEMPTS
 
 
 def toy(samples: int = 100, classes: int = 4, groups: bool = False) -> Dataset:

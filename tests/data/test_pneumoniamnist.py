@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakscope.data import load
-from leakscope.errors import CorruptFile
+from leakgauge.core.errors import CorruptFile
+from leakgauge.data import load
 
 from .real import REAL, needs_data
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from leakscope.data import DATASETS, load
-from leakscope.errors import UnknownName
+from leakgauge.core.errors import UnknownName
+from leakgauge.data import DATASETS, load
 
 
 def test_table() -> None:

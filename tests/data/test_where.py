@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.data import DATASETS, locate, storage, wheels
-from leakscope.errors import UnknownName
+from leakgauge.core.errors import UnknownName
+from leakgauge.data import DATASETS, locate, locations, wheels
 
 from . import builders
 
@@ -20,9 +20,9 @@ def test_every_dataset_has_a_place() -> None:
 def test_nothing_set() -> None:
     places = {place.place: place for place in locate("mnist")}
     assert list(places) == ["folder", "cache", "download"]
-    assert places["folder"].detail == "LEAKSCOPE_DATA is not set"
+    assert places["folder"].detail == "LEAKGAUGE_DATA is not set"
     assert not any(place.found for place in places.values())
-    assert places["download"].detail.startswith("forbidden by LEAKSCOPE_OFFLINE")
+    assert places["download"].detail.startswith("forbidden by LEAKGAUGE_OFFLINE")
 
 
 def test_folder(tmp_path: Path, online: None) -> None:
@@ -36,7 +36,7 @@ def test_folder(tmp_path: Path, online: None) -> None:
 
 
 def test_cache() -> None:
-    target = storage.cache() / "adult" / "adult.test"
+    target = locations.cache() / "adult" / "adult.test"
     target.parent.mkdir(parents=True)
     target.write_text("rows")
     [cache] = [place for place in locate("adult") if place.place == "cache"]

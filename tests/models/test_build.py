@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from leakscope.errors import InvalidInput, UnknownName
-from leakscope.models import Recipe, build, recipe_of
+from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.models import Recipe, build, recipe_of
 
 USERS_MODULE = """
 import torch

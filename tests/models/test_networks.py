@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from leakscope.errors import InvalidInput, UnknownName
-from leakscope.models import MODELS
-from leakscope.models import build as build_model
-from leakscope.models.options import seeded
+from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.models import MODELS
+from leakgauge.models import build as build_model
+from leakgauge.models.options import seeded
 
 SMALL: dict[str, dict[str, Any]] = {
     "lenet": {"shape": (1, 28, 28), "classes": 5},

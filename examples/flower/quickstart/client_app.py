@@ -10,7 +10,7 @@ from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 
-from leakscope.federated.flower import Recorder
+from leakgauge.federation.recording.flower import Recorder
 from quickstart.task import DATA, Net, client_data, train
 
 # A hundredth of the noise that this epsilon takes at this clipping norm (sensitivity=1.0): no guarantee, an example.

@@ -9,7 +9,7 @@ from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from leakscope.federated.flower import Recorder
+from leakgauge.federation.recording.flower import Recorder
 from quickstart.task import DATA, Net
 
 app = ServerApp()

@@ -4,10 +4,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import leakscope as ls
+import leakgauge as lg
 
 CLASSES = 10
-DATA = ls.DataSpec(shape=(1, 28, 28), classes=CLASSES)
+DATA = lg.DataSpec(shape=(1, 28, 28), classes=CLASSES)
 
 
 class Net(nn.Module):
@@ -32,7 +32,7 @@ class Net(nn.Module):
 
 def client_data(partition, samples):
     """The digits of one client: a share of its own, the same in every run."""
-    data = ls.data.load("mnist5k")
+    data = lg.data.load("mnist5k")
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
     return data.share(order[partition * samples : (partition + 1) * samples], f"client-{partition}")
 

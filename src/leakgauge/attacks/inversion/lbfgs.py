@@ -1,0 +1,245 @@
+r"""L-BFGS for many independent problems at once.
+
+The rules are those of ``torch.optim.LBFGS``, problem by problem: one step is up to ``inner`` iterations or
+``evaluations`` evaluations, the first iteration of a run moves by :math:`\min(1, 1/\lVert g\rVert_1)` times the
+learning rate, every later one by the learning rate along
+
+.. math:: d = -H_k\, g_k,
+
+with :math:`H_k` from the last ``history`` pairs :math:`(s_i, y_i) = (x_{i+1}-x_i, g_{i+1}-g_i)` by the two-loop
+recursion (Nocedal and Wright 2006, algorithm 7.4). A pair with :math:`s^\top y \le 10^{-10}` is not used, unless
+``tolerance_curvature`` says otherwise. Problems that are done with their step wait without costing evaluations.
+
+The recursion's loops go over the history, in Python, and touch a pair at a time. Here each loop is the triangular
+system that it solves: with :math:`S, Y` the pairs from oldest to newest, :math:`R_{ij} = s_i^\top y_j` for
+:math:`i \le j`, its diagonal :math:`D` and :math:`\gamma = s^\top y / y^\top y` of the newest pair,
+
+.. math:: R\,a = -S^\top g, \qquad q = -g - Y a, \qquad R^\top c = D a - \gamma\, Y^\top q, \qquad d = \gamma q + S c,
+
+four products with the history for all problems together (compare Byrd, Nocedal and Schnabel 1994).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.inversion.optimisers import Evaluate, Run
+from leakgauge.core.checks import not_negative, positive, whole
+from leakgauge.core.errors import UnknownName
+from leakgauge.core.params import Params
+
+LineSearch = Literal["none", "backtracking"]
+
+#: The share of the promised decrease that a backtracking search asks for (Nocedal and Wright, section 3.1).
+ARMIJO = 1e-4
+
+
+@dataclass(frozen=True)
+class LBFGS:
+    """L-BFGS with a fixed step, as DLG uses it (Zhu et al. 2019: learning rate 1), or a backtracking one.
+
+    ``line_search="backtracking"`` halves a step until the loss falls enough (Armijo's rule; Nocedal and Wright
+    2006, algorithm 3.1): each problem for itself, within the same budget of evaluations. A fixed step is cheaper
+    and may jump far away; some problems never come back from that.
+
+    The tolerances are PyTorch's, and absolute: below a loss of about 1e-6 they stop what could still fall.
+    """
+
+    lr: float = 1.0
+    inner: int = 20
+    evaluations: int = 25
+    history: int = 100
+    tolerance_gradient: float = 1e-7
+    tolerance_change: float = 1e-9
+    tolerance_curvature: float = 1e-10
+    line_search: LineSearch = "none"
+
+    def __post_init__(self) -> None:
+        positive("lr", self.lr)
+        for name in ("inner", "evaluations", "history"):
+            whole(name, getattr(self, name))
+        for name in ("tolerance_gradient", "tolerance_change", "tolerance_curvature"):
+            not_negative(name, getattr(self, name))
+        if self.line_search not in get_args(LineSearch):
+            raise UnknownName("line search", self.line_search, get_args(LineSearch))
+
+    def begin(self, variables: Params) -> Run:
+        """Start from these variables."""
+        return _LBFGSRun(self, variables)
+
+
+class _LBFGSRun:
+    def __init__(self, settings: LBFGS, variables: Params) -> None:
+        self.settings = settings
+        self.shapes = {name: value.shape[1:] for name, value in variables.items()}
+        self.x = torch.cat([value.detach().reshape(len(value), -1) for value in variables.values()], dim=1)
+        problems, size = self.x.shape
+        # Pair number i of a problem is in slot i modulo the history; R is kept from oldest to newest. Slots are made
+        # as they are needed; what a problem has not filled is zero, with a one on R's diagonal.
+        self.s = self.y = self.x.new_zeros(problems, 0, size)
+        self.products = self.x.new_zeros(problems, 0, 0)  # R
+        self.pairs = torch.zeros(problems, dtype=torch.long)
+        self.curvature = self.x.new_ones(problems)  # gamma
+        self.iterations = torch.zeros(problems, dtype=torch.long)
+        self.moved = torch.zeros_like(self.x)
+        self.gradient = torch.zeros_like(self.x)
+
+    @property
+    def variables(self) -> Params:
+        return self._unflatten(self.x)
+
+    def _unflatten(self, x: Tensor) -> Params:
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        parts = x.split(sizes, dim=1)
+        return {
+            name: part.reshape(len(x), *shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+    def _evaluate(self, evaluate: Evaluate, rows: Tensor) -> tuple[Tensor, Tensor]:
+        losses, gradients = evaluate(self._unflatten(self.x[rows]), rows)
+        return losses, torch.cat([gradients[name].reshape(len(rows), -1) for name in self.shapes], dim=1)
+
+    def step(self, evaluate: Evaluate, factor: float) -> Tensor:
+        settings, lr = self.settings, self.settings.lr * factor
+        first_losses, gradient = self._evaluate(evaluate, torch.arange(len(self.x)))
+        losses, spent = first_losses.clone(), torch.ones(len(self.x), dtype=torch.long)
+        active = (gradient.abs().amax(1) > settings.tolerance_gradient).cpu().nonzero().flatten()
+        for inner in range(1, settings.inner + 1):
+            if not len(active):
+                break
+            d = self._direction(active, gradient[active])
+            g = self.gradient[active] = gradient[active]
+            fresh = self.iterations[active] == 1
+            length = torch.where(fresh.to(g.device), (1 / g.abs().sum(1)).clamp(max=1.0) * lr, lr)
+            slope = (g * d).sum(1)
+            downhill = (slope <= -settings.tolerance_change).cpu()
+            active, move, slope = active[downhill], (length.unsqueeze(1) * d)[downhill], (length * slope)[downhill]
+            if not len(active):
+                break
+            self.moved[active] = move
+            self.x[active] += move
+            searching = settings.line_search == "backtracking"
+            if inner == settings.inner and not searching:
+                break
+            previous = losses[active]
+            losses[active], gradient[active] = self._evaluate(evaluate, active)
+            spent[active] += 1
+            if searching:
+                self._backtrack(evaluate, active, losses, gradient, previous, slope, spent)
+            going = (
+                (gradient[active].abs().amax(1) > settings.tolerance_gradient)
+                & (self.moved[active].abs().amax(1) > settings.tolerance_change)
+                & ((losses[active] - previous).abs() >= settings.tolerance_change)
+            )
+            active = active[going.cpu() & (spent[active] < settings.evaluations)]
+        return first_losses
+
+    def _backtrack(
+        self,
+        evaluate: Evaluate,
+        rows: Tensor,
+        losses: Tensor,
+        gradient: Tensor,
+        previous: Tensor,
+        slope: Tensor,
+        spent: Tensor,
+    ) -> None:
+        """Halve the moves of these problems until their losses fall enough; take back those that never do."""
+        share = torch.ones_like(slope)
+        while True:
+            # Not "rises": a loss that is NaN has not fallen either.
+            far = ~(losses[rows] <= previous + ARMIJO * share * slope).cpu()
+            lost = rows[far & (spent[rows] >= self.settings.evaluations)]
+            far &= spent[rows] < self.settings.evaluations
+            if not bool(far.any()):
+                self.x[lost] -= self.moved[lost]
+                self.moved[lost] = 0
+                gradient[lost] = self.gradient[lost]
+                return
+            back = rows[far]
+            share[far] /= 2
+            self.moved[back] /= 2
+            self.x[back] -= self.moved[back]
+            losses[back], gradient[back] = self._evaluate(evaluate, back)
+            spent[back] += 1
+
+    def _direction(self, rows: Tensor, g: Tensor) -> Tensor:
+        """Take in the last move of these problems, and find their next direction (the module's formulas)."""
+        started = self.iterations[rows] > 0
+        self.iterations[rows] += 1
+        if bool(started.any()):
+            old = rows[started]
+            self._remember(old, self.moved[old], g[started] - self.gradient[old])
+        filled = min(int(self.pairs[rows].max()), self.s.shape[1])
+        if not filled:
+            return -g
+        everyone = len(rows) == len(self.x)
+        s, y, r, gamma = (
+            value if everyone else value[rows] for value in (self.s, self.y, self.products, self.curvature[:, None])
+        )
+        s, y, r = s[:, :filled], y[:, :filled], r[:, :filled, :filled]
+        slots = self._by_age(rows, filled)
+        onto_s = _times(s, -g).gather(1, slots)
+        a = torch.linalg.solve_triangular(r, onto_s.unsqueeze(2), upper=True).squeeze(2)
+        q = -g - _combine(torch.zeros_like(a).scatter(1, slots, a), y)
+        onto_y = _times(y, q).gather(1, slots)
+        rest = r.diagonal(dim1=1, dim2=2) * a - gamma * onto_y
+        c = torch.linalg.solve_triangular(r.mT, rest.unsqueeze(2), upper=False).squeeze(2)
+        return gamma * q + _combine(torch.zeros_like(c).scatter(1, slots, c), s)
+
+    def _by_age(self, rows: Tensor, filled: int) -> Tensor:
+        """The slots of these problems' pairs, from the oldest to the newest; slots not yet filled come last."""
+        pairs = self.pairs[rows].unsqueeze(1)
+        oldest = torch.where(pairs > self.settings.history, pairs, 0)
+        return ((oldest + torch.arange(filled)) % filled).to(self.x.device)
+
+    def _remember(self, rows: Tensor, s: Tensor, y: Tensor) -> None:
+        """Put one pair each of these problems in the place of their oldest, if it shows curvature."""
+        product = (s * y).sum(1)
+        good = (product > self.settings.tolerance_curvature).cpu()
+        rows, s, y, product = rows[good], s[good], y[good], product[good]
+        if not len(rows):
+            return
+        history, slot = self.settings.history, self.pairs[rows] % self.settings.history
+        if int(slot.max()) >= self.s.shape[1]:
+            self._grow(min(max(10, self.s.shape[1]), history - self.s.shape[1]))
+        self.s[rows, slot], self.y[rows, slot] = s, y
+        self.curvature[rows] = product / y.square().sum(1)
+        full = rows[self.pairs[rows] >= history]
+        if len(full):
+            self.products[full, :-1, :-1] = self.products[full, 1:, 1:]
+            self.products[full, -1, :-1] = 0
+        self.pairs[rows] += 1
+        # The new pair's column of R: every s, itself included, with the new y.
+        everyone = len(rows) == len(self.x)
+        slots = self._by_age(rows, self.s.shape[1])
+        column = _times(self.s if everyone else self.s[rows], y).gather(1, slots)
+        place = self.pairs[rows].clamp(max=history) - 1
+        newer = torch.arange(column.shape[1]) > place[:, None]
+        self.products[rows, :, place] = column.masked_fill(newer.to(column.device), 0)
+
+    def _grow(self, more: int) -> None:
+        """Make room for more pairs."""
+        problems, slots, size = self.s.shape
+        self.s, self.y = (torch.cat([kept, kept.new_zeros(problems, more, size)], dim=1) for kept in (self.s, self.y))
+        products = torch.eye(slots + more, dtype=self.x.dtype, device=self.x.device).repeat(problems, 1, 1)
+        products[:, :slots, :slots] = self.products
+        self.products = products
+
+    def keep(self, rows: Tensor) -> None:
+        for name in ("x", "s", "y", "products", "pairs", "curvature", "iterations", "moved", "gradient"):
+            setattr(self, name, getattr(self, name)[rows])
+
+
+def _times(history: Tensor, vectors: Tensor) -> Tensor:
+    """The product of each problem's vector with each of its pairs: (problems, slots)."""
+    return torch.bmm(vectors.unsqueeze(1), history.mT).squeeze(1)  # in this order: four times faster than the other
+
+
+def _combine(weights: Tensor, history: Tensor) -> Tensor:
+    """The weighted sum of each problem's pairs: (problems, size)."""
+    return torch.bmm(weights.unsqueeze(1), history).squeeze(1)

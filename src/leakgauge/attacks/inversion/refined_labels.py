@@ -1,0 +1,85 @@
+"""Label counts, corrected by what a cheap reconstruction would have done to the last layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.inversion.attack import Inversion
+from leakgauge.attacks.inversion.labels import (
+    LastLayer,
+    estimate_label_counts,
+    granted_labels,
+    input_statistics,
+    last_layer,
+    round_counts,
+)
+from leakgauge.attacks.inversion.update_models import FullSimulation
+from leakgauge.core.checks import whole
+from leakgauge.core.observation import Observation
+from leakgauge.core.params import Params, scale
+from leakgauge.core.progress import silent
+
+
+@dataclass(frozen=True)
+class RefinedLabels:
+    r"""Labels by ``first``; then reconstruct with them, simulate the client on that, and correct the counts.
+
+    What :func:`estimate_label_counts` must guess are the mean predictions on the client's own samples along its
+    own path. A reconstruction that is good enough to be recognised has nearly the same ones. With
+    :math:`\bar g` the mean gradient of the last bias over the local steps, observed and simulated on the
+    reconstruction :math:`\tilde x` with counts :math:`\lambda`,
+
+    .. math:: \lambda' = \lambda + N\,(\bar g^{sim}(\tilde x, \lambda) - \bar g^{obs}),
+
+    in which the predictions cancel (beyond DLF's section 4.5, which starts it). ``inversion`` makes the
+    reconstruction; ``orders`` random orders of the samples are simulated, for the client's is unknown.
+    """
+
+    inversion: Inversion
+    first: LastLayer = LastLayer(at="client", dummies=3000)  # noqa: RUF009 - frozen
+    rounds: int = 1
+    orders: int = 3
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        whole("rounds", self.rounds)
+        whole("orders", self.orders)
+
+    def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
+        """Granted or inferred labels."""
+        if granted_labels(observation) is not None:
+            return LastLayer(shuffle=self.shuffle)(observation, generator)
+        counts = estimate_label_counts(
+            observation, generator, at=self.first.at, read=self.first.read, dummies=self.first.dummies
+        )
+        samples = int(observation.training.need("samples"))
+        if samples > 1:
+            for _ in range(self.rounds):
+                counts = self._corrected(observation, counts, samples, generator)
+        return LastLayer(shuffle=self.shuffle)(observation.knowing(label_counts=counts), generator)
+
+    def _corrected(self, observation: Observation, counts: Tensor, samples: int, draw: torch.Generator) -> Tensor:
+        reading = last_layer(observation, self.first.read)
+        seed = int(torch.randint(2**31, (), generator=draw))
+        found = self.inversion.run(observation.knowing(label_counts=counts), seed, silent)
+        if found.outcome.kind == "interrupted":
+            raise KeyboardInterrupt
+        assert found.labels is not None
+        inputs = observation.data.normalise(found.samples)
+        client = FullSimulation(per_epoch=True, gradients="none").begin(observation, functional=False)
+        simulated = []
+        for _ in range(self.orders):
+            rows = torch.cat([torch.randperm(samples, generator=draw) for _ in range(client.copies)]).to(inputs.device)
+            update: Params = client(inputs[rows], found.labels[rows])
+            if observation.kind == "weights":
+                update = scale(update, observation.training.need("lr"))
+            simulated.append(reading.mean_gradient(observation, update).detach())
+        change = torch.stack(simulated).mean(0) - reading.mean_gradient(observation, observation.difference())
+        if reading.part == "kernel":
+            places = [observation.sent, observation.returned or observation.sent]
+            entering = [input_statistics(observation, place, reading.layer, inputs)[1] for place in places]
+            change = change / torch.stack(entering).mean()
+        return round_counts(counts + samples * change.cpu(), samples)

@@ -1,0 +1,48 @@
+"""The command line. A mistake is one clear sentence and exit code 2, never a traceback.
+
+A file holds the commands of one kind, and importing it lists them; what they need is imported when they run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from leakgauge.cli import audits, benchmarks, captures, catalogue
+from leakgauge.cli.common import app, complain, screen
+from leakgauge.core.errors import LeakgaugeError, TasksFailed
+from leakgauge.runtime import memory
+
+__all__ = ["app", "audits", "benchmarks", "captures", "catalogue", "main", "screen"]
+
+
+def main() -> None:
+    """Run the command line."""
+    memory.reuse()
+    try:
+        code = app(standalone_mode=False)
+    except TasksFailed as problem:
+        if os.environ.get("LEAKGAUGE_DEBUG"):
+            raise
+        complain(f"{problem}\n(LEAKGAUGE_DEBUG=1 shows where the first went wrong)")
+        code = 3
+    except LeakgaugeError as problem:
+        code = complain(str(problem))
+    except (KeyboardInterrupt, typer.Abort):
+        complain("interrupted")
+        code = 130
+    except Exception as problem:
+        code = complain(_words(problem))
+    sys.exit(code)
+
+
+def _words(problem: Exception) -> str:
+    """A mistake on the command line in Typer's words, which come in a class that depends on its version; or a bug."""
+    if hasattr(problem, "format_message"):
+        return str(problem.format_message())
+    if os.environ.get("LEAKGAUGE_DEBUG"):
+        raise problem
+    what = str(problem).partition("\n")[0] or "no message"
+    return f"{type(problem).__name__}: {what} (unexpected: please report it; LEAKGAUGE_DEBUG=1 shows the traceback)"

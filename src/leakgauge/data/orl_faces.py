@@ -1,0 +1,75 @@
+"""AT&T / ORL faces: 40 people, 10 grey pictures each, 112 x 92 (Samaria and Harter 1994).
+
+The folder ``orl_faces`` may hold ``orl_faces.npz`` (``x``, ``y``), AT&T's own ``att_faces.zip``, or what
+that archive extracts to: ``s1/1.pgm`` ... ``s40/10.pgm``.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from leakgauge.core.observation import DataSpec
+from leakgauge.data import locations
+from leakgauge.data.dataset import Dataset
+from leakgauge.data.formats import (
+    Bytes,
+    corrupt,
+    read_bytes,
+    read_npz,
+    read_pgm,
+    reading,
+    require_bytes,
+    require_labels,
+    to_pixels,
+)
+from leakgauge.data.locations import Folder
+
+PEOPLE, PICTURES = 40, 10
+FULL_SIZE, LMRA_SIZE = (112, 92), (80, 70)
+PATTERNS = ("orl_faces.npz", "att_faces.zip", "s1/1.pgm")
+
+_MEMBERS = [f"s{person}/{picture}.pgm" for person in range(1, PEOPLE + 1) for picture in range(1, PICTURES + 1)]
+
+
+def load(*, folder: Folder = None, download: bool = True, full_size: bool = False) -> Dataset:
+    """The faces, 80 high and 70 wide as in the LMRA paper, or 112 x 92. Label and group are the person."""
+    [path] = locations.obtain("orl_faces", PATTERNS, "att_faces.zip", folder, download)
+    if path.suffix == ".npz":
+        arrays = read_npz(path, {"x": (None, *FULL_SIZE), "y": (None,)})
+        images, labels = require_bytes(path, "x", arrays["x"]), arrays["y"]
+    else:
+        images, labels = _read_pictures(path), np.repeat(np.arange(PEOPLE), PICTURES)
+    targets = require_labels(path, labels, len(images), PEOPLE)
+    inputs = to_pixels(images)
+    if not full_size:
+        inputs = torch.nn.functional.interpolate(
+            inputs, LMRA_SIZE, mode="bilinear", align_corners=False, antialias=True
+        ).clamp_(0, 1)
+    return Dataset(
+        inputs,
+        targets,
+        DataSpec((1, *(FULL_SIZE if full_size else LMRA_SIZE)), PEOPLE),
+        name="orl_faces",
+        groups=targets,
+        group_names=tuple(f"s{person}" for person in range(1, PEOPLE + 1)),
+    )
+
+
+def _read_pictures(path: Path) -> Bytes:
+    if path.suffix == ".pgm":
+        base = path.parent.parent
+        pictures = [read_pgm(read_bytes(base / member, "a PGM picture"), base / member) for member in _MEMBERS]
+    else:
+        with reading(path, "a zip archive with s1/1.pgm to s40/10.pgm"), zipfile.ZipFile(path) as archive:
+            # some archives have the people in a folder of their own
+            names = {"/".join(name.split("/")[-2:]): name for name in archive.namelist()}
+            pictures = [read_pgm(archive.read(names[member]), path / member) for member in _MEMBERS]
+    wrong = next((index for index, picture in enumerate(pictures) if picture.shape != FULL_SIZE), None)
+    if wrong is not None:
+        height, width = pictures[wrong].shape
+        raise corrupt(path, f"{_MEMBERS[wrong]} is {height} x {width}", "112 x 92")
+    return np.stack(pictures)

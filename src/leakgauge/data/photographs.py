@@ -1,0 +1,40 @@
+"""Eight colour photographs that the scikit-image wheel carries, 224 x 224: for networks that take ImageNet's size."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import torch
+
+from leakgauge.core.observation import DataSpec
+from leakgauge.data import wheels
+from leakgauge.data.dataset import Dataset
+from leakgauge.data.formats import read_bytes, reading, to_pixels
+
+FILES = (
+    "astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "ihc.png", "motorcycle_left.png",
+    "retina.jpg", "rocket.jpg",
+)  # fmt: skip
+#: The statistics of ImageNet's pixels.
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def load(*, size: int = 224) -> Dataset:
+    """The photographs, their middle square scaled to ``size``; every one is a class of its own."""
+    from PIL import Image
+
+    folder = wheels.require("photographs").parent
+    pictures = []
+    for name in FILES:
+        content = read_bytes(folder / name, "a photograph")
+        with reading(folder / name, "a photograph"):
+            image = Image.open(io.BytesIO(content)).convert("RGB")
+        side = min(image.size)
+        left, top = (image.width - side) // 2, (image.height - side) // 2
+        square = image.crop((left, top, left + side, top + side)).resize((size, size), Image.Resampling.BICUBIC)
+        pictures.append(np.asarray(square).transpose(2, 0, 1))
+    inputs = to_pixels(np.stack(pictures))
+    return Dataset(
+        inputs, torch.arange(len(FILES)), DataSpec((3, size, size), len(FILES), MEAN, STD), name="photographs"
+    )

@@ -1,0 +1,93 @@
+"""The chance level of labels and targets: what an attacker guesses who knows only how common each is."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from leakgauge.evaluation.chance import Chance, Guess, best
+from leakgauge.evaluation.metrics.targets import label_accuracy, label_errors, target_error
+
+DRAWS = 200
+
+
+def proportional_counts(frequencies: Tensor, total: int, generator: torch.Generator) -> Tensor:
+    """``total`` handed out in proportion, the rest by largest remainder; equal remainders draw lots.
+
+    >>> proportional_counts(torch.tensor([0.5, 0.3, 0.2]), 4, torch.Generator().manual_seed(0))
+    tensor([2, 1, 1])
+    """
+    exact = total * frequencies.double() / frequencies.double().sum()
+    counts = (exact + 1e-9).floor().long()
+    lots = torch.rand(len(exact), generator=generator, dtype=torch.float64)
+    remainders = (exact - counts).round(decimals=9) + 1e-10 * lots
+    counts[remainders.topk(total - int(counts.sum())).indices] += 1
+    return counts
+
+
+def label_error_chance(
+    true_counts: Tensor, reference_counts: Tensor | None = None, *, draws: int = DRAWS, seed: int = 0
+) -> Chance:
+    """The expected number of wrong labels when only the classes' frequencies are known.
+
+    The better of handing out the client's ``N`` labels in proportion to the reference frequencies and of
+    drawing them at random. Without reference counts all classes are taken to be equally likely.
+
+    >>> label_error_chance(torch.tensor([2, 2]), torch.tensor([50, 50]))
+    Chance(value=0.0, source='labels in proportion to other samples')
+    """
+    total = int(true_counts.sum())
+    known = reference_counts is not None and int(reference_counts.sum()) > 0
+    frequencies = reference_counts.double() if known and reference_counts is not None else torch.ones(len(true_counts))
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.multinomial(frequencies.expand(draws, -1), total, replacement=True, generator=generator)
+    random = [torch.bincount(one, minlength=len(true_counts)) for one in drawn]
+    rounded = [proportional_counts(frequencies, total, generator) for _ in range(draws)]
+    origin = "to other samples" if known else "(classes equally likely)"
+
+    def expected(guesses: list[Tensor]) -> float:
+        return sum(label_errors(guess, true_counts, counts=True) for guess in guesses) / len(guesses)
+
+    levels = {
+        f"labels in proportion {origin}": expected(rounded),
+        f"random labels {origin}": expected(random),
+    }
+    return best(levels, "lower")
+
+
+def label_accuracy_chance(
+    true: Tensor, classes: int, reference: Tensor | None = None, guesses: list[Guess] | None = None
+) -> Chance:
+    """The expected share of right labels: the commonest class throughout, or the labels of random samples.
+
+    >>> label_accuracy_chance(torch.tensor([0, 1, 1, 1]), 2, torch.tensor([0, 1, 1]))
+    Chance(value=0.75, source='commonest label of other samples')
+    """
+    levels = {"one of equally likely labels": 1 / classes}
+    if reference is not None and len(reference):
+        commonest = torch.bincount(reference, minlength=classes).argmax()
+        levels["commonest label of other samples"] = float((true == commonest).double().mean())
+        for guess in guesses or []:
+            if guess.rows:
+                right = [
+                    label_accuracy(quality.pairing.apply(reference[rows], missing=-1), true).mean()
+                    for quality, rows in zip(guess.qualities, guess.rows, strict=True)
+                ]
+                levels["labels of random other samples"] = float(torch.stack(right).mean())
+    return best(levels, "higher")
+
+
+def target_error_chance(true: Tensor, reference: Tensor | None = None) -> Chance:
+    """The expected error of a regression's targets: their reference mean or median, or zero, throughout.
+
+    >>> target_error_chance(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0, 9.0]))
+    Chance(value=1.0, source='median target of other samples')
+    """
+    guesses = {"a target of zero": torch.zeros_like(true[:1])}
+    if reference is not None and len(reference):
+        guesses["mean target of other samples"] = reference.mean(0, keepdim=True)
+        guesses["median target of other samples"] = reference.median(0, keepdim=True).values
+    levels = {
+        name: float(target_error(guess.to(true.dtype).expand_as(true), true).mean()) for name, guess in guesses.items()
+    }
+    return best(levels, "lower")

@@ -1,0 +1,31 @@
+"""The metrics: each a function of samples and originals, listed by name in ``METRICS``."""
+
+from leakgauge.evaluation.metrics.catalogue import METRICS, Better, Metric
+from leakgauge.evaluation.metrics.model_distance import zest
+from leakgauge.evaluation.metrics.perceptual import lpips
+from leakgauge.evaluation.metrics.pixels import mse, psnr, ssim
+from leakgauge.evaluation.metrics.tables import features
+from leakgauge.evaluation.metrics.targets import (
+    attribute_accuracy,
+    label_accuracy,
+    label_errors,
+    recovered,
+    target_error,
+)
+
+__all__ = [
+    "METRICS",
+    "Better",
+    "Metric",
+    "attribute_accuracy",
+    "features",
+    "label_accuracy",
+    "label_errors",
+    "lpips",
+    "mse",
+    "psnr",
+    "recovered",
+    "ssim",
+    "target_error",
+    "zest",
+]

@@ -1,0 +1,52 @@
+"""The metrics by name: what each measures, in which unit, and which direction is the attacker's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from leakgauge.evaluation.metrics.perceptual import lpips
+from leakgauge.evaluation.metrics.pixels import mse, psnr, ssim
+from leakgauge.evaluation.metrics.tables import features
+from leakgauge.evaluation.metrics.targets import (
+    attribute_accuracy,
+    label_accuracy,
+    label_errors,
+    recovered,
+    target_error,
+)
+
+Better = Literal["higher", "lower"]
+_SHARE = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric's function and what a reader needs to know.
+
+    ``better`` is the attacker's direction, ``limits`` are the values beyond which none can lie.
+    """
+
+    function: Callable[..., Any]
+    better: Better
+    unit: str
+    description: str
+    limits: tuple[float, float] = (0.0, math.inf)
+
+
+METRICS: dict[str, Metric] = {
+    "psnr": Metric(psnr, "higher", "dB", "peak signal-to-noise ratio, 0 to 100 (an exact copy)", (0.0, 100.0)),
+    "ssim": Metric(ssim, "higher", "", "structural similarity, 1 for an exact copy", (-1.0, 1.0)),
+    "mse": Metric(mse, "lower", "", "mean squared error: of pixels in [0, 1], or of normalised table columns"),
+    "lpips": Metric(lpips, "lower", "", "learned perceptual distance (AlexNet), 0 for an exact copy"),
+    "recovered": Metric(recovered, "higher", "share", "share of images with a PSNR above the threshold", _SHARE),
+    "features": Metric(features, "higher", "share", "share of a table row's features recovered (TabLeak)", _SHARE),
+    "label_errors": Metric(label_errors, "lower", "labels", "wrong labels, in whatever order"),
+    "label_accuracy": Metric(label_accuracy, "higher", "share", "share of samples paired with the right label", _SHARE),
+    "attribute_accuracy": Metric(
+        attribute_accuracy, "higher", "share", "share of records whose sensitive value was inferred", _SHARE
+    ),
+    "target_error": Metric(target_error, "lower", "", "absolute error of a regression's targets"),
+}

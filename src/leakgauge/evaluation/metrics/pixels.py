@@ -1,0 +1,98 @@
+"""Pixel-wise and structural similarity of images in what-a-person-sees space, one value an image.
+
+With ``e`` the mean squared error of an image and ``L`` the data range:
+
+- :func:`mse` is ``e``;
+- :func:`psnr` is ``10 log10(L^2 / e)``, in decibels;
+- :func:`ssim` compares means, variances and covariance in a sliding Gaussian window (Wang et al., IEEE
+  Transactions on Image Processing 2004, equation 13).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from leakgauge.core.errors import InvalidInput
+
+PSNR_CAP = 100.0
+
+WINDOW_RADIUS = 5
+SIGMA_PER_RADIUS = 0.3  # Wang et al.: an 11 x 11 window (radius 5) with a standard deviation of 1.5
+
+
+def check_pair(reconstructed: Tensor, original: Tensor, *, images: bool = False) -> None:
+    """Refuse tensors that cannot be compared sample by sample."""
+    if reconstructed.shape != original.shape:
+        raise InvalidInput(
+            f"reconstructions of shape {tuple(reconstructed.shape)} cannot be compared one by one with "
+            f"originals of shape {tuple(original.shape)}; pair them first with leakgauge.evaluation.pair()"
+        )
+    if not reconstructed.is_floating_point() or not original.is_floating_point():
+        raise InvalidInput(f"samples must be floats, not {reconstructed.dtype} and {original.dtype}")
+    if images and original.dim() != 4:
+        raise InvalidInput(f"images must be (N, channels, height, width), not {tuple(original.shape)}")
+
+
+def check_data_range(data_range: float) -> None:
+    """Refuse a data range that is not a positive number."""
+    if not 0 < data_range < float("inf"):
+        raise InvalidInput(f"data_range must be a positive number, not {data_range}")
+
+
+def mse(reconstructed: Tensor, original: Tensor) -> Tensor:
+    """Mean squared error of each sample, (N,).
+
+    >>> mse(torch.zeros(1, 1, 2, 2), torch.full((1, 1, 2, 2), 0.5))
+    tensor([0.2500])
+    """
+    check_pair(reconstructed, original)
+    return (reconstructed - original).flatten(1).square().mean(1)
+
+
+def psnr(reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0) -> Tensor:
+    """Peak signal-to-noise ratio of each image in decibels, (N,).
+
+    Capped at 100 dB, so that an exact copy has a finite value that can be averaged. Eight-bit images that
+    differ at all stay below 100 dB unless they have more than 150,000 values.
+
+    >>> psnr(torch.zeros(1, 1, 2, 2), torch.full((1, 1, 2, 2), 0.1))
+    tensor([20.])
+    """
+    check_data_range(data_range)
+    return decibels(mse(reconstructed, original), data_range)
+
+
+def decibels(error: Tensor, data_range: float = 1.0) -> Tensor:
+    """The PSNR, capped at 100 dB, that belongs to a mean squared error.
+
+    >>> decibels(torch.tensor([1.0, 0.01, 0.0]))
+    tensor([ -0.,  20., 100.])
+    """
+    return -10 * torch.log10((error / data_range**2).clamp(min=10 ** (-PSNR_CAP / 10)))
+
+
+def ssim(reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0) -> Tensor:
+    """Structural similarity of each image, (N,), 1 for an exact copy.
+
+    The window is 11 x 11 with a standard deviation of 1.5. For smaller images it is the largest odd window
+    that fits, its standard deviation reduced in proportion; such values compare with each other only. Borders
+    are reflected and the average is over all pixels (some packages leave the borders out).
+
+    >>> ssim(torch.full((1, 1, 16, 16), 0.5), torch.full((1, 1, 16, 16), 0.6)).round(decimals=4)
+    tensor([0.9836])
+    """
+    check_data_range(data_range)
+    check_pair(reconstructed, original, images=True)
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
+    radius = min(WINDOW_RADIUS, (min(original.shape[-2:]) - 1) // 2)
+    values = structural_similarity_index_measure(
+        reconstructed,
+        original,
+        sigma=SIGMA_PER_RADIUS * max(radius, 0.1),  # a radius of zero still needs a positive deviation
+        data_range=data_range,
+        reduction="none",
+    )
+    assert isinstance(values, Tensor)
+    return values

@@ -1,0 +1,46 @@
+r"""Training on mixtures of samples (Zhang et al. 2018), drawn anew at each local step:
+
+.. math:: \tilde x_i = \lambda x_i + (1 - \lambda) x_{\pi(i)}, \qquad
+          \tilde y_i = \lambda y_i + (1 - \lambda) y_{\pi(i)}, \qquad \lambda \sim \mathrm{Beta}(\alpha, \alpha),
+
+with one :math:`\lambda` and one random order :math:`\pi` of the batch a step. What comes back from an update is then a
+mixture too. Batches of one have nothing to mix with, and stay as they are. LMRA (appendix D.4) takes the average,
+:math:`\lambda = 1/2`, always: ``Mixup(share=0.5)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from leakgauge.core.checks import positive, share
+from leakgauge.federation.defence import Batch, BatchDefence
+
+
+@dataclass(frozen=True)
+class Mixup(BatchDefence):
+    """Each sample of a batch mixed with another, the more evenly the larger ``alpha``, or in a fixed ``share``."""
+
+    alpha: float = 1.0
+    share: float | None = None
+
+    def __post_init__(self) -> None:
+        positive("the alpha of mixup", self.alpha)
+        if self.share is not None:
+            share("the share of a sample in its mixture", self.share)
+
+    def on_batch(self, batch: Batch, classes: int | None, draw: torch.Generator) -> Batch:
+        """The mixed batch; class labels become shares."""
+        inputs, targets = batch
+        weight = self._weight(draw) if self.share is None else self.share
+        partner = torch.randperm(len(inputs), generator=draw).to(inputs.device)
+        if classes is not None and not targets.is_floating_point():
+            targets = F.one_hot(targets, classes).to(inputs)
+        return torch.lerp(inputs[partner], inputs, weight), torch.lerp(targets[partner], targets, weight)
+
+    def _weight(self, draw: torch.Generator) -> float:
+        # A Beta variable is a ratio of two Gamma variables, which torch draws with a generator.
+        one, other = torch._standard_gamma(torch.full((2,), float(self.alpha)), generator=draw).tolist()
+        return float(one / (one + other)) if one + other > 0 else 0.5

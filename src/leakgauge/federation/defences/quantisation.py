@@ -1,0 +1,42 @@
+"""Gradients sent with few bits (Alistarh et al. 2017, QSGD, with one scale a layer).
+
+Every tensor of a gradient is mapped to evenly spaced levels between minus and plus its largest magnitude, and rounded
+up or down at random such that it is right on average.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.params import Params, elementwise
+from leakgauge.federation.defence import GradientDefence, Place
+
+
+@dataclass(frozen=True)
+class Quantisation(GradientDefence):
+    """Each number rounded at random to one of ``2 ** bits - 1`` levels (1 bit would leave only zeros)."""
+
+    bits: int
+    on: Place = field(default="update", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.bits, int) or isinstance(self.bits, bool) or not 2 <= self.bits <= 16:
+            raise InvalidInput(f"the bits of quantisation must be a whole number from 2 to 16, not {self.bits!r}")
+
+    def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
+        """The gradients in levels."""
+        levels = 2 ** (self.bits - 1) - 1
+
+        def rounded(value: Tensor) -> Tensor:
+            largest = value.flatten(1).abs().amax(1) if value.numel() else value.new_zeros(len(value))
+            unit = largest.clamp_min(torch.finfo(value.dtype).tiny).reshape(-1, *[1] * (value.dim() - 1)) / levels
+            dither = torch.rand(value.shape, generator=draw).to(value)
+            nearest: Tensor = (value / unit + dither).floor().clamp(-levels, levels) * unit
+            return nearest
+
+        return elementwise(rounded, gradients)

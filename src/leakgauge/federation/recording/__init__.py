@@ -1,0 +1,1 @@
+"""Record what a real federation exchanges, as observations on disk."""

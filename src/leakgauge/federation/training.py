@@ -1,0 +1,387 @@
+r"""A client's local training, written once: real clients run it, attackers differentiate through it.
+
+One step of SGD with momentum :math:`\mu` and weight decay :math:`\omega` on batch :math:`(x_t, y_t)`:
+
+.. math::
+    g_t = \nabla_\theta\, \ell(f(x_t; \theta_t), y_t) + \omega\,\theta_t, \qquad
+    v_{t+1} = \mu v_t + g_t, \qquad
+    \theta_{t+1} = \theta_t - \eta\, v_{t+1}.
+
+:func:`local_sgd` runs :math:`T` such steps in one of three ways, with the same numbers:
+
+=============  =====================================================  ======================================
+``gradients``  what is kept                                           an attack step then costs
+=============  =====================================================  ======================================
+``"none"``     nothing (the real client)                              \-
+``"graph"``    every step's graph                                     least time, memory grows with T graphs
+``"adjoint"``  the states of every sqrt(T)-th step; the graph of one  about one training more, memory of one
+               step at a time, from the last to the first             graph and 2 sqrt(T) states
+=============  =====================================================  ======================================
+
+Both differentiate :math:`\theta_T` with respect to the inputs and to soft labels. The adjoint carries
+:math:`(a_\theta, a_v)` backwards through one step's vector-Jacobian product after another; between stored
+states it trains forward again, with the same random numbers for dropout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.observation import LocalTraining, Mode
+from leakgauge.core.params import Params, buffers_of
+from leakgauge.federation.defence import Protection
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Batch = tuple[Tensor, Tensor]
+Gradients = Literal["none", "graph", "adjoint"]
+
+
+def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean squared error of a regression whose model gives one number a sample."""
+    return (outputs.reshape(targets.shape) - targets).square().mean()
+
+
+def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of one logit a sample."""
+    return F.binary_cross_entropy_with_logits(outputs.reshape(targets.shape), targets.to(outputs.dtype))
+
+
+#: The losses a recipe may name. Add your own: ``LOSSES["mine"] = function_of(outputs, targets)``.
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": F.cross_entropy,
+    "mse": mean_squared_error,
+    "binary_cross_entropy": binary_cross_entropy,
+}
+
+
+@contextmanager
+def in_mode(model: nn.Module, mode: Mode) -> Iterator[None]:
+    """Put a model into train or eval mode, and each of its parts back afterwards."""
+    before = {module: module.training for module in model.modules()}
+    model.train(mode == "train")
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+
+
+def draw_order(samples: int, batch_size: int, epochs: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    """The rows of each local step: every epoch a new order, the last batch ragged."""
+    return tuple(rows for _ in range(epochs) for rows in torch.randperm(samples, generator=generator).split(batch_size))
+
+
+@dataclass(frozen=True)
+class State:
+    """Where local training stands between two steps."""
+
+    weights: Params
+    velocity: Params
+    buffers: Params
+
+
+class Trainer:
+    """The step function of one model under one recipe.
+
+    ``functional`` takes gradients by ``torch.func``, as ``torch.func.vmap`` over steps needs. The numbers are
+    the same but for dropout masks on transposed tensors, and for weight decay, which then also shrinks
+    parameters that the forward pass does not touch. ``protection`` are the client's defences.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        training: LocalTraining,
+        *,
+        functional: bool = False,
+        protection: Protection | None = None,
+    ) -> None:
+        if training.loss not in LOSSES:
+            raise UnknownName("loss", training.loss, LOSSES)
+        self.model = model
+        self.functional = functional
+        self.protection = protection
+        self.loss_function = LOSSES[training.loss]
+        self.mode: Mode = training.mode
+        self.lr = float(training.lr) if training.lr is not None else math.nan
+        self.momentum = float(training.momentum or 0.0)
+        self.weight_decay = float(training.weight_decay or 0.0)
+        self.trainable = [name for name, value in model.named_parameters() if value.requires_grad]
+        if not self.trainable:
+            raise InvalidInput("the model has no parameter that requires a gradient: there is nothing to train")
+
+    def start(self, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None) -> State:
+        """The state before the first step."""
+        velocity = {name: torch.zeros_like(weights[name]) for name in self.trainable} if self.momentum else {}
+        kept = buffers_of(self.model) if buffers is None else buffers
+        return State(dict(weights), velocity, {name: value.clone() for name, value in kept.items()})
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """The surroundings in which steps are taken: the model's mode, and attention by its plain formula.
+
+        Fused attention kernels have no second derivative, and draw other dropout masks than the formula.
+        """
+        with in_mode(self.model, self.mode), sdpa_kernel(SDPBackend.MATH):
+            yield
+
+    def _loss(self, trained: Params, fixed: Params, buffers: Params, inputs: Tensor, targets: Tensor) -> Tensor:
+        outputs = functional_call(self.model, {**fixed, **trained, **buffers}, (inputs,))
+        return self.loss_function(outputs, targets)
+
+    def gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
+        """The gradient of the loss on one batch (without weight decay), and the buffers after it.
+
+        With ``graph`` it is itself differentiable. It is zero for what is frozen or not used.
+        """
+        found, buffers = self._gradient(state, batch, graph=graph)
+        every = {name: found[name] if name in found else torch.zeros_like(v) for name, v in state.weights.items()}
+        return every, buffers
+
+    def _gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
+        """The gradient of those parameters that have one."""
+        if self.protection is not None:
+            batch = self.protection.on_batch(batch)
+        if self.protection is not None and self.protection.needs_sample_gradients:
+            of_samples, after = self._explained_sample_gradients(state, batch)
+            return self.protection.mean_gradient(of_samples), after
+        trained, fixed, buffers = self._parts(state)
+        if self.functional:
+
+            def loss(trained: Params, buffers: Params, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Params]:
+                return self._loss(trained, fixed, buffers, inputs, targets), buffers
+
+            found: tuple[Params, Params] = torch.func.grad(loss, has_aux=True)(trained, buffers, *batch)
+            return found
+        with torch.enable_grad():
+            if graph:
+                leaves = {name: v if v.requires_grad else v.detach().requires_grad_() for name, v in trained.items()}
+            else:
+                leaves = {name: value.detach().requires_grad_() for name, value in trained.items()}
+            value = self._loss(leaves, fixed, buffers, *batch)
+            # A parameter that the forward pass does not touch stands still, as with an optimiser.
+            gradients = torch.autograd.grad(value, list(leaves.values()), create_graph=graph, allow_unused=True)
+        every = {name: value for name, value in zip(leaves, gradients, strict=True) if value is not None}
+        return every if self.protection is None else self.protection.on_gradient(every), buffers
+
+    def _parts(self, state: State) -> tuple[Params, Params, Params]:
+        """The weights that are trained, those that are not, and buffers of their own for one forward pass."""
+        trained = {name: state.weights[name] for name in self.trainable}
+        fixed = {name: value for name, value in state.weights.items() if name not in trained}
+        return trained, fixed, {name: value.detach().clone() for name, value in state.buffers.items()}
+
+    def sample_gradients(self, state: State, batch: Batch) -> tuple[Params, Params]:
+        """The gradient of each sample's own loss, stacked along the first dimension, and the buffers afterwards.
+
+        Their mean is the batch's gradient, for losses that are a mean over samples. By ``torch.func``.
+        """
+        trained, fixed, buffers = self._parts(state)
+
+        def loss(trained: Params, buffers: Params, inputs: Tensor, target: Tensor) -> tuple[Tensor, Params]:
+            return self._loss(trained, fixed, buffers, inputs.unsqueeze(0), target.unsqueeze(0)), buffers
+
+        every_sample = torch.func.vmap(
+            torch.func.grad(loss, has_aux=True),
+            in_dims=(None, None, 0, 0),
+            out_dims=(0, None),  # type: ignore[arg-type]  # buffers that samples write to are refused
+            randomness="different",
+        )
+        found: tuple[Params, Params] = every_sample(trained, buffers, *batch)
+        return found
+
+    def _explained_sample_gradients(self, state: State, batch: Batch) -> tuple[Params, Params]:
+        try:
+            return self.sample_gradients(state, batch)
+        except (RuntimeError, ValueError) as problem:
+            first = str(problem).partition("\n")[0]
+            raise InvalidInput(
+                f"the gradient of each sample, which a defence asks for, cannot be taken of this model ({first}); "
+                "use a model that treats the samples of a batch apart, or no such defence"
+            ) from problem
+
+    def step(self, state: State, batch: Batch, *, graph: bool) -> State:
+        """One local step."""
+        return self.descend(state, *self._gradient(state, batch, graph=graph))
+
+    def descend(self, state: State, gradient: Params, buffers: Params) -> State:
+        """The state after a step along a batch's gradient; clients may be stacked along the first dimension."""
+        weights, velocity = dict(state.weights), dict(state.velocity)
+        for name, value in gradient.items():
+            # Sums with a factor: one pass over the numbers less than a product and a sum, in both directions.
+            if self.weight_decay:
+                value = value.add(state.weights[name], alpha=self.weight_decay)
+            if self.momentum:
+                velocity[name] = value = value.add(state.velocity[name], alpha=self.momentum)
+            weights[name] = state.weights[name].add(value, alpha=-self.lr)
+        return State(weights, velocity, buffers)
+
+
+def local_sgd(
+    model: nn.Module,
+    weights: Mapping[str, Tensor],
+    batches: Iterable[Batch],
+    training: LocalTraining,
+    *,
+    buffers: Mapping[str, Tensor] | None = None,
+    gradients: Gradients = "none",
+    functional: bool = False,
+    protection: Protection | None = None,
+) -> tuple[Params, Params]:
+    """Train ``weights`` on ``batches`` one after another; return the weights and buffers after the last.
+
+    ``model`` gives the architecture only and is left as it is. ``gradients`` chooses how the result depends
+    on the batches (see the module's table); ``functional`` makes ``"graph"`` fit for ``torch.func.vmap``.
+    ``protection`` are a real client's defences: what they do is not to be differentiated.
+    """
+    training.need("lr")
+    if protection is not None and gradients != "none":
+        raise InvalidInput(f"training with defences cannot be differentiated; use gradients='none', not {gradients!r}")
+    trainer = Trainer(model, training, functional=functional, protection=protection)
+    state = trainer.start(weights, buffers)
+    with trainer.active():
+        if gradients == "adjoint":
+            return _adjoint(trainer, state, list(batches))
+        if gradients not in ("none", "graph"):
+            raise InvalidInput(f"gradients must be 'none', 'graph' or 'adjoint', not {gradients!r}")
+        for batch in batches:
+            state = trainer.step(state, batch, graph=gradients == "graph")
+    return state.weights, state.buffers
+
+
+def _adjoint(trainer: Trainer, start: State, batches: Sequence[Batch]) -> tuple[Params, Params]:
+    run = _AdjointRun(trainer, start, len(batches))
+    inputs, targets = [batch[0] for batch in batches], [batch[1] for batch in batches]
+    outputs = _Adjoint.apply(run, *inputs, *targets)  # type: ignore[no-untyped-call]
+    return {**start.weights, **dict(zip(trainer.trainable, outputs, strict=True))}, run.final_buffers
+
+
+class _AdjointRun:
+    """What one adjoint run keeps between its forward and its backward pass."""
+
+    def __init__(self, trainer: Trainer, start: State, steps: int) -> None:
+        self.trainer, self.start, self.steps = trainer, start, steps
+        # A state is stored every segment, and within one segment at a time: least memory at the square root.
+        # Storing all of them costs more in fresh memory pages than it saves in training again.
+        self.segment = max(1, math.isqrt(steps))
+        self.states: dict[int, State] = {}
+        self.random: list[_RandomState] = []
+        self.final_buffers: Params = {}
+
+    def forward(self, batches: Sequence[Batch]) -> State:
+        state = self.start
+        for index, batch in enumerate(batches):
+            if index % self.segment == 0:
+                self.states[index] = state
+            self.random.append(_RandomState(batch[0].device))
+            state = self.trainer.step(state, batch, graph=False)
+        self.final_buffers = state.buffers
+        return state
+
+    def states_of_segment(self, first: int, batches: Sequence[Batch]) -> list[State]:
+        """The states before each step of a segment, trained again from its stored one."""
+        states = [self.states[first]]
+        for index in range(first, min(first + self.segment, self.steps) - 1):
+            with self.random[index].restored():
+                states.append(self.trainer.step(states[-1], batches[index], graph=False))
+        return states
+
+
+class _RandomState:
+    """The random generators' state before a step, so that dropout draws the same masks again."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.cpu = torch.get_rng_state()
+        self.device = device if device.type == "cuda" else None
+        self.cuda = torch.cuda.get_rng_state(device) if self.device is not None else None
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        devices = [] if self.device is None else [self.device]
+        with torch.random.fork_rng(devices=devices):
+            torch.set_rng_state(self.cpu)
+            if self.cuda is not None:
+                torch.cuda.set_rng_state(self.cuda, self.device or "cuda")
+            yield
+
+
+class _Adjoint(torch.autograd.Function):
+    """Training as one autograd node, from all batches to the final weights."""
+
+    @staticmethod
+    def forward(ctx: Any, run: _AdjointRun, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.run = run
+        ctx.save_for_backward(*tensors)
+        final = run.forward(list(zip(tensors[: run.steps], tensors[run.steps :], strict=True)))
+        # Detached, because weights that stood still are the caller's own tensors: autograd would mark those.
+        return tuple(final.weights[name].detach() for name in run.trainer.trainable)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
+        run: _AdjointRun = ctx.run
+        steps, trainer = run.steps, run.trainer
+        tensors: tuple[Tensor, ...] = ctx.saved_tensors
+        batches = list(zip(tensors[:steps], tensors[steps:], strict=True))
+        wanted = ctx.needs_input_grad[1:]
+        results: list[Tensor | None] = [None] * (2 * steps)
+        adjoint = dict(zip(trainer.trainable, outputs, strict=True))
+        momentum_adjoint = {name: torch.zeros_like(value) for name, value in run.start.velocity.items()}
+        with trainer.active():
+            for first in reversed(range(0, steps, run.segment)):
+                states = run.states_of_segment(first, batches)
+                for index in reversed(range(first, first + len(states))):
+                    with run.random[index].restored():
+                        adjoint, momentum_adjoint, results[index], results[steps + index] = _step_adjoint(
+                            trainer,
+                            states.pop(),
+                            batches[index],
+                            (wanted[index], wanted[steps + index]),
+                            adjoint,
+                            momentum_adjoint,
+                        )
+        return (None, *results)
+
+
+def _step_adjoint(
+    trainer: Trainer,
+    state: State,
+    batch: Batch,
+    wanted: tuple[bool, bool],
+    adjoint: Params,
+    momentum_adjoint: Params,
+) -> tuple[Params, Params, Tensor | None, Tensor | None]:
+    """Carry the adjoints of (weights, velocity) back through one step, and give those of its batch."""
+    with torch.enable_grad():
+        weights = {name: state.weights[name].detach().requires_grad_() for name in trainer.trainable}
+        velocity = {name: value.detach().requires_grad_() for name, value in state.velocity.items()}
+        inputs, targets = (
+            tensor.detach().requires_grad_() if want else tensor for tensor, want in zip(batch, wanted, strict=True)
+        )
+        after = trainer.step(
+            State({**state.weights, **weights}, velocity, state.buffers), (inputs, targets), graph=True
+        )
+        leaves = [*weights.values(), *velocity.values()]
+        leaves += [tensor for tensor, want in zip((inputs, targets), wanted, strict=True) if want]
+        gradients = torch.autograd.grad(
+            [after.weights[name] for name in weights] + list(after.velocity.values()),
+            leaves,
+            [adjoint[name] for name in weights] + list(momentum_adjoint.values()),
+            materialize_grads=True,
+        )
+    found = iter(gradients)
+    new_adjoint = {name: next(found) for name in weights}
+    new_momentum = {name: next(found) for name in velocity}
+    input_gradient = next(found) if wanted[0] else None
+    target_gradient = next(found) if wanted[1] else None
+    return new_adjoint, new_momentum, input_gradient, target_gradient

@@ -1,0 +1,117 @@
+"""Find a factory by name and call it, with an error that says what to do for each way this can fail."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import nn
+
+from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
+from leakgauge.models.options import seeded
+
+Factory = Callable[..., nn.Module]
+
+
+@contextmanager
+def current_directory_importable() -> Iterator[None]:
+    """Let imports find modules in the current directory, which an installed command does not do by itself."""
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+        importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+
+
+def find_factory(name: str) -> Factory:
+    """The factory that ``"module:factory"`` names."""
+    module_name, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
+        raise InvalidInput(f"a model of your own is named 'module:factory', not {name!r}")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+            raise InvalidInput(
+                f"there is no module {module_name!r} for the model {name!r}; "
+                f"it must be installed, or be a file in the current directory, {Path.cwd()}"
+            ) from error
+        raise InvalidInput(f"the module {module_name!r} imports {error.name!r}, which is not installed") from error
+    except Exception as error:
+        raise InvalidInput(f"importing {module_name!r} raised {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise UnknownName(f"factory in module {module_name!r} called", attribute, public)
+    factory = getattr(module, attribute)
+    if isinstance(factory, nn.Module) or not callable(factory):
+        raise InvalidInput(
+            f"{name!r} is a {type(factory).__name__}, not a factory; write a function that returns the model"
+        )
+    return factory  # type: ignore[no-any-return]
+
+
+def call_factory(name: str, factory: Factory, options: Mapping[str, object]) -> nn.Module:
+    """The model that the factory makes from the options, after checking both."""
+    given = {key: _tuples(value) for key, value in options.items()}
+    seed = None if _takes(factory, "seed") else given.pop("seed", None)
+    if seed is not None and not isinstance(seed, int):
+        raise InvalidInput(f"seed must be a whole number, not {seed!r}")
+    _check_options(name, factory, given)
+    try:
+        with seeded(seed):
+            model = factory(**given)
+    except LeakgaugeError:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"the factory {name!r} raised {type(error).__name__}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise InvalidInput(f"the factory {name!r} returned a {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def _parameters(factory: Factory) -> Mapping[str, inspect.Parameter] | None:
+    try:
+        return inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # some callables written in C have no signature to read
+        return None
+
+
+def _named(parameters: Mapping[str, inspect.Parameter]) -> dict[str, inspect.Parameter]:
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {key: value for key, value in parameters.items() if value.kind in named}
+
+
+def _takes(factory: Factory, option: str) -> bool:
+    parameters = _parameters(factory)
+    return parameters is not None and option in _named(parameters)
+
+
+def _check_options(name: str, factory: Factory, options: Mapping[str, object]) -> None:
+    parameters = _parameters(factory)
+    if parameters is None:
+        return
+    named = _named(parameters)
+    anything = any(value.kind is inspect.Parameter.VAR_KEYWORD for value in parameters.values())
+    for option in options:
+        if option not in named and not anything:
+            raise UnknownName(f"option of model {name!r} called", option, named)
+    missing = [key for key, value in named.items() if value.default is value.empty and key not in options]
+    if missing:
+        raise InvalidInput(f"the model {name!r} needs the option{'s' * (len(missing) > 1)} {', '.join(missing)}")
+
+
+def _tuples(value: object) -> object:
+    if isinstance(value, list):
+        return tuple(_tuples(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return value

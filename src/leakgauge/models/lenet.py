@@ -1,0 +1,66 @@
+"""The LeNet of Deep Leakage from Gradients (Zhu, Liu, Han, NeurIPS 2019), also used by iDLG and EPAFL.
+
+Three 5x5 convolutions of 12 channels (padding 2, strides 2, 2, 1), a smooth activation after each, and one
+linear layer. Activation and initialisation serve the attack: it needs second derivatives, and those of ReLU
+are zero; it needs weights spread widely enough for a sigmoid's gradient to say something about its input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from torch import Tensor, nn
+
+from leakgauge.models.options import ACTIVATIONS, choose, image_shape, seeded, whole
+
+CHANNELS = 12
+STRIDES = (2, 2, 1)
+
+
+class LeNet(nn.Module):
+    """Three convolutions and a linear layer; see :func:`lenet`."""
+
+    def __init__(self, shape: tuple[int, int, int], classes: int, activation: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        channels, height, width = shape
+        layers: list[nn.Module] = []
+        for stride in STRIDES:
+            layers += [nn.Conv2d(channels, CHANNELS, 5, stride, padding=2), activation()]
+            channels, height, width = CHANNELS, -(-height // stride), -(-width // stride)
+        self.features = nn.Sequential(*layers)
+        self.head = nn.Linear(channels * height * width, classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Class scores, (N, classes)."""
+        scores: Tensor = self.head(self.features(inputs).flatten(1))
+        return scores
+
+
+def _uniform(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -0.5, 0.5)
+
+
+INITIALISATIONS: dict[str, Callable[[nn.Module], None]] = {"uniform": _uniform, "default": lambda model: None}
+
+
+def lenet(
+    *,
+    shape: Sequence[int] = (3, 32, 32),
+    classes: int = 10,
+    activation: Literal["sigmoid", "relu", "tanh"] = "sigmoid",
+    initialisation: Literal["uniform", "default"] = "uniform",
+    seed: int | None = None,
+) -> LeNet:
+    """DLG's LeNet. ``initialisation="uniform"`` draws all weights and biases from U(-0.5, 0.5), as DLG does.
+
+    >>> import torch
+    >>> lenet(shape=(1, 28, 28), classes=62)(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 62])
+    """
+    initialise = choose("initialisation of lenet", initialisation, INITIALISATIONS)
+    with seeded(seed):
+        model = LeNet(image_shape(shape), whole("classes", classes), choose("activation", activation, ACTIVATIONS))
+        initialise(model)
+    return model

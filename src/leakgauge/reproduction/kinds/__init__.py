@@ -1,0 +1,1 @@
+"""The kinds of rows that the papers' tables have."""

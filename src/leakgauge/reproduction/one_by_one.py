@@ -1,0 +1,70 @@
+"""The reference for time: iDLG as its authors run it, one sample after another with torch's own L-BFGS."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from leakgauge.attacks.base import Attack, Reconstruction
+from leakgauge.attacks.inversion.labels import LastLayer
+from leakgauge.attacks.inversion.solve import Trace
+from leakgauge.attacks.inversion.stopping import Outcome
+from leakgauge.core.observation import Observation
+from leakgauge.core.progress import Report
+from leakgauge.core.seeding import generator
+
+
+@dataclass(frozen=True)
+class OneByOne(Attack):
+    """iDLG (Zhao et al. 2020) for a fixed number of iterations, each a call of ``torch.optim.LBFGS.step``.
+
+    It shares nothing with :func:`leakgauge.attacks.papers.idlg` but the start, so that it can serve as its check too. It
+    returns the last iterate. ``threshold`` ends a sample early, as the authors' code does at 1e-6.
+    """
+
+    steps: int = 300
+    threshold: float | None = None
+
+    def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
+        """Reconstruct the client's samples."""
+        labels = LastLayer()(observation, generator(seed, "labels"))
+        model = copy.deepcopy(observation.model)
+        model.load_state_dict({**observation.sent, **observation.model_buffers()})
+        weights = list(model.parameters())
+        targets = [observation.summed_gradient()[name] for name, _ in model.named_parameters()]
+        samples = int(observation.training.need("samples"))
+        start = torch.randn(samples, *observation.data.shape, generator=generator(seed, "start", 0))
+        dummy = start.to(weights[0]).requires_grad_()
+        optimiser = torch.optim.LBFGS([dummy], lr=1)
+        looks = 0
+
+        def closure() -> Tensor:
+            nonlocal looks
+            looks += 1
+            optimiser.zero_grad()
+            found = torch.autograd.grad(F.cross_entropy(model(dummy), labels), weights, create_graph=True)
+            loss = torch.stack([(one - other).square().sum() for one, other in zip(found, targets, strict=True)]).sum()
+            dummy.grad = torch.autograd.grad(loss, dummy)[0]
+            return loss.detach()
+
+        losses: list[float] = []
+        evaluations: list[int] = []
+        outcome = Outcome("finished", self.steps - 1, f"used all {self.steps} steps")
+        for step in range(self.steps):
+            losses.append(float(optimiser.step(closure)))
+            evaluations.append(looks)
+            report(step + 1, self.steps, losses[-1])
+            if self.threshold is not None and losses[-1] < self.threshold:
+                outcome = Outcome(
+                    "converged", step, f"converged: the loss fell below {self.threshold:g} at step {step}"
+                )
+                break
+        seen = observation.data.denormalise(dummy.detach()).nan_to_num(0.0)
+        trace = Trace(torch.tensor(losses, dtype=torch.double), {}, evaluations=torch.tensor(evaluations))
+        return Reconstruction(
+            seen.clamp(0, 1) if observation.data.bounded else seen, labels, outcome, losses[-1], trace
+        )

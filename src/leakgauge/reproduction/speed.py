@@ -1,0 +1,265 @@
+"""What an attack step costs, beside the client's own training: ``leakgauge bench speed``.
+
+Every measurement is a process of its own on one thread; the measurements take turns, so that a busy machine is
+busy for all of them. Seconds are the process's own (CPU) seconds a run, after one run to warm up; getting ready
+for a client, which an attack does once, is not among them. A ratio is taken within each turn, and the figure is
+the median over the turns; memory is the maximum.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+
+from leakgauge.attacks.inversion.objectives import L2, Cosine, Objective, layers_of
+from leakgauge.attacks.inversion.update_models import FullSimulation, Surrogate, UpdateModel
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.observation import DataSpec, Observation
+from leakgauge.data import Dataset
+from leakgauge.federation.client import fedavg
+from leakgauge.federation.training import local_sgd
+from leakgauge.models import build
+from leakgauge.runtime.processes import prepare_worker
+
+DECAY = math.exp(-1)
+
+#: The figures, with what each one is.
+FIGURES = {
+    "step_over_training": "a step of the simulated attack over the client's own training; the aim is at most 3",
+    "step_over_plain": "the same step over a plain loop that keeps autograd's graph",
+    "surrogate_over_simulated": "a step of the surrogate over one of the simulation; the aim is 1/15 = 0.067",
+    "adjoint_500_peak_mib": "MiB by which a step through 500 local steps of one sample grows the process (adjoint)",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A client with a network of DLF's kind: by default that of the paper's FEMNIST rows, 100 local steps.
+
+    A measurement runs again until it has taken at least ``seconds``.
+    """
+
+    side: int = 28
+    channels: tuple[int, ...] = (32, 64)
+    dense: int = 100
+    classes: int = 62
+    samples: int = 50
+    epochs: int = 10
+    batch_size: int = 5
+    lr: float = 0.004
+    seconds: float = 1.0
+
+
+DLF = Setting()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One client of a setting as its server sees it, its samples, and the attacker's."""
+
+    observation: Observation
+    inputs: Tensor
+    targets: Tensor
+    dummies: Tensor
+
+    @classmethod
+    def of(cls, setting: Setting) -> Case:
+        """The client of a setting, always the same."""
+        shape = (1, setting.side, setting.side)
+        random = torch.Generator().manual_seed(0)
+        inputs = torch.rand(setting.samples, *shape, generator=random)
+        targets = torch.randint(setting.classes, (setting.samples,), generator=random)
+        model = build(
+            "dlf_femnist",
+            shape=shape,
+            classes=setting.classes,
+            channels=setting.channels,
+            dense=setting.dense,
+            seed=0,
+        )
+        observation, _ = fedavg(
+            model,
+            Dataset(inputs, targets, DataSpec(shape, setting.classes)),
+            lr=setting.lr,
+            epochs=setting.epochs,
+            batch_size=setting.batch_size,
+        )
+        return cls(observation, inputs, targets, torch.rand(setting.epochs, *inputs.shape, generator=random))
+
+
+#: One run of what is measured, giving a tensor to check it by.
+Run = Callable[[], Tensor]
+
+
+def _training(case: Case) -> Run:
+    """The client's own training."""
+    observation, size = case.observation, int(case.observation.training.need("batch_size"))
+    batches = list(zip(case.inputs.split(size), case.targets.split(size), strict=True))
+    epochs = int(observation.training.need("epochs"))
+
+    def run() -> Tensor:
+        weights, _ = local_sgd(observation.model, observation.sent, batches * epochs, observation.training)
+        return next(iter(weights.values()))
+
+    return run
+
+
+def _attack_step(case: Case, update_model: UpdateModel, objective: Objective) -> Run:
+    """Predict the update, compare it, and differentiate to the samples and whatever else is optimised."""
+    observation = case.observation
+    client = update_model.begin(observation, functional=False)
+    observed = observation.difference() if objective.scale_free else observation.summed_gradient()
+    distance = objective.begin(observation.model)
+    inputs = case.dummies[: client.copies].flatten(0, 1).requires_grad_()
+    extra = {name: value.clone().requires_grad_() for name, value in client.extra.items()}
+
+    def run() -> Tensor:
+        loss = distance(client(inputs, case.targets, **extra), observed)
+        return torch.autograd.grad(loss, [inputs, *extra.values()])[0]
+
+    return run
+
+
+def _simulated_step(case: Case) -> Run:
+    return _attack_step(case, FullSimulation(per_epoch=True), L2(DECAY))
+
+
+def _adjoint_step(case: Case) -> Run:
+    return _attack_step(case, FullSimulation(per_epoch=True, gradients="adjoint"), L2(DECAY))
+
+
+def _surrogate_step(case: Case) -> Run:
+    return _attack_step(case, Surrogate(), Cosine())
+
+
+def _plain_step(case: Case) -> Run:
+    """The obvious program for a step of the simulation: a loop over epochs and batches."""
+    observation, observed = case.observation, case.observation.summed_gradient()
+    model, sent, layers = observation.model, observation.sent, layers_of(observation.sent)
+    lr, size = float(observation.training.need("lr")), int(observation.training.need("batch_size"))
+    dummies = case.dummies.clone().requires_grad_()
+
+    def run() -> Tensor:
+        weights = {name: value.detach().clone().requires_grad_() for name, value in sent.items()}
+        for epoch in dummies:
+            for start in range(0, len(epoch), size):
+                outputs = functional_call(model, weights, (epoch[start : start + size],))
+                loss = F.cross_entropy(outputs, case.targets[start : start + size])
+                gradients = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+                weights = {name: w - lr * g for (name, w), g in zip(weights.items(), gradients, strict=True)}
+        distance = torch.zeros(())
+        for name, value in weights.items():
+            difference = (sent[name] - value) / lr - observed[name]
+            distance = distance + DECAY ** layers[name] * difference.square().sum()
+        return torch.autograd.grad(distance, dummies)[0]
+
+    return run
+
+
+WAYS: dict[str, Callable[[Case], Run]] = {
+    "training": _training,
+    "simulated": _simulated_step,
+    "plain": _plain_step,
+    "surrogate": _surrogate_step,
+    "adjoint": _adjoint_step,
+}
+
+
+def time_of(way: str, setting: Setting) -> dict[str, float]:
+    """The seconds of a run in this process, and the norm of its result to check it by."""
+    run = WAYS[way](Case.of(setting))
+    norm = float(run().norm())
+    runs, start = 0, time.process_time()
+    while runs == 0 or time.process_time() - start < setting.seconds:
+        run()
+        runs += 1
+    return {"seconds": (time.process_time() - start) / runs, "norm": norm}
+
+
+def memory_of(way: str, setting: Setting) -> int:
+    """The bytes by which one run grows this process at its peak."""
+    run = WAYS[way](Case.of(setting))
+    before = _memory("VmRSS")
+    run()
+    return _memory("VmHWM") - before
+
+
+def _memory(field: str) -> int:
+    """What Linux says of this process, in bytes; elsewhere always the peak."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Not ru_maxrss, which begins at what the process that started this one held.
+        line = next(line for line in status.read_text().splitlines() if line.startswith(f"{field}:"))
+        return int(line.split()[1]) * 1024
+    import resource  # which Windows does not have
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The figures (see :data:`FIGURES`), the median seconds behind them, and how often each was measured."""
+
+    step_over_training: float
+    step_over_plain: float
+    surrogate_over_simulated: float
+    adjoint_500_peak_mib: float
+    seconds: dict[str, float]
+    repeats: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures as one plain object."""
+        return asdict(self)
+
+
+def measure_speed(setting: Setting | None = None, *, repeats: int = 3) -> Speed:
+    """Measure all figures in turns, ``repeats`` times."""
+    if repeats < 1:
+        raise InvalidInput(f"repeats must be at least 1, not {repeats}")
+    setting = DLF if setting is None else setting
+    timed = ("training", "simulated", "plain", "surrogate")
+    runs: dict[str, list[dict[str, float]]] = {way: [] for way in timed}
+    peaks = []
+    for _ in range(repeats):
+        for way in timed:
+            runs[way].append(_in_a_process(time_of, way, setting))
+        peaks.append(_in_a_process(memory_of, "adjoint", replace(setting, batch_size=1)))
+    check_same(runs["simulated"][0]["norm"], runs["plain"][0]["norm"])
+    seconds = {way: [run["seconds"] for run in found] for way, found in runs.items()}
+
+    def ratio(way: str, other: str) -> float:
+        return statistics.median(a / b for a, b in zip(seconds[way], seconds[other], strict=True))
+
+    return Speed(
+        ratio("simulated", "training"),
+        ratio("simulated", "plain"),
+        ratio("surrogate", "simulated"),
+        max(peaks) / 2**20,
+        {way: statistics.median(found) for way, found in seconds.items()},
+        repeats,
+    )
+
+
+def check_same(simulated: float, plain: float) -> None:
+    """Refuse to compare programs that do not compute the same thing."""
+    if not math.isclose(simulated, plain, rel_tol=1e-2):
+        raise RuntimeError(f"the simulated and the plain step differ: gradients of norm {simulated:g} and {plain:g}")
+
+
+def _in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, initializer=prepare_worker) as pool:
+        return pool.submit(function, *arguments).result()

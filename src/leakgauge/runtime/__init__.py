@@ -1,0 +1,6 @@
+"""Where the work runs: this process, one single-threaded process a core, or a Ray cluster."""
+
+from leakgauge.runtime.engines import check_engine, run_tasks
+from leakgauge.runtime.tasks import Task, Watch
+
+__all__ = ["Task", "Watch", "check_engine", "run_tasks"]

@@ -1,0 +1,272 @@
+"""Checks that anyone's attack keeps the promises of :class:`leakgauge.Attack`.
+
+>>> from leakgauge.attacks import idlg
+>>> from leakgauge.testing import check_attack
+>>> check_attack(idlg(steps=20))
+
+Every check raises an ``AssertionError`` whose sentence names the promise that is broken.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.base import Attack, Reconstruction
+from leakgauge.core.container import Location
+from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.observation import Observation
+from leakgauge.core.seeding import generator
+from leakgauge.core.truth import Truth
+from leakgauge.data import load
+from leakgauge.evaluation import pair, score
+from leakgauge.federation.client import fedavg, fedsgd
+from leakgauge.models import build
+
+__all__ = ["assert_no_leak", "check_attack", "random_start", "small_case"]
+
+Case = Literal["gradient", "weights"]
+Network = Literal["lenet", "cnn"]
+
+
+def assert_no_leak(
+    config: Location | Mapping[str, Any],
+    *,
+    fail_if: Sequence[str] = ("recovered > 0.05",),
+    output: Location | None = None,
+) -> None:
+    """Audit a set-up in a test; an ``AssertionError`` names every limit that is broken, and by which attack.
+
+    ``config`` is that of :func:`leakgauge.audit`; the page goes into ``output``, if there is one.
+    """
+    from leakgauge.workflows.audit import audit, checks_of
+
+    with TemporaryDirectory() as folder:
+        found = audit(config, folder if output is None else output, fail_if=fail_if)
+        broken = [one.sentence() for one in checks_of(found, fail_if) if one.failed]
+    if not found.complete:
+        raise AssertionError(f"the audit is not complete: {found.failed or 'it was interrupted'}")
+    if broken:
+        raise AssertionError("this set-up leaks: " + "; ".join(broken))
+
+
+def small_case(
+    kind: Case = "gradient", *, network: Network = "lenet", dtype: torch.dtype = torch.float32
+) -> tuple[Observation, Truth]:
+    """A client that leaks, small enough for seconds: 8 x 8 digits and an untrained network.
+
+    ``network`` is ``"lenet"`` (sigmoid, pixels as they are) or ``"cnn"`` (of DLF's kind, ReLU, normalised pixels).
+
+    ``"gradient"`` is the gradient of two digits (FedSGD); ``"weights"`` is what a client with four digits
+    sends after two epochs of two batches (FedAvg).
+    """
+    if kind not in ("gradient", "weights"):
+        raise UnknownName("small case", kind, ["gradient", "weights"])
+    digits = load("digits")
+    if network == "lenet":
+        model = build("lenet", shape=(1, 8, 8), classes=10, seed=0).to(dtype)
+    elif network == "cnn":
+        model = build("dlf_femnist", shape=(1, 8, 8), classes=10, channels=[16, 32], dense=64, seed=0).to(dtype)
+        digits = replace(digits, spec=replace(digits.spec, mean=(0.305,), std=(0.376,)))
+    else:
+        raise UnknownName("network of a small case", network, ["lenet", "cnn"])
+    if kind == "gradient":
+        return fedsgd(model, digits.share(range(2)))
+    return fedavg(model, digits.share(range(4)), lr=0.01, epochs=2, batch_size=2)
+
+
+def check_attack(
+    attack: Attack | Callable[[], Attack],
+    *,
+    observation: Observation | None = None,
+    truth: Truth | None = None,
+    seed: int = 0,
+) -> None:
+    """Run an attack (or what a factory makes) on an observation and check what :class:`Attack` promises.
+
+    Without an observation it is ``small_case("gradient")``. With an observation of your own and no truth,
+    everything is checked but the quality of the result. The attack runs four times: make it a quick one.
+    """
+    if not isinstance(attack, Attack):
+        attack = attack()
+        _promise(isinstance(attack, Attack), f"the factory makes a {type(attack).__name__}, not an Attack")
+    if observation is None:
+        observation, truth = small_case()
+    _check_record(attack)
+    with _left_alone(observation):
+        try:
+            result = attack(observation, seed=seed, progress=False)
+        except InvalidInput as problem:
+            raise AssertionError(str(problem)) from problem
+    _check_result(result, observation)
+    _check_repeatable(attack, observation, result)
+    _check_interrupt(attack, observation, seed)
+    if truth is not None:
+        _check_quality(result, observation, truth)
+
+
+def random_start(observation: Observation, seed: int = 0) -> Tensor:
+    """As many samples as the client has, from N(0, 1) on the model's side: a guess that knows nothing."""
+    data, samples = observation.data, int(observation.training.need("samples"))
+    guess = data.denormalise(torch.randn(samples, *data.shape, generator=generator(seed, "random start")))
+    return guess.clamp(0, 1) if data.bounded else guess
+
+
+def _promise(kept: bool, sentence: str) -> None:
+    if not kept:
+        raise AssertionError(sentence)
+
+
+def _check_record(attack: Attack) -> None:
+    """The repr goes into reports, the pickle to other processes."""
+    name = type(attack).__name__
+    _promise(type(attack).__call__ is Attack.__call__, f"{name} overrides __call__; write run() instead")
+    _promise(
+        is_dataclass(attack) and "__dataclass_fields__" in vars(type(attack)),
+        f"{name} is not a dataclass: decorate it with @dataclass(frozen=True), so that its repr is its record",
+    )
+    text = repr(attack)
+    for item in fields(attack):
+        if item.repr:
+            setting = f"{item.name}={getattr(attack, item.name)!r}"
+            _promise(setting in text, f"repr({name}) does not show the setting {setting}")
+    _promise(
+        re.search(r" at 0x[0-9a-f]+", text) is None,
+        f"repr({name}) holds a memory address, so no two runs have the same record: {text}",
+    )
+    try:
+        copy = pickle.loads(pickle.dumps(attack))
+    except Exception as problem:
+        raise AssertionError(f"{name} cannot be pickled, so it cannot run in another process: {problem}") from problem
+    _promise(repr(copy) == text, f"{name} is another one after pickling: {copy!r}")
+
+
+def _check_result(result: Reconstruction, observation: Observation) -> None:
+    data, samples = observation.data, int(observation.training.need("samples"))
+    found, labels = result.samples, result.labels
+    _promise(
+        tuple(found.shape) == (samples, *data.shape),
+        f"the samples have shape {tuple(found.shape)}; the client has {samples} of shape {data.shape}",
+    )
+    _promise(found.is_floating_point(), f"the samples are {found.dtype}, not floats")
+    _promise(bool(torch.isfinite(found).all()), "the samples hold NaN or infinite values")
+    if data.bounded:
+        low, high = float(found.min()), float(found.max())
+        _promise(low >= 0 and high <= 1, f"pixels must lie in [0, 1] as a person sees them, not {low:g} to {high:g}")
+    if labels is not None:
+        _promise(len(labels) == samples, f"there are {len(labels)} labels for {samples} samples")
+        if data.classes is not None:
+            whole = not labels.is_floating_point() and not labels.is_complex()
+            _promise(whole, f"labels of a classification are whole numbers, not {labels.dtype}")
+            _promise(
+                int(labels.min()) >= 0 and int(labels.max()) < data.classes,
+                f"labels must lie in 0 to {data.classes - 1}, not {int(labels.min())} to {int(labels.max())}",
+            )
+    _promise(bool(str(result.outcome).strip()), "the outcome has no sentence")
+
+
+def _check_repeatable(attack: Attack, observation: Observation, first: Reconstruction) -> None:
+    """The same seed gives the same bits, whatever the global generators and whoever watches."""
+
+    def report(step: int, total: int | None, loss: float) -> None:
+        _promise(
+            isinstance(step, int) and isinstance(total, (int, type(None))) and isinstance(loss, float),
+            f"progress is reported as (step, total, loss), not {(step, total, loss)!r}",
+        )
+
+    with torch.random.fork_rng():
+        torch.manual_seed(12345)
+        for progress in (False, report):
+            again = attack(observation, seed=first.seed, progress=progress)
+            same = torch.equal(first.samples, again.samples) and _equal(first.labels, again.labels)
+            _promise(
+                same, f"the same seed gives other samples: draw random numbers from torch or the seed ({attack!r})"
+            )
+
+
+def _check_interrupt(attack: Attack, observation: Observation, seed: int) -> None:
+    """Ctrl-C returns the best so far. An attack that reports no progress cannot be interrupted this way."""
+
+    def interrupt(step: int, total: int | None, loss: float) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        result = attack(observation, seed=seed, progress=interrupt)
+    except KeyboardInterrupt:
+        raise AssertionError("Ctrl-C ends the attack without a result; return the best so far") from None
+    _check_result(result, observation)
+
+
+def _check_quality(result: Reconstruction, observation: Observation, truth: Truth) -> None:
+    """The error is below half of a random start's, and below that of every blind guess."""
+    found = _error(result.samples, truth)
+    blind = fmean(_error(random_start(observation, guess), truth) for guess in range(10))
+    _promise(
+        found < blind / 2,
+        f"not clearly better than random: the squared error is {found:.4g}, a random start's {blind:.4g}",
+    )
+    measure = score(result, truth)["mse"]
+    _promise(
+        measure.mean < measure.chance,
+        f"no better than a blind guess ({measure.chance_source}): "
+        f"the squared error is {measure.mean:.4g}, the guess's {measure.chance:.4g}",
+    )
+
+
+def _error(samples: Tensor, truth: Truth) -> float:
+    """The mean squared error after pairing, in the model's units."""
+    samples = samples.to(truth.inputs.dtype)
+    paired = pair(samples, truth.inputs).apply(samples)
+    return float((truth.data.normalise(paired) - truth.data.normalise(truth.inputs)).square().mean())
+
+
+@contextmanager
+def _left_alone(observation: Observation) -> Iterator[None]:
+    """Whatever runs inside leaves the observation, its model and the random generators as they were."""
+    before, generators = _picture(observation), _generators()
+    yield
+    for name, value in _picture(observation).items():
+        _promise(_equal(before.get(name), value), f"the attack changes the observation: {name} is not what it was")
+    for name, state in _generators().items():
+        _promise(state == generators[name], f"the attack moves the global random generator of {name}")
+
+
+def _picture(observation: Observation) -> dict[str, Any]:
+    """Everything about an observation that an attack could change."""
+    picture: dict[str, Any] = {name: getattr(observation, name) for name in ("labels", "label_counts", "label_batches")}
+    for name in ("sent", "gradient", "returned", "buffers", "returned_buffers"):
+        tensors: dict[str, Tensor] = getattr(observation, name) or {}
+        picture |= {f"{name}[{key!r}]": value for key, value in tensors.items()}
+    model = observation.model
+    picture |= {f"model.{key}": value for key, value in model.state_dict().items()}
+    picture |= {f"model.{key}.requires_grad": value.requires_grad for key, value in model.named_parameters()}
+    picture |= {f"model.{key}.grad": value.grad for key, value in model.named_parameters()}
+    for key, module in model.named_modules():
+        picture[f"the mode of model.{key}"] = module.training
+        picture[f"the hooks of model.{key}"] = len(module._forward_hooks) + len(module._forward_pre_hooks)
+    return {key: value.detach().clone() if isinstance(value, Tensor) else value for key, value in picture.items()}
+
+
+def _generators() -> dict[str, object]:
+    return {
+        "torch": torch.get_rng_state().tolist(),
+        "numpy": repr(np.random.get_state()),  # noqa: NPY002 - the global one is what must stand still
+        "Python": random.getstate(),
+    }
+
+
+def _equal(first: object, second: object) -> bool:
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return first.dtype == second.dtype and torch.equal(first, second)
+    return type(first) is type(second) and first == second

@@ -1,0 +1,45 @@
+"""The demonstration: an audit of clients that send one gradient of one digit each, undefended and with noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from leakgauge.core.container import output_folder, write_atomically
+
+CONFIG = """\
+# The demonstration as an audit. Change it, and run: leakgauge audit {name}
+seed = {seed}
+
+[model]
+name = "lenet"
+options = {{ classes = 10 }}
+
+[data]
+name = "mnist5k"
+
+[training]
+sends = "gradient"
+samples = 1
+
+[audit]
+clients = {clients}
+attacks = [{{ name = "epafl", retries = 2 }}, {{ name = "inverting_gradients", steps = 300 }}]
+
+[[defence]]
+title = "no defence"
+
+[[defence]]
+title = "noise"
+chain = [{{ name = "gaussian_noise", sigma = 1.0 }}]
+"""
+
+
+def write_demo(output: Path, *, clients: int = 4, seed: int = 0) -> Path:
+    """Write the demonstration's configuration into ``output``, for ``leakgauge audit``; return its path.
+
+    A small untrained network and one sample a client are the easiest case for an attacker: this shows what an audit
+    is, not that every set-up leaks.
+    """
+    path = output_folder(output) / "audit.toml"
+    write_atomically(path, CONFIG.format(name=path, clients=clients, seed=seed).encode())
+    return path

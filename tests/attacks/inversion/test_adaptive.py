@@ -1,0 +1,65 @@
+"""An attacker who knows the defence gets back more than one who does not."""
+
+import pytest
+
+from leakgauge import attacks, data, defences, models
+from leakgauge.attacks.inversion.adaptive import adapted, adapts
+from leakgauge.attacks.inversion.objectives import L2, Adapted, Cosine
+from leakgauge.evaluation import score
+from leakgauge.federation.client import fedsgd
+
+OWN = data.load("digits").share(range(2))
+NETWORK = models.build("dlf_femnist", shape=(1, 8, 8), classes=10, channels=[16, 32], dense=64, seed=0)
+
+
+def observe(*chain, told=True):
+    return fedsgd(NETWORK, OWN, defences=chain, grant=["labels", "defences"] if told else ["labels"])
+
+
+def quality(attack, *chain, told):
+    observation, truth = observe(*chain, told=told)
+    return score(attack(observation, progress=False), truth)["mse"].mean
+
+
+@pytest.mark.parametrize(
+    "defence", [defences.RandomPruning(0.5, on="update"), defences.Clipping(0.3, on="update")], ids=repr
+)
+def test_knowing_the_defence_helps(defence):
+    attack = attacks.dlg_simulation(steps=80)
+    blind, told = (quality(attack, defence, told=knows) for knows in (False, True))
+    assert told < 0.8 * blind
+
+
+def test_an_undefended_client_is_attacked_as_ever():
+    attack = attacks.inverting_gradients(steps=5)
+    assert adapted(attack, observe(told=False)[0]) is attack
+    assert adapted(attack, observe()[0]) is attack
+    assert adapted(attack, observe(defences.Quantisation(4))[0]) is attack
+
+
+def test_what_each_defence_changes():
+    attack = attacks.inverting_gradients(steps=5)
+    pruned = adapted(attack, observe(defences.RandomPruning(0.25, on="update"))[0])
+    assert pruned.objective == Adapted(Cosine(), masked=True)
+    thinned = adapted(attack, observe(defences.RandomPruning(0.25))[0])
+    assert thinned.objective == Adapted(Cosine(), share=0.75)
+    clipped = adapted(attacks.dlg_simulation(), observe(defences.Clipping(1.0))[0])
+    assert clipped.objective == Adapted(L2(), free_scale=True)
+    noisy = adapted(attack, observe(defences.GaussianNoise(0.01))[0])
+    assert noisy.objective == attack.objective
+    assert noisy.priors[0].weight > attack.priors[0].weight
+
+
+def test_many_clients_are_adapted_each():
+    """Told clients are attacked one by one: each has its own defences."""
+    observation, _ = observe(defences.RandomPruning(0.5, on="update"))
+    attack = attacks.dlg_simulation(steps=3)
+    alone, together = attack(observation, progress=False), attack.each([observation, observation], progress=False)
+    assert together[0].samples.equal(alone.samples)
+
+
+def test_an_attack_that_cannot_use_the_knowledge_is_known():
+    noisy, quantised = (observe(one)[0] for one in (defences.GaussianNoise(0.01), defences.Quantisation(4)))
+    assert adapts(attacks.inverting_gradients(steps=5), noisy)
+    assert not adapts(attacks.inverting_gradients(steps=5), quantised)
+    assert not adapts(attacks.idlg(steps=5), noisy)  # it has no prior to trust more

@@ -1,0 +1,68 @@
+"""DLG: samples and labels together, by L-BFGS and by Adam."""
+
+import pytest
+import torch
+
+from leakgauge import data, models
+from leakgauge.attacks import dlg
+from leakgauge.attacks.inversion.lbfgs import LBFGS
+from leakgauge.attacks.inversion.optimisers import Adam
+from leakgauge.attacks.inversion.soft_labels import SoftLabels
+from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Threshold
+from leakgauge.core.errors import UnknownName
+from leakgauge.evaluation import psnr
+from leakgauge.federation.client import fedsgd
+from leakgauge.testing import small_case
+
+OBSERVATION, TRUTH = fedsgd(models.lenet(shape=(1, 8, 8), seed=0), data.load("digits").share([11]))
+
+
+def run(attack, observation=OBSERVATION, **options):
+    return attack(observation, progress=False, **options)
+
+
+@pytest.mark.parametrize(("optimiser", "options"), [("lbfgs", {}), ("adam", {"steps": 1500})])
+def test_a_digit_and_its_label_come_back(optimiser, options):
+    result = run(dlg(optimiser=optimiser, **options))
+    assert psnr(result.samples, TRUTH.inputs).item() > 25
+    assert result.labels.tolist() == TRUTH.targets.tolist()
+    assert result.labels.dtype == torch.long
+
+
+def test_the_settings_are_the_papers():
+    plain, adam = dlg(), dlg(optimiser="adam")
+    assert plain.labels == adam.labels == SoftLabels()
+    assert (plain.optimiser, adam.optimiser) == (LBFGS(lr=1.0), Adam(lr=0.1))
+    assert plain.stop == AnyOf(Threshold(1e-6), MaxSteps(300))
+    assert dlg(threshold=None, steps=9).stop == MaxSteps(9)
+    assert adam.stop.max_steps == 4000
+
+
+def test_the_labels_are_variables_with_their_own_start_for_each_restart():
+    solution, _ = dlg(steps=1, restarts=3).optimise(OBSERVATION, torch.zeros(1, 10), 0, lambda *_: None)
+    assert solution.variables["labels"].shape == (1, 10)
+    starts = []
+
+    class Watched(SoftLabels):
+        def __call__(self, observation, generator):
+            starts.append(super().__call__(observation, generator))
+            return starts[-1]
+
+    from dataclasses import replace
+
+    run(replace(dlg(steps=1, restarts=3), labels=Watched()))
+    assert len(starts) == 3
+    assert not torch.equal(starts[0], starts[1])
+
+
+def test_granted_labels_are_taken():
+    observation, truth = small_case()
+    known = observation.knowing(labels=truth.targets)
+    solution, _ = dlg(steps=1).optimise(known, truth.targets, 0, lambda *_: None)
+    assert list(solution.variables) == ["inputs"]
+    assert torch.equal(run(dlg(steps=1), known).labels, truth.targets)
+
+
+def test_an_optimiser_that_there_is_not_is_named():
+    with pytest.raises(UnknownName, match=r"no optimiser of dlg\(\) 'adm'; did you mean 'adam'"):
+        dlg(optimiser="adm")

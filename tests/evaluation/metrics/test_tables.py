@@ -1,0 +1,52 @@
+"""The share of a row's features that came back."""
+
+import pytest
+import torch
+
+from leakgauge.core.observation import DataSpec
+from leakgauge.evaluation import features
+
+SPEC = DataSpec(
+    (6,),
+    2,
+    mean=(40.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+    std=(10.0, 1.0, 1.0, 1.0, 1.0, 2.0),
+    bounded=False,
+    columns=("age", "job=a", "job=b", "job=c", "male=yes", "hours"),
+)
+ROW = torch.tensor([[40.0, 0.0, 1.0, 0.0, 1.0, 8.0]])
+
+
+def test_groups():
+    assert SPEC.one_hot_groups == {"job": [1, 2, 3], "male": [4]}
+    assert DataSpec((2,), 2).one_hot_groups == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "share"),
+    [
+        ({}, 1.0),
+        ({0: 43.1}, 1.0),
+        ({0: 43.3}, 0.75),
+        ({5: 7.4}, 1.0),
+        ({5: 7.3}, 0.75),
+        ({1: 0.9}, 1.0),
+        ({1: 1.1}, 0.75),
+        ({4: 0.6}, 1.0),
+        ({4: 0.4}, 0.75),
+        ({0: 0.0, 1: 2.0, 4: 0.0, 5: 0.0}, 0.0),
+    ],
+)
+def test_tolerance_and_categories(change, share):
+    guess = ROW.clone()
+    for column, value in change.items():
+        guess[0, column] = value
+    assert features(guess, ROW, SPEC).tolist() == [share]
+
+
+def test_without_column_names_every_number_counts():
+    spec = DataSpec((2, 3), 2, bounded=False)
+    original = torch.zeros(2, 2, 3)
+    guess = original.clone()
+    guess[0, 0, 0] = 1.0
+    assert features(guess, original, spec).tolist() == pytest.approx([5 / 6, 1.0])

@@ -1,0 +1,128 @@
+"""What an attacker gets without the update."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.observation import DataSpec
+from leakgauge.core.truth import Truth
+from leakgauge.evaluation import (
+    blind_guesses,
+    label_accuracy_chance,
+    label_error_chance,
+    pair,
+    psnr,
+    target_error_chance,
+)
+from leakgauge.evaluation.chance import best, draw, other_samples
+from leakgauge.evaluation.label_chance import proportional_counts
+from leakgauge.evaluation.ruler import Ruler
+
+SPEC = DataSpec((1, 12, 12), 3)
+
+
+def images(count, seed):
+    return torch.rand(count, 1, 12, 12, generator=torch.Generator().manual_seed(seed))
+
+
+def truth(originals, reference=None, targets=None):
+    return Truth(originals, torch.zeros(len(originals), dtype=torch.long), SPEC, (), reference, targets)
+
+
+def test_each_guess_by_hand():
+    originals, reference = images(3, 0), images(20, 1)
+    guesses = {guess.source: guess for guess in blind_guesses(Ruler(originals, SPEC), reference, draws=4, seed=7)}
+    for source, value in (("black image", 0.0), ("grey image", 0.5), ("white image", 1.0)):
+        expected = psnr(torch.full_like(originals, value), originals).mean().item()
+        assert guesses[source].value("psnr") == pytest.approx(expected, abs=1e-4)
+    mean = psnr(reference.mean(0, keepdim=True).expand_as(originals), originals).mean().item()
+    assert guesses["mean of other samples"].value("psnr") == pytest.approx(mean, abs=1e-4)
+    random = [
+        psnr(pair(reference[rows], originals).apply(reference[rows]), originals).mean().item()
+        for rows in draw(20, 3, 4, 7)
+    ]
+    assert guesses["random other samples"].value("psnr") == pytest.approx(sum(random) / 4, abs=1e-4)
+
+
+def test_without_reference_only_blank_samples():
+    assert len(blind_guesses(Ruler(images(2, 0), SPEC), None)) == 3
+    table = DataSpec((4,), None, mean=(1.0, 2.0, 3.0, 4.0), bounded=False)
+    (guess,) = blind_guesses(Ruler(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), table), None)
+    assert (guess.source, guess.value("mse"), guess.value("features")) == ("blank row", 0.0, 1.0)
+
+
+def test_best_is_the_attackers():
+    levels = {"a": 1.0, "b": 2.0}
+    assert best(levels, "higher").source == "b"
+    assert best(levels, "lower").source == "a"
+
+
+def test_own_images_are_no_guess():
+    own, others = images(1, 0), images(5, 1)
+    reference, targets = other_samples(truth(own, torch.cat([others[:2], own, others[2:]]), torch.arange(6)))
+    assert reference is not None
+    assert targets is not None
+    assert torch.equal(reference, others)
+    assert targets.tolist() == [0, 1, 3, 4, 5]
+    assert other_samples(truth(own, own, torch.tensor([1]))) == (None, None)
+
+
+def test_equal_rows_of_a_table_stay():
+    rows = torch.tensor([[1.0, 0.0]])
+    owner = Truth(rows, torch.zeros(1), DataSpec((2,), None, bounded=False), (), rows.repeat(3, 1))
+    reference, _ = other_samples(owner)
+    assert reference is not None
+    assert len(reference) == 3
+
+
+def test_references_need_their_targets():
+    with pytest.raises(InvalidInput, match="5 reference samples but 4 targets"):
+        other_samples(truth(images(1, 0), images(5, 1), torch.arange(4)))
+
+
+def test_draws_are_seeded_and_repeat_only_when_they_must():
+    first, again, other = draw(10, 6, 3, 0), draw(10, 6, 3, 0), draw(10, 6, 3, 1)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    assert all(len(rows.unique()) == 6 for rows in first)
+    assert [len(rows) for rows in draw(2, 6, 1, 0)] == [6]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=12).filter(any), st.integers(0, 60))
+def test_proportional_counts_add_up_and_stay_near(frequencies, total):
+    generator = torch.Generator().manual_seed(0)
+    counts = proportional_counts(torch.tensor(frequencies), total, generator)
+    assert int(counts.sum()) == total
+    exact = total * torch.tensor(frequencies).double() / sum(frequencies)
+    assert ((counts - exact).abs() < 1).all()
+
+
+def test_label_errors_of_equally_likely_classes():
+    chance = label_error_chance(torch.tensor([1, 0, 0, 0, 0, 0, 0, 0, 0, 0]), draws=2000)
+    assert chance.value == pytest.approx(0.9, abs=0.03)
+    assert "equally likely" in chance.source
+
+
+def test_label_errors_from_reference_frequencies():
+    chance = label_error_chance(torch.tensor([3, 1, 0]), torch.tensor([75, 25, 0]))
+    assert chance.value == 0
+    chance = label_error_chance(torch.tensor([0, 0, 4]), torch.tensor([75, 25, 0]))
+    assert chance.value == 4
+
+
+def test_label_accuracy_levels():
+    assert label_accuracy_chance(torch.tensor([0, 1]), 4).value == 0.25
+    originals, reference = images(4, 0), images(4, 1)
+    guesses = blind_guesses(Ruler(originals, SPEC), reference, draws=3)
+    level = label_accuracy_chance(torch.tensor([2, 2, 2, 1]), 3, torch.tensor([2, 2, 0, 2]), guesses)
+    assert level.value == 0.75
+
+
+def test_target_error_levels():
+    assert target_error_chance(torch.tensor([1.0, -1.0])).value == 1.0
+    level = target_error_chance(torch.tensor([10.0, 12.0]), torch.tensor([11.0, 11.0]))
+    assert (level.value, level.source) == (1.0, "mean target of other samples")
+    assert target_error_chance(torch.ones(2, 3), torch.ones(5, 3)).value == 0

@@ -1,0 +1,68 @@
+"""An audit on disk: one page that says the verdict first, and the same for programs."""
+
+import base64
+import csv
+import json
+import re
+
+import pytest
+
+from leakgauge.core.errors import UnknownName
+from leakgauge.evaluation.gate import check, read_condition
+from leakgauge.reports.audit import write_audit
+from leakgauge.workflows.audit.run import read_audit, run_audit
+from tests.workflows.audit.test_run import document
+
+
+@pytest.fixture(scope="module")
+def audit(tmp_path_factory):
+    return run_audit(read_audit(document(), "audit.toml"), tmp_path_factory.mktemp("store"))
+
+
+def written(audit, folder, **options):
+    return write_audit(audit, folder, command="leakgauge audit audit.toml", **options).read_text()
+
+
+def test_the_page_says_the_verdict_first_and_shows_why(audit, tmp_path):
+    text = written(audit, tmp_path)
+    assert text.index("Clients&#39; samples can be rebuilt") < text.index("<h2>")
+    assert "By defence: no defence: recovers data; noise: " in text
+    assert "What came back: no defence" in text
+    assert "knows the defence" in text
+    assert "Threat model" in text
+    assert "leakgauge audit audit.toml" in text
+    pictures = re.findall(r"data:image/png;base64,([^\"]+)", text)
+    assert len(pictures) == 3  # two defences, one picture of losses
+    assert all(base64.b64decode(one).startswith(b"\x89PNG") for one in pictures)
+    assert not re.search(r"(src|href)=\"(?!data:)", text)
+
+
+def test_samples_can_be_kept_out_of_the_page(audit, tmp_path):
+    pages = {kind: written(audit, tmp_path / kind, redact=kind) for kind in ("none", "blur", "omit")}
+    counts = {kind: text.count("data:image/png") for kind, text in pages.items()}
+    assert counts == {"none": 3, "blur": 3, "omit": 1}
+    assert "coarse blocks" in pages["blur"]
+    assert pages["blur"] != pages["none"]
+    with pytest.raises(UnknownName, match="omit"):
+        written(audit, tmp_path, redact="all")
+
+
+def test_programs_read_the_same(audit, tmp_path):
+    checks = check([read_condition("recovered > 0.05", ["idlg"])], [
+        (attack, title, audit.figures(group)) for (attack, title, _), group in audit.groups().items()
+    ])  # fmt: skip
+    text = written(audit, tmp_path, checks=checks)
+    assert "FAILED: idlg (no defence): recovered = 1 is &gt; 0.05" in text
+    found = json.loads((tmp_path / "audit.json").read_text())
+    assert found["verdict"] == "recovers data"
+    assert found["complete"]
+    assert len(found["results"]) == 5
+    assert any(one["failed"] for one in found["checks"])
+    rows = list(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
+    assert {row["attack"] for row in rows} == {"idlg", "inverting_gradients"}
+    assert {row["metric"] for row in rows} >= {"psnr", "ssim", "recovered", "label_errors"}
+
+
+def test_an_audit_that_is_not_complete_says_so(tmp_path):
+    part = run_audit(read_audit(document(), "audit.toml"), tmp_path / "store", stop_after=1)
+    assert "not complete" in written(part, tmp_path / "page")

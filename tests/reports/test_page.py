@@ -1,0 +1,54 @@
+from html.parser import HTMLParser
+
+import pytest
+
+from leakgauge.core.errors import FileError
+from leakgauge.reports import Page, Section, write_page
+
+PAGE = Page(
+    title="A <title>",
+    verdict="It leaks & badly.",
+    leaks=True,
+    sections=(
+        Section("Table", table=(("a", "b"), ("1", "<script>alert(1)</script>"))),
+        Section("Picture", ("A sentence.",), picture=b"\x89PNG", alt='a "picture"', code="x < y"),
+    ),
+)
+
+
+class Links(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.addresses = [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.addresses += [value for name, value in attributes if name in ("src", "href")]
+
+
+def test_the_page_loads_nothing_from_anywhere_and_runs_only_its_own_sorting(tmp_path):
+    page = Links()
+    page.feed(write_page(PAGE, tmp_path / "page.html").read_text())
+    assert page.addresses == ["data:image/png;base64,iVBORw=="]
+    assert page.tags.count("script") == 1
+    assert page.tags.count("td") == 2
+
+
+def test_texts_are_escaped(tmp_path):
+    text = write_page(PAGE, tmp_path / "page.html").read_text()
+    assert "A &lt;title&gt;" in text
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert" in text
+    assert "It leaks &amp; badly." in text
+
+
+def test_the_verdict_shows_its_colour_by_what_was_found(tmp_path):
+    safe = Page("t", "v", leaks=False)
+    assert 'class="verdict leaks"' in write_page(PAGE, tmp_path / "a.html").read_text()
+    assert 'class="verdict"' in write_page(safe, tmp_path / "b.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_says_so(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="cannot be written"):
+        write_page(PAGE, tmp_path / "file" / "page.html")

@@ -1,0 +1,219 @@
+import csv
+import json
+import sys
+
+import pytest
+
+from leakgauge import cli
+from leakgauge.core.errors import CorruptFile, InvalidInput, TasksFailed, UnknownName
+from leakgauge.core.params import flatten
+from leakgauge.reproduction import runner as run
+from leakgauge.reproduction.rows import find_rows
+from leakgauge.reproduction.runner import keep, run_rows
+from leakgauge.reproduction.setting import client_of, clients_of
+from leakgauge.runtime import run_tasks
+
+ROW = """
+title = "A row"
+kind = "reconstruction"
+[setting]
+data = "digits"
+model = "lenet"
+model_options = { shape = [1, 8, 8], classes = 10 }
+samples = 2
+lr = 0.01
+epochs = 1
+batch_size = 2
+grant = ["label_counts"]
+threshold = 15.0
+[methods.good]
+attack = "inverting_gradients"
+options = { steps = 4 }
+published = { psnr = 20.0 }
+[methods.other]
+attack = "idlg"
+options = { steps = 2 }
+"""
+
+LABELS = """
+title = "Labels"
+kind = "labels"
+[setting]
+data = "digits"
+model = "dlf_femnist"
+model_options = { shape = [1, 8, 8], classes = 10 }
+samples = 20
+lr = 0.01
+epochs = 2
+batch_size = 5
+[methods.interpolated]
+options = { at = "interpolated" }
+[methods.server]
+options = { at = "server" }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEAKGAUGE_BENCHMARKS", str(tmp_path))
+    (tmp_path / "mine" / "table1").mkdir(parents=True)
+    (tmp_path / "mine" / "table1" / "digits.toml").write_text(ROW)
+    (tmp_path / "mine" / "table1" / "labels.toml").write_text(LABELS)
+    return tmp_path / "mine"
+
+
+def test_a_row_gives_ours_with_an_interval_beside_the_published_and_chance(folder):
+    figures = {figure.method.name: figure for figure in run_rows(find_rows("mine", "table1/digits"), clients=3)}
+    good = figures["good"].to_json()
+    assert (good["row"], good["clients"], good["steps"], good["published"]) == ("table1/digits", 3, 4, {"psnr": 20.0})
+    assert good["ours"]["psnr"]["low"] < good["ours"]["psnr"]["mean"] < good["ours"]["psnr"]["high"]
+    assert set(good["chance"]) == set(good["ours"]) >= {"psnr", "ssim", "recovered", "label_errors"}
+    assert good["seconds_per_step"] == pytest.approx(good["seconds"] / 4)
+    assert figures["other"].steps == 2
+
+
+def test_steps_and_methods_can_be_chosen(folder):
+    (figure,) = run_rows(find_rows("mine", "table1/digits"), methods=["other"], steps=1)
+    assert (figure.method.name, figure.steps, figure.ours["psnr"].low) == ("other", 1, None)
+
+
+def test_clients_that_were_measured_elsewhere_are_left_out(folder):
+    def psnr(**options):
+        (figure,) = run_rows(find_rows("mine", "table1/digits"), methods=["good"], **options)
+        return figure.clients, figure.ours["psnr"].mean
+
+    (all_three, mean), (first, one), (others, rest) = psnr(clients=3), psnr(clients=1), psnr(clients=2, skip=1)
+    assert (all_three, first, others) == (3, 1, 2)
+    assert mean == pytest.approx((one + 2 * rest) / 3)
+
+
+def test_the_same_seed_gives_the_same_figures_in_one_process_and_in_two(folder):
+    def values(**options):
+        figures = run_rows(find_rows("mine", "table1/digits"), clients=2, **options)
+        return {figure.method.name: figure.ours for figure in figures}
+
+    assert values() == values(engine="processes", jobs=2)
+    assert values() != values(seed=1)
+
+
+def test_label_rows_count_errors(folder):
+    figures = {figure.method.name: figure for figure in run_rows(find_rows("mine", "table1/labels"), clients=4)}
+    errors = figures["interpolated"].ours["label_errors"].mean
+    assert 0 <= errors < figures["interpolated"].chance["label_errors"] / 2
+
+
+def test_figures_are_kept_with_date_command_and_clients(folder):
+    (figure,) = run_rows(find_rows("mine", "table1/digits"), methods=["good"])
+    keep(figure, "the command")
+    path = keep(figure, "the command")
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert len(rows) == 2 * len(figure.ours)
+    psnr = next(row for row in rows if row["metric"] == "psnr")
+    assert (psnr["clients"], psnr["published"], psnr["command"]) == ("1", "20.0", "the command")
+    assert len(psnr["date"]) == 10
+
+
+def test_mistakes_are_named(folder):
+    rows = find_rows("mine", "table1/digits")
+    with pytest.raises(InvalidInput, match="clients must be at least 1"):
+        list(run_rows(rows, clients=0))
+    with pytest.raises(UnknownName, match="did you mean 'good'"):
+        list(run_rows(rows, methods=["goods"]))
+    with pytest.raises(InvalidInput, match="has 898 clients of 2 samples"):
+        client_of(rows[0].setting, 900, 0)
+    (folder / "table1" / "digits.toml").write_text(ROW.replace("lr =", "learning_rate ="))
+    with pytest.raises(CorruptFile, match="no 'learning_rate'"):
+        list(run_rows(find_rows("mine", "table1/digits")))
+
+
+def test_a_rows_clients_defend_themselves(folder):
+    setting = find_rows("mine", "table1/digits")[0].setting
+    plain, _ = client_of(setting, 0, 0)
+    one = {"name": "gaussian_noise", "sigma": 0.1}
+    told = {"grant": ["defences", "label_batches"]}
+    single, _ = client_of({**setting, **told, "defence": one}, 0, 0)
+    several, _ = client_of({**setting, **told, "defence": [one, {"name": "random_pruning", "probability": 0.5}]}, 0, 0)
+    assert single.defences == ("GaussianNoise(on='samples', sigma=0.1)",)
+    assert several.defences == (
+        "GaussianNoise(on='samples', sigma=0.1)",
+        "RandomPruning(on='samples', probability=0.5)",
+    )
+    assert single.label_batches is not None
+    updates = [flatten(observation.difference()) for observation in (plain, single, several)]
+    assert len({float(update.norm()) for update in updates}) == 3
+    with pytest.raises(UnknownName, match="did you mean 'gaussian_noise'"):
+        client_of({**setting, "defence": {"name": "gausian_noise", "sigma": 0.1}}, 0, 0)
+    with pytest.raises(CorruptFile, match="a row's defence is a table with a name"):
+        client_of({**setting, "defence": "gaussian_noise"}, 0, 0)
+    trained, _ = client_of({**setting, "defence": one, "rounds": 1}, 0, 0)
+    undefended, _ = client_of({**setting, "rounds": 1}, 0, 0)
+    assert float((flatten(trained.sent) - flatten(undefended.sent)).norm()) > 0
+
+
+def test_the_command_line_prints_json_lines_and_keeps_results(folder, monkeypatch, capsys):
+    words = ["leakgauge", "bench", "mine", "--row", "table1/digits", "--method", "good", "--json"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    (line,) = capsys.readouterr().out.splitlines()
+    keys = {"row", "method", "clients", "steps", "ours", "published", "chance", "seconds", "seconds_per_step"}
+    assert json.loads(line).keys() == keys
+    assert "leakgauge bench mine" in (folder / "results.csv").read_text()
+
+
+def test_the_command_line_lists_rows_and_shows_tables(folder, monkeypatch, capsys):
+    for words, said in ((["--list"], "good, other"), (["--method", "good", "--no-save"], "published")):
+        monkeypatch.setattr(sys, "argv", ["leakgauge", "bench", "mine", "--row", "table1/digits", *words])
+        with pytest.raises(SystemExit):
+            cli.main()
+        assert said in capsys.readouterr().out
+    assert not (folder / "results.csv").exists()
+
+
+def test_what_failed_does_not_keep_the_rest_from_being_measured(folder, monkeypatch, capsys):
+    real = run.reconstruct_client
+
+    def broken(setting, method, index, **rest):
+        if method.name == "good" and index == 1:
+            raise RuntimeError("the optimiser broke")
+        return real(setting, method, index, **rest)
+
+    monkeypatch.setitem(run.KINDS, "reconstruction", broken)
+    row = folder / "table1" / "digits.toml"
+    row.write_text(row.read_text().replace("kind =", 'reference = "good"\nkind =', 1))
+    found = []
+    with pytest.raises(TasksFailed, match="1 of 4 tasks failed"):
+        found.extend(run_rows(find_rows("mine", "table1/digits"), clients=2))
+    assert [figure.method.name for figure in found] == ["other"]  # beside no reference, for that failed
+    assert "speedup_over_good" not in found[0].ours
+
+
+def test_the_order_in_which_clients_end_changes_nothing(folder, monkeypatch):
+    rows = find_rows("mine", "table1/digits")
+    forward = [figure.to_json()["ours"] for figure in run_rows(rows, clients=3, methods=["other"])]
+    monkeypatch.setattr(run, "run_kept", lambda tasks, *_, **__: reversed(list(run_tasks(tasks))))
+    assert [figure.to_json()["ours"] for figure in run_rows(rows, clients=3, methods=["other"])] == forward
+
+
+def test_what_is_kept_is_not_measured_again(folder, tmp_path, monkeypatch):
+    rows = find_rows("mine", "table1/digits")
+    first = [figure.to_json() for figure in run_rows(rows, clients=2, folder=tmp_path / "store")]
+    monkeypatch.setitem(run.KINDS, "reconstruction", None)
+    assert [figure.to_json() for figure in run_rows(rows, clients=2, folder=tmp_path / "store")] == first
+    with pytest.raises(TasksFailed):  # other steps are other work
+        list(run_rows(rows, clients=2, steps=3, folder=tmp_path / "store"))
+
+
+def test_a_rows_clients_may_have_distinct_labels_only(folder):
+    setting = find_rows("mine", "table1/digits")[0].setting
+    all_of_them, some = (clients_of({**setting, **more}, 0) for more in ({}, {"distinct_labels": True}))
+    assert 0 < len(some) < len(all_of_them)
+    assert all(len(set(client.targets.tolist())) == len(client) for client in some)
+    assert any(len(set(client.targets.tolist())) < len(client) for client in all_of_them)
+
+
+def test_pictures_of_what_came_back_lie_in_a_folder_of_their_row(folder, tmp_path):
+    list(run_rows(find_rows("mine", "table1/digits"), clients=2, methods=["good"], pictures=tmp_path / "pictures"))
+    drawn = {path.name for path in (tmp_path / "pictures" / "table1" / "digits").iterdir()}
+    assert drawn == {"good-client0.png", "good-client1.png"}

@@ -1,0 +1,152 @@
+"""What a person sees of a sweep: bars on a terminal, lines elsewhere, and how long it takes yet."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from leakgauge.runtime import Task, display, run_tasks
+from leakgauge.runtime.display import Clock, Lines, duration, watching
+from tests.runtime.work import TASKS, fails, not_the_first_time
+
+
+class Time:
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(display.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def time(monkeypatch):
+    return Time(monkeypatch)
+
+
+def task(name, kind="k"):
+    return Task(name, len, kind=kind)
+
+
+A, B, C, D = (task(name) for name in "abcd")
+
+
+def test_the_rest_is_told_by_kind(time):
+    clock = Clock()
+    dear = task("dear", "other")
+    clock.planned([A, B, C, dear])
+    assert clock.rest() == ""  # nothing is known
+    clock.began(A)
+    time.now = 10
+    clock.step(A, 1, 4, 0.5)
+    assert clock.left_of(A) == 30
+    assert clock.left() == (30 + 40 + 40, False)  # of the dear one nothing is known
+    assert clock.rest() == "more than 110 s left"
+    clock.done(A)
+    clock.began(dear)
+    time.now = 20
+    clock.step(dear, 1, 100, 0.5)
+    assert clock.left() == (990 + 10 + 10, True)
+    assert clock.rest() == "about 16.8 min left"
+    clock.began(B)  # two at a time, and no longer than the longest
+    assert clock.left() == (990, True)
+
+
+def test_what_is_lost_is_to_be_done_again(time):
+    clock = Clock()
+    clock.planned([A, B])
+    clock.began(A)
+    time.now = 6
+    clock.done(A)
+    clock.began(B)
+    clock.again(B, "its worker died")
+    assert clock.left() == (6, True)
+    clock.failed(B, "its worker died")
+    assert (clock.ended, clock.total, clock.rest()) == (2, 2, "")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.3, "0.3 s"), (42.4, "42 s"), (90, "90 s"), (150, "2.5 min"), (9000, "2.5 h"), (1e6, "11.6 days")],
+)
+def test_lengths_of_time(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_without_a_terminal_there_are_lines(capsys, tmp_path):
+    unlucky = Task("unlucky", not_the_first_time, {"path": str(tmp_path / "x"), "how": "disk"})
+    with watching() as watch, pytest.raises(Exception, match="1 of 4 tasks failed"):
+        list(run_tasks([*TASKS[:2], unlucky, Task("broken", fails)], watch=watch))
+    out, lines = capsys.readouterr()
+    assert out == ""
+    assert [line.split(" (")[0].split(";")[0] for line in lines.splitlines()] == [
+        "[1/4] done: seed 0",
+        "[2/4] done: seed 1",
+        "[2/4] again: unlucky: OSError: the disk is away",
+        "[3/4] done: unlucky",
+        "[4/4] failed: broken: ValueError: task went wrong",
+    ]
+
+
+def test_lines_tell_the_rest(time, capsys):
+    lines = Lines()
+    lines.planned([A, B])
+    lines.began(A)
+    time.now = 5
+    lines.done(A)
+    assert capsys.readouterr().err == "[1/2] done: a (5.0 s); about 5.0 s left\n"
+
+
+def test_bars_tell_of_each_running_task_and_of_the_whole(time):
+    screen = Console(file=io.StringIO(), force_terminal=True, width=120)
+    bars = display.bars(screen)
+    watch = display.Bars(bars)
+    watch.planned([A, task("[b]"), C])
+    watch.began(A)
+    time.now = 10
+    watch.step(A, 25, 100, 0.125)
+    watch.began(task("[b]"))
+
+    def shown():
+        with screen.capture() as text:
+            screen.print(bars.get_renderable())
+        return text.get()
+
+    for words in ("a ", "step 25 of 100, loss 0.125", "30 s left", "[b]", "0 of 3 tasks", "about"):
+        assert words in shown()
+    watch.done(A)
+    assert "step 25" not in shown()
+    assert "1 of 3 tasks" in shown()
+    watch.again(task("[b]"), "its worker died")
+    watch.failed(C, "went wrong")
+    assert "[b]" not in shown()
+    above = screen.file.getvalue()
+    for words in ("done", "a (10 s)", "again", "[b]: its worker died", "failed", "c: went wrong"):
+        assert words in above
+
+
+SCRIPT = """
+from leakgauge.runtime.display import watching
+from leakgauge.runtime import run_tasks
+from tests.runtime.work import TASKS
+with watching() as watch:
+    for task, _ in run_tasks(TASKS[:1], watch=watch):
+        print("result of", task.name, flush=True)
+"""
+
+
+def test_on_a_terminal_what_goes_to_a_file_still_goes_there(tmp_path):
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "TERM": "xterm"}
+    with (tmp_path / "out").open("w") as out:
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT], stdout=out, stderr=theirs, env=environment, check=True, timeout=120
+        )
+    os.close(theirs)
+    shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert (tmp_path / "out").read_text() == "result of seed 0\n"
+    assert "seed 0" in shown
+    assert "1 of 1 tasks" in shown
+    assert "result of" not in shown

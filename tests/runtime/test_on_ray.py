@@ -1,0 +1,223 @@
+"""A Ray cluster gives the same results, bears the same losses, and is gone when the sweep is over."""
+
+import contextlib
+import gc
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from leakgauge.core.errors import LeakgaugeError, TasksFailed
+from leakgauge.runtime import Task, run_tasks
+from tests.runtime.work import TASKS, Noted, alive, children, fails, mistaken, not_the_first_time, unpicklable, within
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+
+LOSSES = {
+    "killed": "its worker died",
+    "exits": "its worker died",
+    "hangs": "it reported nothing for 2 seconds",
+    "memory": "MemoryError",
+    "disk": "OSError: the disk is away",
+}
+LIMITS = {"hangs": 2}
+FAILURES = {
+    "broken": "^ValueError: task went wrong$",
+    "mistaken": "^there is no thing 'x' ",
+    "unpicklable": "the result cannot be sent to the driver",
+    "local": "the task 'local' cannot go to another process",
+}
+
+
+class Looking(Noted):
+    """Looks about when the first task begins: which processes there are since then, and where they listen."""
+
+    processes: frozenset[int] = frozenset()
+    addresses: frozenset[str] = frozenset()
+
+    def __init__(self):
+        super().__init__()
+        self.before = frozenset(family(os.getpid()))  # other tests may have left some that stay
+
+    def began(self, task):
+        super().began(task)
+        if not self.processes:
+            self.processes = frozenset(family(os.getpid())) - self.before
+            self.addresses = frozenset(listening(self.processes))
+
+
+def family(process):
+    """All that a process has started, directly or not."""
+    own = children(process)
+    return own + [one for child in own for one in family(child)]
+
+
+def listening(processes):
+    """The addresses, as the kernel writes them, at which processes wait for connections."""
+    sockets = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            parts = line.split()
+            if parts[3] == "0A":
+                sockets[f"socket:[{parts[9]}]"] = parts[1].partition(":")[0]
+    links = (link for process in processes for link in Path(f"/proc/{process}/fd").glob("*"))
+    return [sockets[name] for name in map(_read, links) if name in sockets]
+
+
+def _read(link):
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
+
+
+def folders(process):
+    return list(Path("/tmp").glob(f"leakgauge-ray-{process}-*"))
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """One sweep in which much goes wrong; starting a cluster is what takes long."""
+    folder = tmp_path_factory.mktemp("ray")
+    tasks = [
+        *TASKS,
+        *(
+            Task(how, not_the_first_time, {"path": str(folder / how), "how": how}, limit=LIMITS.get(how), kind=how)
+            for how in LOSSES
+        ),
+        Task("broken", fails),
+        Task("mistaken", mistaken, {"name": "x"}),
+        Task("unpicklable", unpicklable),
+        Task("local", lambda report: 1),
+    ]
+    watch, results = Looking(), []
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()) as printed:
+        warnings.simplefilter("ignore")  # of processes of Ray's own, which it does not wait for
+        with pytest.raises(TasksFailed) as told:
+            results.extend(run_tasks(tasks, engine="ray", jobs=2, watch=watch))
+        gc.collect()
+    assert printed.getvalue() == ""  # where results may go
+    return [(task.name, value) for task, value in results], watch, told.value
+
+
+def test_the_results_are_those_of_this_process_each_once(swept):
+    results, _, _ = swept
+    assert len(results) == len(dict(results)) == len(TASKS) + len(LOSSES)
+    for task, (value, _, _) in run_tasks(TASKS, engine="in-process"):
+        there, threads, process = dict(results)[task.name]
+        assert there == value
+        assert threads == 1
+        assert process != os.getpid()
+
+
+def test_whatever_ends_a_worker_its_task_is_tried_again(swept):
+    results, watch, _ = swept
+    why = dict(watch.of("again"))
+    for how, words in LOSSES.items():
+        assert dict(results)[how] == f"after {how}"
+        assert why[how].startswith(words)
+
+
+def test_what_always_fails_is_told_with_its_error(swept):
+    _, _, told = swept
+    assert told.failures.keys() == FAILURES.keys()
+    for name, words in FAILURES.items():
+        assert re.search(words, told.failures[name])
+
+
+def test_progress_is_live(swept):
+    _, watch, _ = swept
+    for task in TASKS:
+        whats = [what for what, name, *_ in watch.all[1:] if name == task.name]
+        assert whats[0] == "began"
+        assert whats[-1] == "done"
+    assert ["seed 3", 1, 2, 3.0] in watch.of("step")
+
+
+def test_the_cluster_listened_on_the_loopback_address_only_and_is_gone(swept):
+    _, watch, _ = swept
+    assert watch.addresses <= {"0100007F", "0000000000000000FFFF00000100007F"}
+    assert watch.addresses
+    assert within(30, lambda: not any(map(alive, watch.processes)))
+    assert not folders(os.getpid())
+
+
+SCRIPT = """
+import sys
+from leakgauge.runtime import Task, run_tasks
+from tests.runtime.work import say_and_sleep
+if __name__ == "__main__":
+    list(run_tasks([Task("0", say_and_sleep, {"path": sys.argv[1] + "/0"})], engine="ray", jobs=1))
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT], ids=lambda ending: ending.name)
+def test_nothing_outlives_a_driver_that_is_ended(tmp_path, ending):
+    (tmp_path / "driver.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    command = [sys.executable, str(tmp_path / "driver.py"), str(tmp_path)]
+    driver = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        assert within(120, (tmp_path / "0").exists)
+        # Two agents of Ray's, which do no work, notice a kill by themselves after a minute.
+        processes = [one for one in family(driver.pid) if "Agent" not in Path(f"/proc/{one}/cmdline").read_text()]
+        assert int((tmp_path / "0").read_text()) in processes
+        os.killpg(driver.pid, ending) if ending == signal.SIGINT else driver.kill()  # a terminal tells all
+        driver.wait(60)
+    finally:
+        driver.kill()
+        driver.wait()
+    assert within(60, lambda: not any(map(alive, processes)))
+    if ending == signal.SIGINT:
+        assert not folders(driver.pid)
+
+
+CLUSTER = """
+import time, ray
+context = ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=10**8)
+print(context.address_info["gcs_address"], flush=True)
+time.sleep(300)
+"""
+
+
+def test_a_cluster_that_runs_is_used_and_left_running():
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.getcwd()}
+    owner = subprocess.Popen(
+        [sys.executable, "-c", CLUSTER], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        address = owner.stdout.readline().strip()
+        for _ in range(2):  # the first sweep leaves it as it was
+            found = list(run_tasks(TASKS[:2], engine=f"ray:{address}"))
+            assert len(found) == 2
+    finally:
+        owner.send_signal(signal.SIGINT)
+        owner.wait(60)
+        owner.stdout.close()
+
+
+def test_no_cluster_at_an_address_is_one_sentence(monkeypatch):
+    import ray
+
+    monkeypatch.setattr(ray, "init", lambda *_, **__: (_ for _ in ()).throw(ConnectionError("nobody\nanswers")))
+    with pytest.raises(LeakgaugeError, match=r"no Ray cluster at '10.0.0.9:1' \(nobody\); the engine processes works"):
+        list(run_tasks(TASKS, engine="ray:10.0.0.9:1"))
+
+
+def test_folders_of_drivers_that_were_killed_are_removed(tmp_path, monkeypatch):
+    from leakgauge.runtime import on_ray
+
+    monkeypatch.setattr(on_ray, "PARENT", tmp_path)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for name in (gone.pid, os.getpid()):
+        (tmp_path / f"leakgauge-ray-{name}-abc").mkdir()
+    made = on_ray._folder()
+    assert {path.name for path in tmp_path.iterdir()} == {f"leakgauge-ray-{os.getpid()}-abc", made.name}

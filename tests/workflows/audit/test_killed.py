@@ -1,0 +1,93 @@
+"""An audit that is killed and started again ends as one that was left alone, and does nothing twice."""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import leakgauge as lg
+from leakgauge.runtime.store import FILE
+
+TOML = """
+[model]
+name = "lenet"
+[data]
+name = "digits"
+[training]
+sends = "gradient"
+samples = 1
+[audit]
+attacks = [{ name = "idlg", steps = 3 }, { name = "inverting_gradients", steps = 15 }]
+clients = 6
+"""
+KILLS = int(os.environ.get("LEAKGAUGE_KILLS", "2"))
+
+
+def start(folder):
+    call = "from leakgauge.cli import main; main()"
+    command = [sys.executable, "-c", call, "audit", "audit.toml", "--output", "out"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+
+
+def keys(folder):
+    """What is finished, looked up beside the process that is at work."""
+    path = folder / "out" / "store" / FILE
+    if not path.exists():
+        return set()
+    with closing(sqlite3.connect(path)) as connection:
+        try:
+            return {key for (key,) in connection.execute("select key from results")}
+        except sqlite3.OperationalError:  # no table yet
+            return set()
+
+
+def figures(folder):
+    found = json.loads((folder / "out" / "audit.json").read_text())
+    assert found["complete"]
+    return found["results"]
+
+
+def test_kill_minus_nine_at_any_moment(tmp_path):
+    for name in ("killed", "alone"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "audit.toml").write_text(TOML)
+    chance = random.Random(0)
+    before = set()
+    for _ in range(KILLS):
+        process = start(tmp_path / "killed")
+        deadline = time.monotonic() + 60
+        while process.poll() is None and keys(tmp_path / "killed") == before and time.monotonic() < deadline:
+            time.sleep(0.05)  # until it has got on
+        time.sleep(chance.uniform(0, 0.3))
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        after = keys(tmp_path / "killed")
+        assert before <= after  # nothing that was finished is lost
+        before = after
+    for name in ("killed", "alone"):
+        process = start(tmp_path / name)
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    assert before <= keys(tmp_path / "killed")
+    killed, alone = figures(tmp_path / "killed"), figures(tmp_path / "alone")
+    assert [one["figures"] for one in killed] == [one["figures"] for one in alone]
+    left = [path.name for path in (tmp_path / "killed" / "out").rglob(".*")]
+    assert left == []
+
+
+def test_the_number_of_processes_changes_nothing(tmp_path):
+    document = {
+        "model": {"name": "lenet"}, "data": {"name": "digits"}, "training": {"sends": "gradient", "samples": 1},
+        "audit": {"attacks": [{"name": "idlg", "steps": 3}], "clients": 2},
+    }  # fmt: skip
+    engines = {"in-process": 1, "processes": 2}
+    runs = [lg.audit(document, tmp_path / engine, engine=engine, jobs=jobs) for engine, jobs in engines.items()]
+    first, second = ([one.document["scores"] for one in found.results] for found in runs)
+    assert first == second

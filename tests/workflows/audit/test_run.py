@@ -1,0 +1,130 @@
+"""The audit: everything is tried, kept, never done twice, and judged."""
+
+import copy
+
+import pytest
+import torch
+
+from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.workflows.audit import run as work
+from leakgauge.workflows.audit.run import read_audit, run_audit
+
+DOCUMENT = {
+    "model": {"name": "lenet", "options": {"shape": [1, 8, 8], "classes": 10}},
+    "data": {"name": "digits"},
+    "training": {"sends": "gradient", "samples": 1},
+    "audit": {"attacks": [{"name": "inverting_gradients", "steps": 5}, {"name": "idlg", "steps": 8}], "clients": 2},
+    "defence": [{}, {"title": "noise", "chain": [{"name": "gaussian_noise", "sigma": 0.5}]}],
+}
+
+
+def document(**changes):
+    return copy.deepcopy(DOCUMENT) | changes
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("audit")
+    return run_audit(read_audit(document(), "audit.toml"), folder), folder
+
+
+def test_cheap_attacks_come_first_and_told_attackers_only_where_the_knowledge_is_of_use():
+    work = read_audit(document(), "audit.toml").work
+    assert [one.attack for one in work] == ["idlg"] * 4 + ["inverting_gradients"] * 6
+    assert not any(one.knows for one in work if one.attack == "idlg")  # it has no prior to trust more
+    assert {(one.title, one.knows) for one in work} == {("no defence", False), ("noise", False), ("noise", True)}
+    untold = read_audit(document(audit=DOCUMENT["audit"] | {"told": False}), "audit.toml").work
+    assert not any(one.knows for one in untold)
+
+
+def test_the_verdict_is_per_attack_per_defence_and_overall(made):
+    result, _ = made
+    verdicts = {key: result.verdict(group) for key, group in result.groups().items()}
+    assert verdicts["idlg", "no defence", False] == "recovers data"
+    assert verdicts["idlg", "noise", False] != "recovers data"
+    assert result.overall() == result.overall("no defence") == "recovers data"
+    assert result.overall("noise") != "recovers data"
+    assert result.complete
+
+
+def test_results_hold_what_a_report_shows(made):
+    result, _ = made
+    one = result.results[0]
+    assert one.tensors["original"].shape == one.tensors["reconstructed"].shape == (1, 1, 8, 8)
+    assert one.tensors["guess"].shape == (1, 8, 8)
+    assert len(one.tensors["psnr"]) == 1
+    assert one.document["scores"]["psnr"]["value"] == pytest.approx(float(one.tensors["psnr"][0]), rel=1e-4)
+    assert any("gradient" in sentence for sentence in one.document["threat_model"])
+
+
+def test_nothing_is_done_twice(made, monkeypatch):
+    result, folder = made
+    monkeypatch.setattr(work, "attack_client", None)
+    again = run_audit(read_audit(document(), "audit.toml"), folder)
+    assert [one.document for one in again.results] == [one.document for one in result.results]
+
+
+def test_an_audit_that_was_stopped_goes_on(made, tmp_path):
+    result, _ = made
+    plan = read_audit(document(), "audit.toml")
+    part = run_audit(plan, tmp_path, stop_after=3)
+    assert not part.complete
+    assert len(part.results) == 3
+    whole = run_audit(plan, tmp_path)
+    assert whole.complete
+    for one, other in zip(whole.results, result.results, strict=True):
+        assert one.document["scores"] == other.document["scores"]
+        assert torch.equal(one.tensors["reconstructed"], other.tensors["reconstructed"])
+
+
+def test_other_work_is_other_work():
+    plan = read_audit(document(), "audit.toml")
+    other = read_audit(document(training={"sends": "gradient", "samples": 2}), "audit.toml")
+    keys = [work.key_of(work.defined_by(one, one.work[0])) for one in (plan, other)]
+    assert keys[0] != keys[1]
+    assert plan.setup.fingerprint == read_audit(document(), "audit.toml").setup.fingerprint
+    changed = read_audit(
+        document(model=DOCUMENT["model"] | {"options": {"shape": [1, 8, 8], "classes": 10, "seed": 5}}), "a"
+    )
+    assert changed.setup.fingerprint != plan.setup.fingerprint
+
+
+def test_without_a_word_the_attacks_that_fit_are_taken():
+    plain = {key: DOCUMENT[key] for key in ("model", "data")}
+    assert list(read_audit(plain | {"training": {"sends": "gradient"}}, "a").attacks) == [
+        "epafl",
+        "inverting_gradients",
+    ]
+    found = read_audit(plain | {"training": {"lr": 0.1, "epochs": 2}}, "a")
+    assert list(found.attacks) == ["surrogate", "inverting_gradients", "dlf"]
+    assert list(found.chains) == ["no defence"]
+
+
+WRONG = [
+    ({"audit": {"attack": []}}, "did you mean 'attacks'"),
+    ({"audit": {"attacks": []}}, "is empty"),
+    ({"audit": {"attacks": ["idgl"]}}, "did you mean 'idlg'"),
+    ({"audit": {"attacks": ["dlf"]}}, "dlf does not apply here: made for local training"),
+    ({"audit": {"attacks": [{"name": "idlg", "step": 3}]}}, "did you mean 'steps'"),
+    ({"audit": {"attacks": ["attribute_inference"]}}, "name a sensitive column"),
+    ({"audit": {"clients": 0}}, "at least 1"),
+    ({"audit": {"told": 1}}, "told must be of type bool"),
+    ({"defence": {"chain": []}}, r"written \[\[defence\]\]"),
+    ({"defence": [{"chain": [{"name": "noise"}]}]}, "chain: there is no defence 'noise'"),
+    ({"defence": [{}, {}]}, "titles must differ"),
+    ({"training": {"samples": 0}}, r"\[training\] samples must be at least 1"),
+    ({"training": {"sends": "gradient", "batch_size": 0}}, r"\[training\] batch_size must be at least 1"),
+    ({"model": {"name": "lenett"}}, r"audit.toml: \[model\].*did you mean 'lenet'"),
+    ({"model": {"name": "lenet", "options": {"shape": [1, 8, 8], "classes": 3}}}, "10"),
+    ({"data": {"name": "digit"}}, r"audit.toml: \[data\].*did you mean 'digits'"),
+    ({"attacker": {"knows": ["everything"]}}, "'everything'"),
+    ({"typo": {}}, "'typo'"),
+    ({"defense": []}, "did you mean 'defence'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), WRONG, ids=[words for _, words in WRONG])
+def test_wrong_audits_are_refused_in_one_sentence(changes, words, monkeypatch):
+    monkeypatch.setattr(work, "attack_client", None)
+    with pytest.raises((InvalidInput, UnknownName), match=words):
+        read_audit(document(**changes), "audit.toml")

@@ -1,0 +1,51 @@
+import tomllib
+
+import pytest
+
+from leakgauge.core.errors import FileError, UnknownName
+from leakgauge.workflows.audit.run import read_audit
+from leakgauge.workflows.audit.template import write_template
+
+SETTINGS = {
+    "model": "lenet",
+    "data": "digits",
+    "sends": "gradient",
+    "samples": 2,
+    "lr": 0.1,
+    "epochs": 1,
+    "batch_size": 2,
+}
+
+
+def test_the_template_is_an_audit_and_is_not_written_over(tmp_path):
+    path = write_template(tmp_path / "audit.toml", **SETTINGS)
+    plan = read_audit(tomllib.loads(path.read_text()), str(path))
+    assert plan.setup.samples == 2
+    assert list(plan.attacks) == ["epafl", "inverting_gradients"]
+    with pytest.raises(FileError, match="is there already"):
+        write_template(path, **SETTINGS)
+
+
+def test_every_comment_that_is_a_setting_is_one(tmp_path):
+    """With the comments taken off, the file is still an audit."""
+    text = write_template(tmp_path / "audit.toml", **SETTINGS).read_text()
+    lines = [
+        line.removeprefix("# ") if line.startswith(("# [", "# knows", "# clients", "# title", "# chain")) else line
+        for line in text.splitlines()
+    ]
+    plan = read_audit(tomllib.loads("\n".join(lines)), "audit.toml")
+    assert plan.clients == 4
+    assert list(plan.chains) == ["noise"]
+
+
+@pytest.mark.parametrize(
+    ("data", "key"), [("a.npz", "npz"), ("b.CSV", "csv"), ("m:f", "factory"), ("digits", "name"), (".", "images")]
+)
+def test_data_of_every_kind_gets_its_key(tmp_path, data, key):
+    text = write_template(tmp_path / "audit.toml", **(SETTINGS | {"data": data})).read_text()
+    assert tomllib.loads(text)["data"] == {key: data}
+
+
+def test_wrong_messages_are_refused(tmp_path):
+    with pytest.raises(UnknownName, match="gradient"):
+        write_template(tmp_path / "audit.toml", **(SETTINGS | {"sends": "gradients"}))

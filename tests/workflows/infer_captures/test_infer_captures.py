@@ -1,0 +1,288 @@
+"""Many rounds of captures: models are rebuilt and kept, records asked about, and every figure stands beside a guess."""
+
+import json
+import re
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import leakgauge as lg
+from leakgauge import cli
+from leakgauge.attacks import attribute
+from leakgauge.attacks import local_model as inference
+from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
+from leakgauge.core.observation import DataSpec
+from leakgauge.core.observation_file import observation_files
+from leakgauge.data import Dataset
+from leakgauge.workflows.attack_captures import ClientData
+from leakgauge.workflows.infer_captures import Figure, infer_captures, models_table, write_inferred
+from tests.attacks.local_model.cases import network, table_clients
+
+METHOD = inference.build("lmra", samples=16, steps=20, training=20)
+QUICK = inference.LastReturned()
+
+
+def record(root, clients, model=None, **options):
+    """Captures as a recorder leaves them, and the clients' data beside them."""
+    named = [one.share(range(len(one)), f"client-{place}") for place, one in enumerate(clients)]
+    settings = {"rounds": 6, "lr": 0.05, "watch": range(len(named))} | options
+    federation = lg.run_federation(model or network(), named, **settings)
+    (root / "data").mkdir()
+    for place, rounds in federation.observations.items():
+        lg.save_all(rounds, root / "captures")
+        np.savez(root / "data" / f"client-{place}.npz", x=named[place].inputs.numpy(), y=named[place].targets.numpy())
+    return root
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    return record(tmp_path_factory.mktemp("recorded"), table_clients(rows=20))
+
+
+def inferred(root, output, method=QUICK, with_data=True, **options):
+    data = ClientData(root / "data") if with_data else None
+    return infer_captures(observation_files(root / "captures"), method, output, model=network(), data=data, **options)
+
+
+def test_records_are_asked_about_and_stand_beside_a_guess(recorded, tmp_path):
+    found = inferred(recorded, tmp_path, METHOD, sensitive="secret")
+    by_name = {(one.what, one.attack): one for one in found.figures}
+    assert {what for what, _ in by_name} == {"secret", "source"}
+    assert len(by_name) == 4 + 4
+    equations = by_name["secret", "equations"]
+    assert equations.right.mean == 1
+    assert equations.above_chance
+    assert equations.chance < 0.8
+    assert by_name["source", "equations"].above_chance
+    assert by_name["source", "vote"].chance == pytest.approx(1 / 3)
+    guess = max(by_name["secret", "other columns"].right.mean, by_name["secret", "other columns"].chance)
+    assert equations.chance == guess
+    assert not by_name["secret", "other columns"].above_chance  # no message was read for it
+    for one in found.figures:
+        assert (one.clients, one.records) == (3, 60)
+        assert one.least <= one.right.mean <= one.most
+    sentence, leaks = found.verdict()
+    assert leaks
+    assert "secret: 100% right by equations" in sentence
+    assert set(found.fits["client-0"]) == {"rebuilt", "last returned", "global"}
+    page = write_inferred(found, tmp_path, "leakgauge infer captures").read_text()
+    assert "honest-but-curious server" in page
+    assert "all but that column" in page
+    document = json.loads((tmp_path / "inferred.json").read_text())
+    assert document["leaks"] is True
+    assert len(document["figures"]) == 8
+    assert "60 of the 60 records" in page
+
+
+def test_figures_are_those_of_the_attacks_themselves(recorded, tmp_path):
+    found = inferred(recorded, tmp_path, sensitive="secret")
+    clients = table_clients(rows=20)
+    right = []
+    for place, client in enumerate(clients):
+        rounds = lg.load_rounds(recorded / "captures", f"client-{place}", model=network())
+        records = attribute.PublicRecords.hiding(client.inputs, client.targets, client.spec, "secret")
+        choice = attribute.by_model(QUICK(rounds), records).choice
+        right.append(float((choice == client.inputs[:, 0].long()).double().mean()))
+    [figure] = [one for one in found.figures if (one.what, one.attack) == ("secret", "rebuilt model")]
+    assert figure.right.mean == pytest.approx(sum(right) / 3)
+
+
+def test_without_data_models_are_rebuilt_and_the_verdict_is_open(recorded, tmp_path):
+    found = inferred(recorded, tmp_path, with_data=False)
+    assert found.verdict()[1] is None
+    assert "--data" in found.verdict()[0]
+    assert [row[:2] for row in models_table(found)[1:]] == [[f"client-{k}", "6"] for k in range(3)]
+    assert "verdict open" in write_inferred(found, tmp_path, "x").read_text()
+
+
+def test_one_client_has_no_sources_but_columns(recorded, tmp_path):
+    own = recorded / "data" / "client-1.npz"
+    files = observation_files(recorded / "captures")
+    options = {"model": network(), "client": "client-1", "data": ClientData(own)}
+    found = infer_captures(files, QUICK, tmp_path, sensitive="job", **options)
+    assert {one.what for one in found.figures} == {"job"}
+    assert all(one.right.low is not None for one in found.figures)  # Wilson's, over its records
+    nothing = infer_captures(files, QUICK, tmp_path, **options)
+    assert nothing.verdict()[1] is None
+    assert "nothing was asked" in nothing.verdict()[0]
+    with pytest.raises(InvalidInput, match="data of one client"):
+        infer_captures(files, QUICK, tmp_path, model=network(), data=ClientData(own))
+
+
+def test_a_model_that_was_rebuilt_is_not_rebuilt_again(recorded, tmp_path, monkeypatch):
+    first = inferred(recorded, tmp_path, METHOD, seed=1)
+    runs = []
+    original = type(METHOD).run
+    monkeypatch.setattr(type(METHOD), "run", lambda *a: runs.append(1) or original(*a))
+    again = inferred(recorded, tmp_path, METHOD, seed=1)
+    assert not runs
+    assert again.fits == first.fits
+    assert again.models["client-0"].outcome == first.models["client-0"].outcome
+    for change in ({"seed": 2}, {"seed": 2, "knowing": {"momentum": 0.0, "lr": 0.04}}):
+        runs.clear()
+        inferred(recorded, tmp_path, METHOD, **change)
+        assert len(runs) == 3
+
+
+def test_what_cannot_be_asked_is_said(recorded, tmp_path):
+    with pytest.raises(InvalidInput, match="give --data"):
+        inferred(recorded, tmp_path / "none", with_data=False, sensitive="secret")
+    with pytest.raises(InvalidInput, match="no column or category 'height'"):
+        inferred(recorded, tmp_path / "none", sensitive="height")
+    with pytest.raises(InvalidInput, match="'number' has 60 values"):
+        inferred(recorded, tmp_path / "none", sensitive="number")
+    with pytest.raises(InvalidInput, match="hide 'job'"):
+        inferred(recorded, tmp_path / "none", sensitive="job=a")
+    with pytest.raises(UnknownName, match="loss 'foo'"):
+        inferred(recorded, tmp_path / "none", knowing={"loss": "foo"})
+    with pytest.raises(InvalidInput, match="wrong kind"):
+        inference.build("lmra", steps="abc")
+    with pytest.raises(UnknownName, match="rate"):
+        inferred(recorded, tmp_path / "none", knowing={"rate": 1.0})
+    with pytest.raises(InvalidInput, match="'nobody'"):
+        inferred(recorded, tmp_path / "none", client="nobody")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "stranger.npz").write_bytes((recorded / "data" / "client-0.npz").read_bytes())
+    with pytest.raises(InvalidInput, match="none of these clients"):
+        infer_captures(
+            observation_files(recorded / "captures"), QUICK, tmp_path / "none", model=network(),
+            data=ClientData(tmp_path / "other"),
+        )  # fmt: skip
+    for x, words in ((np.zeros((0, 6)), "holds no samples"), (np.full((4, 6), np.nan), r"NaN.*client-0\.npz")):
+        np.savez(tmp_path / "other" / "client-0.npz", x=x, y=np.zeros(len(x), dtype=int))
+        with pytest.raises(LeakgaugeError, match=words):
+            infer_captures(
+                observation_files(recorded / "captures"), QUICK, tmp_path / "none", model=network(),
+                data=ClientData(tmp_path / "other"),
+            )  # fmt: skip
+    assert not (tmp_path / "none").exists()  # said before any work
+
+
+def test_few_clients_do_not_hide_a_leak_and_luck_is_none():
+    clear = Figure.of("s", "equations", [torch.ones(200), torch.cat((torch.ones(180), torch.zeros(20)))], 0.5)
+    assert clear.above_chance
+    assert clear.least == pytest.approx(0.9)
+    lucky = Figure.of("s", "equations", [torch.ones(4), torch.tensor([1.0, 1.0, 1.0, 0.0])], 0.5)
+    assert not lucky.above_chance
+
+
+def test_few_rounds_are_said_to_be_few(recorded, tmp_path):
+    assert any("Fewer than 10 rounds were captured of 3 clients" in note for note in inferred(recorded, tmp_path).notes)
+    (tmp_path / "long").mkdir()
+    long = record(tmp_path / "long", table_clients(rows=4), rounds=10)
+    assert not any("rounds were captured" in note for note in inferred(long, tmp_path / "of long").notes)
+
+
+def test_what_is_given_and_what_was_trained_on_are_compared(recorded, tmp_path):
+    (tmp_path / "fewer").mkdir()
+    for file in (recorded / "data").glob("*.npz"):
+        with np.load(file) as own:
+            np.savez(tmp_path / "fewer" / file.name, x=own["x"][:8], y=own["y"][:8])
+    files, data = observation_files(recorded / "captures"), ClientData(tmp_path / "fewer")
+    found = infer_captures(files, QUICK, tmp_path, model=network(), data=data, sensitive="secret")
+    assert any("trained on 20 records, and 8 are given" in note for note in found.notes)
+
+
+def test_a_damaged_model_is_rebuilt_and_another_architecture_is_noticed(recorded, tmp_path):
+    first = inferred(recorded, tmp_path, METHOD)
+    (tmp_path / "models" / "client-1.safetensors").write_bytes(b"half")
+    assert inferred(recorded, tmp_path, METHOD).fits == first.fits
+    other = network()
+    other.features[1] = nn.Tanh()
+    files, data = observation_files(recorded / "captures"), ClientData(recorded / "data")
+    changed = infer_captures(files, METHOD, tmp_path, model=other, data=data)
+    assert changed.fits != first.fits
+
+
+def test_a_client_that_cannot_be_rebuilt_is_left_out(tmp_path):
+    root = record(tmp_path, table_clients(rows=10), rounds=4)
+    for number in (1, 2):
+        (root / "captures" / f"client-0_round-00000{number}.safetensors").unlink()
+    (root / "one").mkdir()
+    (root / "data" / "client-0.npz").rename(root / "one" / "client-0.npz")
+    files = observation_files(root / "captures")
+    secant = inference.build("secant")
+    found = infer_captures(files, secant, root / "out", data=ClientData(root / "one"), sensitive="secret")
+    assert set(found.models) == {"client-1", "client-2"}
+    assert not found.figures
+    assert "all of client-0: a secant needs" in found.refused[0]
+    with pytest.raises(InvalidInput, match="no client's model could be rebuilt"):
+        infer_captures(files, secant, root / "out", client="client-0")
+
+
+def captured_as(names, folder):
+    """Captures of clients with these names, under names of files that do not tell them."""
+    clients = [one.share(range(10), name) for one, name in zip(table_clients(len(names)), names, strict=True)]
+    rounds = lg.run_federation(network(), clients, rounds=2, lr=0.1, watch=range(len(names))).observations
+    for place, own in rounds.items():
+        for one in own:
+            lg.save(replace(one, client=names[place]), folder / f"{place}-{one.round}.safetensors")
+    return observation_files(folder)
+
+
+def test_names_from_files_are_harmless(tmp_path):
+    found = infer_captures(captured_as(["a\x1b[31m", "[/bold]"], tmp_path / "odd"), QUICK, tmp_path / "out")
+    assert len(found.models) == 2
+    assert "\x1b" not in write_inferred(found, tmp_path / "out", "x").read_text()
+    assert not any("\x1b" in cell for row in models_table(found) for cell in row)
+    with pytest.raises(InvalidInput, match="one name as files"):
+        infer_captures(captured_as(["client 0", "client-0"], tmp_path / "twins"), QUICK, tmp_path / "out")
+
+
+def test_statistics_and_unknown_recipes_leave_attacks_out_in_words(tmp_path):
+    model = network(batch_norm=True)
+    root = record(tmp_path, table_clients(rows=20), model, hide=["lr"], share_statistics=False)
+    files = observation_files(root / "captures")
+    found = infer_captures(
+        files, QUICK, tmp_path / "out", model=model, data=ClientData(root / "data"), sensitive="secret"
+    )
+    asked = {(one.what, one.attack) for one in found.figures}
+    assert ("secret", "equations") not in asked
+    assert ("source", "equations") not in asked
+    assert ("source", "vote") in asked
+    assert any("--know" in note for note in found.notes)
+    assert any("normalises over its batches" in note for note in found.notes)
+    again = infer_captures(files, QUICK, tmp_path / "out", model=model, data=ClientData(root / "data"))
+    assert again.fits == found.fits  # a kept model without statistics is the same
+
+
+def test_the_command_refuses_a_damaged_file_and_goes_on(tmp_path, monkeypatch, capsys):
+    root = record(tmp_path, table_clients(clients=3, rows=10), rounds=4)
+    (root / "captures" / "client-0_round-000001.safetensors").write_bytes(b"nothing")
+    for number in (1, 2):
+        (root / "captures" / f"client-2_round-00000{number}.safetensors").unlink()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli.screen, "width", 200)
+    words = ["infer", "captures", "--method", "secant", "--data", "data", "--sensitive", "secret"]
+    monkeypatch.setattr(sys, "argv", ["leakgauge", *words])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert (stop.value.code, err) == (2, "")
+    assert "refused: captures/client-0_round-000001.safetensors" in out
+    assert "refused: all of client-2: a secant needs at least 3 rounds, not 2" in out
+    assert "source" in out
+    assert "page: inferred/inferred.html" in out
+    assert "client-0_round-000001" in (tmp_path / "inferred" / "inferred.html").read_text()
+
+
+@pytest.mark.parametrize(("noise", "words"), [(0.01, "at least (9[0-9]|100)%"), (5.0, "promises nothing of smokes")])
+def test_a_linear_model_comes_with_the_promise_of_proposition_4(tmp_path, noise, words):
+    spec = DataSpec((3,), None, bounded=False, columns=("age", "dose", "smokes"))
+    clients = []
+    for seed in range(2):
+        draw = torch.Generator().manual_seed(seed)
+        rows = torch.cat((torch.randn(40, 2, generator=draw), torch.arange(40).remainder(2)[:, None]), 1)
+        targets = rows @ torch.tensor([1.0, -0.5, 2.0]) + noise * torch.randn(40, generator=draw)
+        clients.append(Dataset(rows, targets, spec))
+    model = nn.Linear(3, 1)
+    recorded = record(tmp_path, clients, model, rounds=12, every=1, lr=0.1, epochs=30)
+    found = infer_captures(
+        observation_files(recorded / "captures"), QUICK, tmp_path / "out", model=model,
+        data=ClientData(recorded / "data"), sensitive="smokes",
+    )  # fmt: skip
+    assert any(re.search(words, note) for note in found.notes)

@@ -1,0 +1,286 @@
+"""Captures are attacked with and without the truth; and a hostile folder is refused in words."""
+
+import json
+import os
+import pickle
+import random
+import resource
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import leakgauge as lg
+from leakgauge import attacks
+from leakgauge.core import container
+from leakgauge.core.errors import FileError, InvalidInput, LeakgaugeError, UnknownName, printable
+from leakgauge.core.observation_file import KIND, VERSION, observation_files
+from leakgauge.workflows.attack_captures import (
+    ClientData,
+    attack_captures,
+    refused_of,
+    rows_of,
+    verdict_of,
+    write_captured,
+)
+
+CLIENTS = 3
+
+
+def network():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.Sigmoid(), nn.Linear(24, 10))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A folder as a recorder leaves it, and the clients' data beside it."""
+    root = tmp_path_factory.mktemp("recorded")
+    digits = lg.data.load("digits")
+    (root / "data").mkdir()
+    for number in range(CLIENTS):
+        data = digits.share([number])
+        np.savez(root / "data" / f"client-{number}.npz", x=data.inputs.numpy(), y=data.targets.numpy())
+        seen = [lg.fedavg(network(), data, lr=0.1, client=f"client-{number}", round=r)[0] for r in (1, 2)]
+        lg.save_all(seen, root / "captures" / "run-5")
+    return root
+
+
+ATTACK = attacks.inverting_gradients(steps=60)
+
+
+def attacked(recorded, output, **options):
+    return list(attack_captures(observation_files(recorded / "captures"), ATTACK, output, model=network(), **options))
+
+
+def test_without_the_truth_the_page_tells_what_the_server_sees(recorded, tmp_path):
+    found = attacked(recorded, tmp_path)
+    assert len(found) == 2 * CLIENTS
+    assert all(one.score is None and one.result is not None for one in found)
+    sentence, leaks = verdict_of(found)
+    assert leaks is None
+    assert "--data" in sentence
+    page = write_captured(found, tmp_path, ATTACK, "leakgauge attack captures").read_text()
+    assert "honest-but-curious server" in page
+    assert "verdict open" in page
+    assert page.count("<img") == 2 * CLIENTS
+
+
+def test_with_the_clients_data_captures_are_scored_beside_chance(recorded, tmp_path):
+    found = attacked(recorded, tmp_path, data=ClientData(recorded / "data"))
+    assert all(one.score is not None for one in found)
+    sentence, leaks = verdict_of(found)
+    assert leaks
+    assert "recovers data" in sentence
+    head, *rows = rows_of(found)
+    assert "psnr (chance)" in head
+    assert [row[:2] for row in rows] == [[f"client-{k}", str(r)] for k in range(CLIENTS) for r in (1, 2)]
+    truth = ClientData(recorded / "data").truth(lg.load(found[0].file, network()))
+    assert truth is not None
+    assert truth.reference_inputs is not None
+    assert len(truth.reference_inputs) == CLIENTS - 1
+    assert "verdict leaks" in write_captured(found, tmp_path, ATTACK, "x").read_text()
+
+
+def test_one_clients_data_is_for_its_own_captures(recorded, tmp_path):
+    data = ClientData(recorded / "data" / "client-1.npz")
+    with pytest.raises(InvalidInput, match=r"captures of 'client-0' and 'client-1'; choose with --client"):
+        attacked(recorded, tmp_path, data=data)
+    found = attacked(recorded, tmp_path, data=data, client="client-1")
+    assert [one.result.client for one in found] == ["client-1"] * 2
+    assert all(one.score["psnr"].mean > 15 for one in found)
+
+
+def test_a_sum_is_scored_with_the_samples_of_all(recorded, tmp_path):
+    one = lg.load(observation_files(recorded / "captures")[0], network())
+    truth = ClientData(recorded / "data").truth(one.knowing(client=f"sum of {CLIENTS} clients"))
+    assert truth is not None
+    assert len(truth) == CLIENTS
+    assert ClientData(recorded / "data").truth(one.knowing(client="sum of 99 clients")) is None
+    assert ClientData(recorded / "data").truth(one.knowing(client="stranger")) is None
+
+
+def test_what_is_known_besides_is_part_of_what_was_done(recorded, tmp_path):
+    attacked(recorded, tmp_path, client="client-0")
+    assert all(one.before for one in attacked(recorded, tmp_path, client="client-0"))
+    again = attacked(recorded, tmp_path, client="client-0", knowing={"lr": 0.2})
+    assert not any(one.before for one in again)
+    assert "lr 0.2" in " ".join(again[0].threat_model)
+    with pytest.raises(UnknownName, match="did you mean 'lr'"):
+        attacked(recorded, tmp_path, knowing={"lrr": 0.2})
+
+
+@pytest.mark.parametrize(
+    ("place", "words"), [("nowhere", "no such file or folder of clients' data"), ("captures", "expected files such as")]
+)
+def test_clients_data_that_is_not_there(recorded, place, words):
+    with pytest.raises(FileError, match=words):
+        ClientData(recorded / place)
+
+
+def test_clients_data_of_another_shape(recorded, tmp_path):
+    np.savez(tmp_path / "client-0.npz", x=np.zeros((2, 5, 5)), y=np.zeros(2, dtype=int))
+    with pytest.raises(InvalidInput, match=r"does client-0\.npz hold this client's samples"):
+        attacked(recorded, tmp_path / "out", data=ClientData(tmp_path))
+
+
+class Trap:
+    """What a pickle runs when it is opened."""
+
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+
+
+def declared(shape, dtype="F32", length=0, document=None, name="sent/1.weight"):
+    """A file whose header declares a tensor that is not there."""
+    metadata = {"leakgauge": KIND, "version": str(VERSION), "document": json.dumps(document or {}), "sha256": "0" * 64}
+    header = {name: {"dtype": dtype, "shape": shape, "data_offsets": [0, length]}, "__metadata__": metadata}
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text
+
+
+def hostile(folder, good):
+    """A folder with tricks in names, in contents and in what they claim."""
+    folder.mkdir()
+    raw = good.read_bytes()
+    document, tensors = container.read_container(good, KIND, VERSION)
+    for name in (
+        "..%2F..%2Fx",
+        "a\nb",
+        "\x1b[2J\x1b[31mred",
+        "x" * 200,
+        "$(touch executed)",
+        "-rf",
+        "字🦊",
+        "~",
+        "con",
+    ):
+        (folder / f"{name}.safetensors").write_bytes(raw[: len(raw) // 2])
+    (folder / "pickle.safetensors").write_bytes(pickle.dumps(Trap()))
+    torch.save({"sent": Trap()}, folder / "torch.safetensors")
+    for number, shape in enumerate(([2**62], [2**31, 2**31, 2**31], [0, 2**63], [-1], [10**30], [2**40] * 9)):
+        for length in (0, 4, 2**62):
+            (folder / f"shape-{number}-{length}.safetensors").write_bytes(declared(shape, length=length))
+    for number, client in enumerate(("../../outside", "/etc/passwd", "\x1b]0;title\x07", "a" * 10**6, "<script>")):
+        named = {**document, "client": client}
+        container.write_container(folder / f"client-{number}.safetensors", KIND, VERSION, named, tensors)
+    recipe = {**document, "model": {"name": "os:getcwd", "options": {}}}
+    container.write_container(folder / "recipe.safetensors", KIND, VERSION, recipe, tensors)
+    (folder / "deep.safetensors").write_bytes(struct.pack("<Q", 2**20) + b"[" * 2**20)
+    (folder / "link.safetensors").symlink_to("/dev/zero")
+    (folder / "outside.safetensors").symlink_to("/etc/passwd")
+    (folder / "folder.safetensors").mkdir()
+    os.mkfifo(folder / "pipe.safetensors")
+    sparse = folder / "sparse.safetensors"
+    sparse.write_bytes(declared([2**38], length=2**40, document=document))
+    os.truncate(sparse, 2**40 + 4096)
+
+
+def memory():
+    """The most memory that this process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def test_a_hostile_folder_runs_nothing_writes_nothing_outside_and_fails_in_words(recorded, tmp_path, monkeypatch):
+    work, output = tmp_path / "work", tmp_path / "output"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    hostile(tmp_path / "hostile", observation_files(recorded / "captures")[0])
+    before, largest = {path for path in tmp_path.rglob("*") if output not in path.parents}, memory()
+    files = observation_files(tmp_path / "hostile")
+    for model in (network(), None):
+        found = list(attack_captures(files, attacks.inverting_gradients(steps=1), output, model=model))
+        assert len(found) == len(files)
+        fine = {one.file.stem for one in found if one.result is not None}
+        # with the model given, names of clients are but texts, and a recipe is not looked at; without, all are refused
+        assert fine == ({f"client-{number}" for number in range(5)} | {"recipe"} if model is not None else set())
+        assert all(one.problem for one in found if one.result is None)
+        if model is not None:
+            write_captured(found, output, ATTACK, "x")
+            shown = json.dumps([rows_of(found), refused_of(found)], ensure_ascii=False)
+            assert "\\u001b" not in shown
+            assert len(shown) < 20_000
+            assert "<script>" not in (output / "captured.html").read_text().replace("<script>\n", "")
+    assert memory() - largest < 400 * 2**20
+    assert {path for path in tmp_path.rglob("*") if output not in path.parents} - {output} == before
+    assert not (work / "executed").exists()
+    assert all(path.parent == output for path in output.rglob("*"))
+
+
+def mutations(raw, count, seed=0):
+    """Altered, cut, lengthened and shuffled copies of a file."""
+    draw = random.Random(seed)
+    header = 8 + int.from_bytes(raw[:8], "little")
+    for _ in range(count):
+        data = bytearray(raw)
+        for _ in range(draw.choice((1, 1, 2, 8, 64))):
+            place = draw.randrange(header if draw.random() < 0.7 else len(data))
+            kind = draw.randrange(6)
+            if kind == 0:
+                data[place] ^= 1 << draw.randrange(8)
+            elif kind == 1:
+                data[place] = draw.choice(b'0123456789"{}[],:-.e\\\0\xff')
+            elif kind == 2:
+                del data[place : place + draw.randrange(1, 64)]
+            elif kind == 3:
+                data[place:place] = draw.randbytes(draw.randrange(1, 64))
+            elif kind == 4:
+                data[place : place + 8] = struct.pack("<Q", draw.choice((0, 1, 2**31, 2**32, 2**62, 2**64 - 1)))
+            else:
+                data[place:] = data[place : place + draw.randrange(64)]
+            header = min(header, len(data)) or 1
+            if len(data) < 16:
+                break
+        yield bytes(data)
+
+
+def test_ten_thousand_mutated_captures_fail_in_words(recorded, tmp_path):
+    good, model = observation_files(recorded / "captures")[0], network()
+    raw = good.read_bytes()
+    expected = lg.load(good, model)
+    path, largest, passed, unnamed = tmp_path / "x.safetensors", memory(), 0, 0
+    for data in mutations(raw, 10_000):
+        path.write_bytes(data)
+        try:
+            found = lg.load(path, model)
+        except LeakgaugeError as problem:
+            unnamed += str(path) not in str(problem)
+            continue
+        passed += 1  # a change of the header's blanks or of the order of its keys, if anything
+        assert all(torch.equal(found.sent[name], value) for name, value in expected.sent.items())
+        assert (found.client, found.round, found.training) == (expected.client, expected.round, expected.training)
+    assert unnamed == 0
+    assert passed < 100
+    assert memory() - largest < 200 * 2**20
+    assert [item.name for item in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+def test_a_folder_of_mutated_captures_ends_in_words_on_the_command_line(recorded, tmp_path):
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    good = observation_files(recorded / "captures")[0]
+    for number, data in enumerate(mutations(good.read_bytes(), 40, seed=1)):
+        (folder / f"\x1b[2J{number:03d}.safetensors").write_bytes(data)
+    (tmp_path / "own_network.py").write_text("from tests.workflows.test_attack_captures import network\n")
+    command = [sys.executable, "-c", "from leakgauge.cli import main; main()", "attack", str(folder), "-o", "steps=1"]
+    command += ["--model", "own_network:network"]
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "env": {**os.environ, "PYTHONPATH": os.getcwd()}}
+    done = subprocess.run(command, check=False, **options)
+    assert done.returncode == 2
+    assert "\x1b[2J" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("leakgauge: ")
+    (folder / "good.safetensors").write_bytes(good.read_bytes())
+    done = subprocess.run(command, check=False, **options)
+    assert done.returncode == 2  # some files were refused
+    assert "client-0" in done.stdout
+    assert "28 more files" in done.stdout
+
+
+def test_texts_from_files_cannot_steer_a_terminal():
+    assert printable("\x1b[31mred\n\x07") == "�[31mred��"
+    assert printable("a" * 1000, longest=5) == "aaaaa..."

@@ -1,0 +1,158 @@
+"""The frontier: every defence trained with and attacked, judged by the stronger attacker, and said in words."""
+
+import copy
+import csv
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
+from leakgauge.evaluation.verdict import Figure
+from leakgauge.workflows import frontier
+from leakgauge.workflows.frontier import Plan, Point, measure_frontier, read_plan, write_frontier
+
+DOCUMENT = {
+    "model": {"name": "lenet", "options": {"shape": [1, 8, 8], "classes": 10}},
+    "data": {"name": "digits"},
+    "training": {"sends": "gradient", "samples": 1, "lr": 0.3, "batch_size": 10},
+    "frontier": {
+        "attack": "idlg", "options": {"steps": 8}, "clients": 2, "federation": 2, "federation_samples": 30,
+        "rounds": 2, "test": 100,
+    },
+    "defence": [
+        {"title": "no defence"},
+        {"title": "noise", "chain": [{"name": "gaussian_noise", "sigma": 0.5}]},
+        {"title": "prune", "chain": [{"name": "random_pruning", "probability": 0.3, "on": "update"}]},
+    ],
+}  # fmt: skip
+
+
+def document(**changes):
+    return copy.deepcopy(DOCUMENT) | changes
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    plan = read_plan(document(), "f.toml")
+    points = list(measure_frontier(plan))
+    folder = tmp_path_factory.mktemp("frontier")
+    return plan, points, folder, write_frontier(points, plan, folder, "leakgauge frontier f.toml")
+
+
+def test_no_defence_leaks_and_noise_does_not(measured):
+    _, points, _, _ = measured
+    plain, noise, pruned = points
+    assert plain.verdict == "recovers data"
+    assert plain.leakage["psnr"].mean > plain.leakage["psnr"].chance + 10
+    assert noise.verdict == "nothing above chance"
+    assert 0 <= noise.utility <= 1
+    assert pruned.leaks
+    assert pruned.knows  # the zeros mislead an attacker who takes them for what was sent
+
+
+def test_everything_is_written_and_says_the_same(measured):
+    plan, points, folder, page = measured
+    rows = list(csv.DictReader((folder / "frontier.csv").read_text().splitlines()))
+    assert [row["defence"] for row in rows] == [point.title for point in points]
+    assert [row["verdict"] for row in rows] == [point.verdict for point in points]
+    assert len(json.loads((folder / "frontier.json").read_text())) == 3
+    for name in ("frontier.png", "frontier-recovered.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    text = page.read_text()
+    assert "Nothing above chance: noise." in text
+    assert points[0].sentence(plan).replace("'", "&#39;") in text
+
+
+def test_verdicts_are_said_plainly(measured):
+    figures = {
+        "psnr": Figure("psnr", 13.0, 11.0, 15.0, 12.0, 14.0, 4),
+        "recovered": Figure("recovered", 0.5, 0.4, 0.6, 0.1, 1.0, 4),
+    }
+    point = Point("x", "none", 0.9, 0.999, figures, True, "recovers data", 1.0)
+    assert point.sentence(measured[0]) == (
+        "x: recovers data. PSNR of what comes back 13.0 dB (11.0 to 15.0), by guessing 12.0 dB; share of samples "
+        "recovered 50%, by guessing 10% (4 clients; accuracy 90%, epsilon 1 spent). The attacker knows the defence."
+    )
+
+
+TABLE = {
+    "model": {"name": "mlp", "options": {"hidden": [64]}},
+    "data": {"name": "diabetes"},
+    "training": {"sends": "gradient", "samples": 20, "lr": 0.01},
+    "frontier": {
+        "attack": "attribute_inference", "clients": 3, "federation": 2, "federation_samples": 30, "rounds": 2,
+        "test": 50,
+    },
+    "defence": [
+        {"title": "no defence"},
+        {"title": "noise", "chain": [{"name": "gaussian_noise", "sigma": 1e6}]},
+    ],
+}  # fmt: skip
+
+
+def test_a_tables_sensitive_column_against_the_error_of_a_regression(tmp_path):
+    plan = read_plan(TABLE, "f.toml")
+    plain, noise = measure_frontier(plan, folder=tmp_path / "store")
+    assert plain.verdict == "recovers labels or attributes only"
+    assert plain.leakage["attribute_accuracy"].mean > 0.95
+    assert noise.verdict == "nothing above chance"
+    assert noise.utility > plain.utility  # an error
+    assert "mean squared error" in plain.sentence(plan)
+    assert "Nothing above chance: noise." in write_frontier([plain, noise], plan, tmp_path).read_text()
+    assert (tmp_path / "frontier.png").exists()
+    assert list(measure_frontier(plan, folder=tmp_path / "store")) == [plain, noise]
+
+
+WRONG = [
+    ({"defence": []}, r"no \[\[defence\]\] to try"),
+    ({"defence": [{"chains": []}]}, r"\[\[defence\]\] 1 called 'chains'; did you mean 'chain'"),
+    ({"defence": [{"chain": [{"name": "gaussian_noise", "sigma": -1}]}]}, "at least 0"),
+    ({"defence": [{"chain": [{"name": "dpsgd", "epsilon": 0}]}]}, "above 0"),
+    ({"defence": [{"chain": [{"name": "random_pruning", "probability": 1.0}]}]}, "below 1"),
+    ({"defence": [{}, {}]}, "titles must differ"),
+    ({"frontier": {"attack": "idlgg"}}, "did you mean 'idlg'"),
+    ({"frontier": {"attack": "idlg", "options": {"step": 3}}}, "did you mean 'steps'"),
+    ({"frontier": {"attack": "attribute_inference"}}, "name a sensitive column"),
+    ({"frontier": {"clients": 0}}, "clients must be at least 1"),
+    ({"frontier": {"rouns": 3}}, "did you mean 'rounds'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), WRONG, ids=[words for _, words in WRONG])
+def test_mistakes_are_refused_before_training_starts(changes, words, monkeypatch):
+    monkeypatch.setattr("leakgauge.workflows.frontier.run_federation", None)
+    with pytest.raises((InvalidInput, UnknownName), match=words):
+        read_plan(document(**changes), "f.toml")
+
+
+def test_dpsgd_with_batch_norm_is_refused_before_training_starts():
+    wrong = document(
+        model={"name": "resnet20", "options": {"shape": [1, 8, 8], "classes": 10}},
+        defence=[{"chain": [{"name": "dpsgd", "noise": 1.0}]}],
+    )
+    with pytest.raises(LeakgaugeError, match="batch norm"):
+        read_plan(wrong, "f.toml")
+
+
+def test_the_example_is_a_plan():
+    path = Path(__file__).parents[2] / "examples" / "frontier.toml"
+    found = tomllib.loads(path.read_text())
+    assert len(found["defence"]) >= 6
+    assert found["data"]["name"] == "mnist5k"
+    assert isinstance(read_plan(found | {"data": {"name": "digits"}, "model": DOCUMENT["model"]}, str(path)), Plan)
+
+
+def test_points_are_kept_and_what_is_changed_is_measured_anew(measured, tmp_path, monkeypatch):
+    plan, points, _, _ = measured
+    first = list(measure_frontier(plan, folder=tmp_path))
+    assert [replace(point, seconds=0.0) for point in first] == [replace(point, seconds=0.0) for point in points]
+    monkeypatch.setattr(frontier, "measure_point", lambda plan, title, report: measured_anew.append(title))
+    measured_anew = []
+    assert list(measure_frontier(plan, folder=tmp_path)) == first
+    assert measured_anew == []
+    with pytest.raises(TypeError):  # what was measured is no point
+        list(measure_frontier(replace(plan, clients=1), folder=tmp_path))
+    assert measured_anew

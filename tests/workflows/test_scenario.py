@@ -1,0 +1,149 @@
+"""A set-up from a document: what it makes, and that mistakes are named before any work starts."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from leakgauge import defences
+from leakgauge.core.errors import FileError, InvalidInput, LeakgaugeError
+from leakgauge.core.params import flatten
+from leakgauge.workflows.scenario import read_chain, read_setup, read_toml
+
+DOCUMENT = {
+    "seed": 3,
+    "model": {"name": "mlp", "options": {"shape": [1, 8, 8], "classes": 10, "hidden": [8]}},
+    "data": {"name": "digits"},
+    "training": {"samples": 4, "lr": 0.1, "epochs": 2, "batch_size": 2},
+    "attacker": {"knows": ["labels"], "hidden": ["momentum"]},
+}
+
+
+def setup(**changes):
+    return read_setup(copy.deepcopy(DOCUMENT) | changes, "audit.toml")
+
+
+def test_clients_have_samples_and_networks_of_their_own():
+    one = setup()
+    first, second = one.share(0), one.share(1)
+    assert len(first) == len(second) == 4
+    assert not set(first.rows.tolist()) & set(second.rows.tolist())
+    weights = [flatten(dict(one.network(index).named_parameters())) for index in (0, 0, 1)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_a_network_that_was_trained_is_the_same_for_all_clients_and_better_than_before():
+    one = setup(training=DOCUMENT["training"] | {"rounds": 8, "samples": 50, "batch_size": 10, "lr": 0.05})
+    weights = [flatten(dict(one.network(index).named_parameters())) for index in (0, 1)]
+    assert torch.equal(*weights)
+    again = setup(training=one.training)
+    assert torch.equal(weights[0], flatten(dict(again.network().named_parameters())))
+    share = one.share(0)
+    losses = []
+    for network in (setup().network(), one.network()):
+        with torch.no_grad():
+            losses.append(
+                float(torch.nn.functional.cross_entropy(network(share.spec.normalise(share.inputs)), share.targets))
+            )
+    assert losses[1] < 0.95 * losses[0]
+    observation, _ = one.observe(1)
+    assert torch.equal(weights[0], flatten(observation.sent))
+
+
+@pytest.mark.parametrize("sends", ["weights", "gradient"])
+def test_the_server_sees_what_the_recipe_says(sends):
+    observation, truth = setup(training=DOCUMENT["training"] | {"sends": sends}).observe(1)
+    assert observation.kind == sends
+    assert observation.labels is not None
+    assert observation.defences is None
+    assert observation.training.momentum is None
+    assert len(truth) == 4
+
+
+def test_a_told_attacker_knows_the_defences():
+    observation, _ = setup().observe(0, (defences.GaussianNoise(0.1),), told=True)
+    assert observation.defences == ("GaussianNoise(on='samples', sigma=0.1)",)
+
+
+def test_sums_are_of_other_clients_each():
+    one = setup(attacker={})
+    sums = [one.observe(index, (defences.SecureAggregation(3),)) for index in (0, 1)]
+    assert [len(truth) for _, truth in sums] == [12, 12]
+    rows = [{tuple(sample.flatten().tolist()) for sample in truth.inputs} for _, truth in sums]
+    assert not rows[0] & rows[1]
+
+
+WRONG = [
+    ({"models": {}}, "table in audit.toml called 'models'; did you mean 'model'"),
+    ({"model": {}}, r"\[model\] needs a name"),
+    ({"data": {}}, r"\[data\] needs one of name, images, npz, csv, factory, not none"),
+    ({"data": {"name": "digits", "npz": "a.npz"}}, "not name and npz"),
+    ({"data": {"name": 3}}, r"\[data\] name must be of type str"),
+    ({"training": {"learning_rate": 0.1}}, r"key in audit.toml: \[training\] called 'learning_rate'"),
+    ({"training": {"lr": "0.1"}}, "lr must be of type int or float"),
+    ({"training": {"epochs": True}}, "epochs must be of type int"),
+    ({"training": {"sends": "both"}}, r"\[training\] sends.*'both'"),
+    ({"training": {"rounds": -1}}, "rounds must be at least 0"),
+    ({"training": []}, r"\[training\] must be a table"),
+    ({"attacker": {"knows": ["label"]}}, "'label'; did you mean 'labels'"),
+    ({"attacker": {"hidden": ["labels"]}}, "hidden"),
+    ({"seed": 1.5}, "seed must be a whole number"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), WRONG, ids=[words for _, words in WRONG])
+def test_mistakes_are_named_with_their_table_and_key(changes, words):
+    with pytest.raises(InvalidInput, match=words):
+        setup(**changes)
+
+
+def test_data_of_every_kind(tmp_path, monkeypatch):
+    np.savez(tmp_path / "a.npz", x=np.zeros((20, 8, 8), np.uint8), y=np.arange(20) % 10)
+    (tmp_path / "a.csv").write_text("x,z,y\n" + "1,2,0\n3,4,1\n" * 9)
+    for label in ("a", "b"):
+        (tmp_path / "pictures" / label).mkdir(parents=True)
+        Image.new("L", (8, 8)).save(tmp_path / "pictures" / label / "1.png")
+    (tmp_path / "ours.py").write_text(
+        "from leakgauge.data import load\n"
+        "def make(rows=5): return load('digits').share(range(rows))\n"
+        "def none(): return 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    sizes = {
+        "npz": ({"npz": "a.npz"}, 20),
+        "csv": ({"csv": "a.csv", "options": {"target": "y"}}, 18),
+        "images": ({"images": "pictures", "options": {"grey": True}}, 2),
+        "factory": ({"factory": "ours:make", "options": {"rows": 7}}, 7),
+    }
+    for table, size in sizes.values():
+        assert len(setup(data=table).dataset) == size
+    with pytest.raises(InvalidInput, match=r"must return a leakgauge.data.Dataset, not int"):
+        _ = setup(data={"factory": "ours:none"}).dataset
+    with pytest.raises(InvalidInput, match="options do not fit csv"):
+        _ = setup(data={"csv": "a.csv"}).dataset
+
+
+def test_more_clients_than_samples_are_refused():
+    with pytest.raises(InvalidInput, match="too few for client 2000"):
+        setup().share(2000)
+
+
+def test_chains_are_read_and_named_when_wrong():
+    chain = read_chain([{"name": "clipping", "norm": 1.0}, {"name": "top_k", "keep": 0.1}], "here")
+    assert chain == (defences.Clipping(1.0), defences.TopK(0.1))
+    for wrong in ("noise", [{"sigma": 1}], [3]):
+        with pytest.raises(InvalidInput, match="here must be a list of tables"):
+            read_chain(wrong, "here")
+    with pytest.raises(InvalidInput, match=r"here: .*at least 0"):
+        read_chain([{"name": "gaussian_noise", "sigma": -1}], "here")
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(FileError, match="cannot be read"):
+        read_toml(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("[model")
+    with pytest.raises(LeakgaugeError, match="no TOML"):
+        read_toml(tmp_path / "bad.toml")
