@@ -174,7 +174,7 @@ def test_the_adjoint_is_the_transpose():
 
 def test_the_equations_need_the_scale():
     (client, *_) = table_clients()
-    rounds = watched(network(), [client], rounds=2, hide=("lr",))[0]
+    rounds = watched(network(), [client], rounds=2, hidden=("lr",))[0]
     with pytest.raises(InvalidInput, match="use by_gradient"):
         by_equations(rounds, records_of(client))
     assert by_gradient(rounds, records_of(client), steps=2).choice.shape == (40,)

@@ -228,7 +228,7 @@ def test_float64_models_are_attacked_in_float64(name):
     observation, truth = small_case(network=network(name), dtype=torch.double)
     result = quick(name)(observation, progress=False)
     assert result.samples.dtype == torch.double
-    assert score(result, truth)["mse"].mean < score(result, truth)["mse"].chance / 2
+    assert score(result, truth)["mse"].value < score(result, truth)["mse"].chance / 2
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -262,7 +262,7 @@ def test_a_regression_needs_its_targets(name):
     observation, _ = fedsgd(model, table)
     with pytest.raises(MissingKnowledge, match=r"labels can only be (inferred|optimised) .*knowing\(labels="):
         quick(name)(observation)
-    granted, truth = fedsgd(model, table, grant=["labels"])
+    granted, truth = fedsgd(model, table, granted=["labels"])
     result = assert_falling(short(name), granted)
     assert result.labels is not None
     assert torch.equal(result.labels.sort().values, truth.targets.sort().values)
@@ -280,7 +280,7 @@ def test_granted_labels_are_used(name):
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_unknown_number_of_samples_is_named(name):
     observation, _ = fedavg(
-        models.lenet(shape=(1, 8, 8), seed=0), data.load("digits").share([0]), lr=0.1, hide=["samples"]
+        models.lenet(shape=(1, 8, 8), seed=0), data.load("digits").share([0]), lr=0.1, hidden=["samples"]
     )
     with pytest.raises(MissingKnowledge, match="needs the client's samples"):
         quick(name)(observation)

@@ -216,7 +216,7 @@ def test_an_observation_cannot_be_changed():
 
 
 def test_knowing_more_makes_a_copy():
-    seen, _ = fedavg(conv(), client(6), lr=0.1, batch_size=2, hide=["lr", "samples"])
+    seen, _ = fedavg(conv(), client(6), lr=0.1, batch_size=2, hidden=["lr", "samples"])
     more = seen.knowing(lr=0.1, samples=6, labels=torch.zeros(6, dtype=torch.long), client="Ada")
     assert (more.training.lr, more.training.samples, more.training.batch_size) == (0.1, 6, 2)
     assert (more.client, more.sent) == ("Ada", seen.sent)
@@ -225,7 +225,7 @@ def test_knowing_more_makes_a_copy():
 
 
 def test_knowing_checks_what_it_is_told():
-    seen, _ = fedavg(conv(), client(6), lr=0.1, hide=["lr"])
+    seen, _ = fedavg(conv(), client(6), lr=0.1, hidden=["lr"])
     with pytest.raises(UnknownName, match="did you mean 'labels'"):
         seen.knowing(lables=torch.zeros(6))
     with pytest.raises(InvalidInput, match="lr must be above 0"):
@@ -245,11 +245,13 @@ def test_the_update_is_the_gradient_or_the_difference():
     )  # one full batch: FedAvg is FedSGD
     torch.testing.assert_close(flatten(weights.difference()), 0.1 * flatten(gradient.gradient), rtol=1e-4, atol=1e-6)
     with pytest.raises(MissingKnowledge, match="needs the client's lr"):
-        fedavg(model, data, lr=0.1, hide=["lr"])[0].summed_gradient()
+        fedavg(model, data, lr=0.1, hidden=["lr"])[0].summed_gradient()
 
 
 def test_another_device_gets_a_copy_of_everything():
-    seen, _ = fedavg(batch_norm(), client(6), lr=0.1, grant=["labels", "label_counts", "label_batches", "defences"])
+    seen, _ = fedavg(
+        batch_norm(), client(6), lr=0.1, granted=["labels", "label_counts", "label_batches"], knows_defence=True
+    )
     moved = seen.to("cpu")
     assert moved.device == torch.device("cpu")
     assert moved.model is not seen.model
@@ -273,12 +275,12 @@ def test_buffers_to_run_the_model_with():
 
 
 def test_the_threat_model_in_sentences():
-    seen, _ = fedavg(conv(), client(6), lr=0.1, epochs=2, hide=["batch_size", "samples"])
+    seen, _ = fedavg(conv(), client(6), lr=0.1, epochs=2, hidden=["batch_size", "samples"])
     sentences = seen.threat_model()
     assert "the weights after local training" in sentences[0]
     assert "lr 0.1, epochs 2, momentum 0.0" in sentences[1]
     assert sentences[2:] == ["It does not know: batch_size, samples.", "It is granted nothing else."]
-    seen, _ = fedsgd(batch_norm(), client(6), grant=["labels", "label_counts"])
+    seen, _ = fedsgd(batch_norm(), client(6), granted=["labels", "label_counts"])
     assert "the gradient of one batch" in seen.threat_model()[0]
     assert seen.threat_model()[-2:] == [
         "Batch-norm statistics are shared with it.",

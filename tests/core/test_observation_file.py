@@ -44,12 +44,12 @@ KINDS = {
     "weights": lambda: fedavg(mlp(), client(6), **AVG, client="Zoë", round=12),
     "statistics": lambda: fedavg(mlp(batch_norm=True), client(6), **AVG),
     "withheld statistics": lambda: fedavg(mlp(batch_norm=True), client(6), **AVG, share_statistics=False),
-    "labels": lambda: fedavg(mlp(), client(6), **AVG, grant=["labels", "label_counts"]),
-    "label batches": lambda: fedavg(mlp(), client(7), **AVG, grant=["label_batches"]),
-    "defences": lambda: fedavg(mlp(), client(6), **AVG, defences=NOISE, grant=["defences"]),
-    "no defences": lambda: fedsgd(mlp(), client(6), grant=["defences"]),
-    "hidden recipe": lambda: fedavg(mlp(), client(6), **AVG, hide=["lr", "epochs", "samples", "momentum"]),
-    "regression": lambda: fedsgd(mlp((6,), 1), table(5), grant=["labels"]),
+    "labels": lambda: fedavg(mlp(), client(6), **AVG, granted=["labels", "label_counts"]),
+    "label batches": lambda: fedavg(mlp(), client(7), **AVG, granted=["label_batches"]),
+    "defences": lambda: fedavg(mlp(), client(6), **AVG, defences=NOISE, knows_defence=True),
+    "no defences": lambda: fedsgd(mlp(), client(6), knows_defence=True),
+    "hidden recipe": lambda: fedavg(mlp(), client(6), **AVG, hidden=["lr", "epochs", "samples", "momentum"]),
+    "regression": lambda: fedsgd(mlp((6,), 1), table(5), granted=["labels"]),
     "float64": lambda: fedavg(mlp(batch_norm=True).double(), client(6), **AVG),
     "float64 withheld": lambda: fedavg(mlp(batch_norm=True).double(), client(6), **AVG, share_statistics=False),
     "bfloat16": lambda: fedavg(mlp().bfloat16(), client(6), **AVG),
@@ -218,7 +218,7 @@ def seal(path, document, tensors):
     return path
 
 
-GRANTS = ["labels", "label_counts", "label_batches", "defences"]
+GRANTS = ["labels", "label_counts", "label_batches"]
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +226,7 @@ def saved(tmp_path_factory):
     """A small observation, its file, and what is in it."""
     pairs = Dataset(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]), DataSpec((2,), 2, columns=("a", "b")), "Ada")
     model = models.build("mlp", shape=(2,), classes=2, hidden=(2,), batch_norm=True, seed=0)
-    observation, _ = fedavg(model, pairs, lr=0.5, epochs=2, batch_size=2, grant=GRANTS)
+    observation, _ = fedavg(model, pairs, lr=0.5, epochs=2, batch_size=2, granted=GRANTS, knows_defence=True)
     path = save(observation, tmp_path_factory.mktemp("saved") / "x.safetensors")
     return observation, path.read_bytes(), *container.read_container(path, "observation", VERSION)
 

@@ -47,7 +47,7 @@ def test_an_exact_copy_in_any_order(truth):
     outcome = score(Result(truth.inputs[order], LABELS[order]), truth)
     assert list(outcome) == ["psnr", "ssim", "mse", "recovered", "label_errors", "label_accuracy"]
     assert torch.equal(order[outcome.pairing.rows], torch.arange(6))
-    means = [outcome[name].mean for name in outcome]
+    means = [outcome[name].value for name in outcome]
     assert means == pytest.approx([100, 1, 0, 1, 0, 1])
     assert outcome["psnr"].chance < 40
     assert all(outcome.above_chance(name) for name in ("psnr", "ssim", "mse", "recovered", "label_accuracy"))
@@ -58,7 +58,7 @@ def test_an_exact_copy_in_any_order(truth):
 def test_blind_guesses_equal_chance(truth):
     mean = truth.reference_inputs.mean(0, keepdim=True).expand_as(truth.inputs)
     outcome = score(Result(mean), truth)
-    assert outcome["psnr"].mean == pytest.approx(outcome["psnr"].chance, abs=1e-4)
+    assert outcome["psnr"].value == pytest.approx(outcome["psnr"].chance, abs=1e-4)
     assert outcome["psnr"].chance_source == "mean of other samples"
     assert not any(outcome.above_chance(name) for name in outcome)
 
@@ -86,7 +86,7 @@ def test_values_are_those_of_the_functions(truth):
     expected = psnr(noisy, truth.inputs)
     assert per_sample(outcome, "psnr").tolist() == pytest.approx(expected.tolist(), abs=1e-3)
     assert per_sample(outcome, "ssim").tolist() == pytest.approx(ssim(noisy, truth.inputs).tolist(), abs=1e-4)
-    assert outcome["recovered"].mean == pytest.approx((expected > 26).double().mean().item())
+    assert outcome["recovered"].value == pytest.approx((expected > 26).double().mean().item())
     assert "label_errors" not in outcome
 
 
@@ -95,7 +95,7 @@ def test_broken_samples_are_counted_and_noted(truth, bad):
     samples = truth.inputs.clone()
     samples[2, 0, 3, 3] = bad
     outcome = score(Result(samples, LABELS), truth)
-    assert outcome["recovered"].mean == pytest.approx(5 / 6)
+    assert outcome["recovered"].value == pytest.approx(5 / 6)
     assert outcome.pairing.rows.tolist() == [0, 1, -1, 3, 4, 5]
     assert [per_sample(outcome, name)[2].item() for name in ("psnr", "ssim", "mse", "recovered")] == [
         0,
@@ -103,31 +103,31 @@ def test_broken_samples_are_counted_and_noted(truth, bad):
         1,
         0,
     ]
-    assert outcome["label_errors"].mean == 0
-    assert outcome["label_accuracy"].mean == pytest.approx(5 / 6)
+    assert outcome["label_errors"].value == 0
+    assert outcome["label_accuracy"].value == pytest.approx(5 / 6)
     assert any("1 of 6 reconstructions hold NaN" in note for note in outcome.notes)
     everything = score(Result(torch.full_like(samples, bad), LABELS), truth)
-    assert everything["psnr"].mean == 0
+    assert everything["psnr"].value == 0
     assert not everything.above_chance("psnr")
 
 
 def test_fewer_and_more_reconstructions(truth):
     fewer = score(Result(truth.inputs[:4], LABELS[:4]), truth)
-    assert fewer["recovered"].mean == pytest.approx(4 / 6)
-    assert fewer["label_errors"].mean == 2
+    assert fewer["recovered"].value == pytest.approx(4 / 6)
+    assert fewer["label_errors"].value == 2
     assert "2 of 6 originals have no reconstruction: not recovered." in fewer.notes
     more = score(Result(torch.cat([images(3, 8), truth.inputs]), torch.cat([LABELS[:3], LABELS])), truth)
-    assert more["recovered"].mean == 1
-    assert more["label_errors"].mean == 3
+    assert more["recovered"].value == 1
+    assert more["label_errors"].value == 3
     assert any("9 reconstructions for 6 originals" in note for note in more.notes)
     none = score(Result(truth.inputs[:0], LABELS[:0]), truth)
-    assert (none["recovered"].mean, none["label_errors"].mean) == (0, 6)
+    assert (none["recovered"].value, none["label_errors"].value) == (0, 6)
 
 
 def test_pixels_are_clipped_as_a_viewer_would(truth):
     black = Truth(torch.zeros(2, 1, 16, 16), LABELS[:2], SPEC)
     outcome = score(Result(torch.full((2, 1, 16, 16), -3.0)), black)
-    assert outcome["psnr"].mean == 100
+    assert outcome["psnr"].value == 100
     assert "100% of the values lay outside [0, 1] and were clipped." in outcome.notes
     assert any("no reference samples" in note for note in outcome.notes)
 
@@ -136,7 +136,7 @@ def test_unbounded_and_small_images():
     spec = DataSpec((1, 6, 6), None, bounded=False)
     originals = 200 * torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(0)) - 100
     outcome = score(Result(originals), Truth(originals, torch.zeros(3), spec))
-    assert outcome["psnr"].mean == 100
+    assert outcome["psnr"].value == 100
     assert outcome["psnr"].data_range == pytest.approx(200, rel=0.1)
     assert any("unbounded" in note for note in outcome.notes)
     assert any("11 x 11" in note for note in outcome.notes)
@@ -149,18 +149,18 @@ def test_tables():
     guess = ROWS[[1, 2, 0]] + torch.tensor([5.0, 0.1, 0.0])
     outcome = score(Result(guess, torch.tensor([1, 1, 0])), owner)
     assert list(outcome) == ["mse", "features", "label_errors", "label_accuracy"]
-    assert outcome["mse"].mean == pytest.approx((0.5**2 + 0.1**2) / 3)
-    assert outcome["features"].mean == pytest.approx(0.5)
-    assert outcome["label_accuracy"].mean == 1
+    assert outcome["mse"].value == pytest.approx((0.5**2 + 0.1**2) / 3)
+    assert outcome["features"].value == pytest.approx(0.5)
+    assert outcome["label_accuracy"].value == 1
     assert outcome.threshold is None
 
 
 def test_broken_rows_count_as_blank():
     owner = Truth(ROWS, torch.tensor([0, 1, 1]), TABLE)
     outcome = score(Result(torch.full_like(ROWS, float("nan"))), owner)
-    assert outcome["features"].mean == 0
-    assert outcome["mse"].mean == outcome["mse"].chance
-    assert score(Result(torch.full_like(ROWS, 1e38)), owner)["mse"].mean < float("inf")
+    assert outcome["features"].value == 0
+    assert outcome["mse"].value == outcome["mse"].chance
+    assert score(Result(torch.full_like(ROWS, 1e38)), owner)["mse"].value < float("inf")
 
 
 def test_regression_targets():
@@ -168,10 +168,10 @@ def test_regression_targets():
     inputs = torch.tensor([[0.0, 0.0], [5.0, 5.0]])
     owner = Truth(inputs, torch.tensor([1.0, 9.0]), spec, (), inputs + 2, torch.tensor([4.0, 6.0]))
     outcome = score(Result(inputs.flip(0), torch.tensor([9.5, 1.0])), owner)
-    assert outcome["target_error"].mean == pytest.approx(0.25)
+    assert outcome["target_error"].value == pytest.approx(0.25)
     assert outcome["target_error"].chance == pytest.approx(4.0)
     broken = score(Result(inputs, torch.tensor([float("nan"), 9.0])), owner)
-    assert broken["target_error"].mean == pytest.approx(0.5)
+    assert broken["target_error"].value == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(

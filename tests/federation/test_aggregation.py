@@ -20,8 +20,8 @@ def network(seed=0):
 
 
 def test_the_mean_of_gradients_is_the_gradient_of_all_samples():
-    whole, _ = fedsgd(network(), DIGITS.share(range(8)), grant=["labels", "label_counts"])
-    seen, truth = aggregate([fedsgd(network(), one, grant=["labels", "label_counts"]) for one in SHARES])
+    whole, _ = fedsgd(network(), DIGITS.share(range(8)), granted=["labels", "label_counts"])
+    seen, truth = aggregate([fedsgd(network(), one, granted=["labels", "label_counts"]) for one in SHARES])
     assert torch.allclose(flatten(seen.difference()), flatten(whole.difference()), atol=1e-6)
     assert seen.training.samples == seen.training.batch_size == 8
     assert torch.equal(seen.labels, whole.labels)

@@ -109,8 +109,8 @@ def test_model_and_random_numbers_of_the_caller_are_left_alone(run):
 def test_training_the_model_later_does_not_change_the_observation():
     model, data = batch_norm(), client(6)
     observations = [
-        fedsgd(model, data, grant=["labels"])[0],
-        fedavg(model, data, **AVG, grant=["labels"])[0],
+        fedsgd(model, data, granted=["labels"])[0],
+        fedavg(model, data, **AVG, granted=["labels"])[0],
     ]
     kept = copy.deepcopy(observations)
     optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -131,25 +131,25 @@ def test_grants_and_hides_are_what_the_observation_shows():
     data = client(6)
     plain, _ = fedavg(conv(), data, **AVG)
     assert (plain.labels, plain.label_counts) == (None, None)
-    granted, _ = fedavg(conv(), data, **AVG, grant=["labels", "label_counts"])
+    granted, _ = fedavg(conv(), data, **AVG, granted=["labels", "label_counts"])
     assert same(granted.labels, data.targets)
     assert same(granted.label_counts, torch.bincount(data.targets, minlength=CLASSES))
     names = ("lr", "epochs", "batch_size", "samples", "momentum", "weight_decay")
     for name in names:
-        hidden, _ = fedavg(conv(), data, **AVG, hide=[name])
+        hidden, _ = fedavg(conv(), data, **AVG, hidden=[name])
         assert [key for key in names if getattr(hidden.training, key) is None] == [name]
-    assert fedsgd(conv(), data, grant="labels", hide="samples")[0].training.samples is None
+    assert fedsgd(conv(), data, granted="labels", hidden="samples")[0].training.samples is None
 
 
 def test_the_labels_of_every_batch_are_in_the_order_trained_on():
     data = client(7)
     assert fedavg(conv(), data, **AVG)[0].label_batches is None
-    observation, truth = fedavg(conv(), data, **AVG, grant=["label_batches"])
+    observation, truth = fedavg(conv(), data, **AVG, granted=["label_batches"])
     assert observation.label_batches is not None
     assert observation.label_batches.shape == (2, 7)
     assert torch.equal(observation.label_batches.flatten(), data.targets[torch.cat(truth.order)])
     assert (observation.labels, observation.label_counts) == (None, None)
-    single, _ = fedsgd(conv(), data, grant="label_batches")
+    single, _ = fedsgd(conv(), data, granted="label_batches")
     assert single.label_batches is not None
     assert torch.equal(single.label_batches, data.targets[None])
 
@@ -157,20 +157,20 @@ def test_the_labels_of_every_batch_are_in_the_order_trained_on():
 @pytest.mark.parametrize("name", ["epochs", "batch_size", "samples"])
 def test_label_batches_do_not_go_with_a_hidden_recipe(name):
     with pytest.raises(InvalidInput, match=f"label_batches tell the {name}: grant the one, or hide the other"):
-        fedavg(conv(), client(6), **AVG, grant=["label_batches"], hide=[name])
+        fedavg(conv(), client(6), **AVG, granted=["label_batches"], hidden=[name])
 
 
 def test_a_regression_may_grant_its_targets_but_has_no_counts():
     data = table(5)
-    observation, truth = fedsgd(linear(), data, grant=["labels"])
+    observation, truth = fedsgd(linear(), data, granted=["labels"])
     assert observation.training.loss == "mse"
     assert same(observation.labels, data.targets)
     assert observation.data.classes is None
     assert torch.equal(truth.targets, data.targets)
     with pytest.raises(InvalidInput, match=r"label_counts cannot be granted.*regression"):
-        fedsgd(linear(), data, grant=["label_counts"])
+        fedsgd(linear(), data, granted=["label_counts"])
     with pytest.raises(InvalidInput, match=r"label_batches cannot be granted.*regression"):
-        fedsgd(linear(), data, grant=["label_batches"])
+        fedsgd(linear(), data, granted=["label_batches"])
 
 
 @pytest.mark.parametrize("run", [fedsgd, partial(fedavg, **AVG)], ids=["fedsgd", "fedavg"])
@@ -224,9 +224,9 @@ def two_outputs():
         (lambda: linear(6, 2), table(3), {}, "2 outputs, but 'table' with the loss 'mse' needs 1"),
         (linear, table(3), {"loss": "cross_entropy"}, "needs classes, but 'table' is a regression; use loss='mse'"),
         (lambda: nn.Flatten(), client(3), {}, "no parameters"),
-        (conv, client(3), {"grant": ["lables"]}, "did you mean 'labels'"),
-        (conv, client(3), {"hide": ["momentun"]}, "did you mean 'momentum'"),
-        (conv, client(3), {"hide": ["loss"]}, "known: batch_size, epochs, lr"),
+        (conv, client(3), {"granted": ["lables"]}, "did you mean 'labels'"),
+        (conv, client(3), {"hidden": ["momentun"]}, "did you mean 'momentum'"),
+        (conv, client(3), {"hidden": ["loss"]}, "known: batch_size, epochs, lr"),
         (conv, client(3), {"loss": "entropy"}, "no loss 'entropy'"),
         (conv, client(3), {"mode": "test"}, "mode must be 'train' or 'eval'"),
         (batch_norm, client(1), {}, "batch norm in train mode cannot train on a batch of one.*mode='eval'"),
@@ -293,7 +293,7 @@ def test_a_ragged_batch_of_one_is_too_small_for_batch_norm():
 def test_names_are_checked_before_any_work(monkeypatch):
     monkeypatch.setitem(LOSSES, "cross_entropy", lambda outputs, targets: pytest.fail("training began"))
     with pytest.raises(UnknownName):
-        fedavg(conv(), client(3), lr=0.1, grant=["everything"])
+        fedavg(conv(), client(3), lr=0.1, granted=["everything"])
 
 
 def test_another_problem_inside_training_is_told():

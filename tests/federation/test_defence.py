@@ -178,7 +178,7 @@ def test_together_gives_the_numbers_of_one_by_one(name):
     def run(together):
         return run_federation(
             model, everyone, rounds=2, lr=0.1, epochs=2, batch_size=4, momentum=0.7, weight_decay=0.01,
-            defences=(*NOISE, Clipped()), together=together, watch=[0, 1], grant=["defences"],
+            defences=(*NOISE, Clipped()), together=together, watch=[0, 1], knows_defence=True,
         )  # fmt: skip
 
     together = run(True)
@@ -326,7 +326,7 @@ def test_the_attacker_knows_of_defences_only_if_granted():
     plain, _ = fedsgd(mlp(), client(6), defences=NOISE)
     assert plain.defences is None
     assert not any("GaussianNoise" in sentence for sentence in plain.threat_model())
-    told, _ = fedsgd(mlp(), client(6), defences=NOISE, grant=["defences"])
+    told, _ = fedsgd(mlp(), client(6), defences=NOISE, knows_defence=True)
     assert told.defences == (
         "RandomPruning(on='samples', probability=0.3)",
         "GaussianNoise(on='samples', sigma=0.05)",
@@ -337,7 +337,7 @@ def test_the_attacker_knows_of_defences_only_if_granted():
         "GaussianNoise(on='samples', sigma=0.05), "
         "LaplacianNoise(on='samples', scale=0.02))."
     )
-    none, _ = fedavg(mlp(), client(6), **AVG, grant="defences")
+    none, _ = fedavg(mlp(), client(6), **AVG, knows_defence=True)
     assert none.defences == ()
     assert none.threat_model()[-1] == "It is granted the client's defences (none)."
 
@@ -363,6 +363,6 @@ def test_noise_keeps_an_attack_from_the_sample():
     model, own = models.lenet(shape=(1, 8, 8), seed=0), data.load("digits").share([0])
     found = {}
     for sigma in (0.0, 0.3):
-        observation, truth = fedsgd(model, own, defences=GaussianNoise(sigma), grant=["labels"])
-        found[sigma] = score(idlg(steps=30)(observation, progress=False), truth)["psnr"].mean
+        observation, truth = fedsgd(model, own, defences=GaussianNoise(sigma), granted=["labels"])
+        found[sigma] = score(idlg(steps=30)(observation, progress=False), truth)["psnr"].value
     assert found[0.0] > found[0.3] + 5

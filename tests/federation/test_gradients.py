@@ -145,6 +145,7 @@ def test_the_backward_pass_leaves_the_random_numbers_and_the_model_alone():
 LONG_TRAINING = """
 import resource, torch
 import leakgauge
+import leakgauge.core.params
 torch.set_num_threads(1)
 model = leakgauge.models.build("dlf_femnist", seed=0)
 weights = leakgauge.core.params.parameters_of(model)

@@ -69,7 +69,7 @@ def test_selection_is_of_the_right_size_and_the_same_for_the_same_seed():
 def test_watched_messages_are_those_of_their_round():
     model, everyone = batch_norm(), clients(6, 8)
     federation = run_federation(
-        model, everyone, rounds=5, **RECIPE, watch=[1], every=2, grant=iter(["labels"]), hide=["epochs"]
+        model, everyone, rounds=5, **RECIPE, watch=[1], every=2, granted=iter(["labels"]), hidden=["epochs"]
     )
     assert list(federation.observations) == list(federation.truths) == [1]
     seen = federation.observations[1]
@@ -95,12 +95,12 @@ def test_watched_messages_are_those_of_their_round():
 def test_the_labels_of_every_batch_are_those_of_the_round(together):
     model, everyone = conv(), clients(6, 6)
     federation = run_federation(
-        model, everyone, rounds=2, **RECIPE, watch=[1], grant=["label_batches"], together=together
+        model, everyone, rounds=2, **RECIPE, watch=[1], granted=["label_batches"], together=together
     )
     found = [observation.label_batches for observation in federation.observations[1]]
     for number, batches in enumerate(found):
         alone, _ = fedavg(
-            model, everyone[1], **RECIPE, grant=["label_batches"], seed=derive(0, "client", 1, "round", number)
+            model, everyone[1], **RECIPE, granted=["label_batches"], seed=derive(0, "client", 1, "round", number)
         )
         assert same(batches, alone.label_batches)
     assert not same(*found)
@@ -308,8 +308,8 @@ def test_batch_norm_with_a_batch_of_one_says_so(together):
         ({"epochs": 0}, "epochs"),
         ({"lr": -1.0}, "lr must be above 0"),
         ({"loss": "entropy"}, "no loss 'entropy'"),
-        ({"grant": ["everything"]}, "no thing to grant 'everything'"),
-        ({"hide": ["everything"]}, "no part of the recipe to hide 'everything'"),
+        ({"granted": ["everything"]}, "no thing to grant 'everything'"),
+        ({"hidden": ["everything"]}, "no part of the recipe to hide 'everything'"),
     ],
 )
 def test_errors(options, words):
@@ -325,7 +325,7 @@ def test_clients_that_cannot_take_part():
     with pytest.raises(InvalidInput, match="does not accept samples"):
         run_federation(conv(), [client(3), table(3)], rounds=1, lr=0.1)
     with pytest.raises(UnknownName, match="did you mean 'labels'"):
-        run_federation(conv(), [client(3)], rounds=1, lr=0.1, grant=["lables"])
+        run_federation(conv(), [client(3)], rounds=1, lr=0.1, granted=["lables"])
 
 
 def test_private_statistics_are_scored_with_each_clients_own():

@@ -130,7 +130,7 @@ def test_a_rows_clients_defend_themselves(folder):
     setting = find_rows("mine", "table1/digits")[0].setting
     plain, _ = client_of(setting, 0, 0)
     one = {"name": "gaussian_noise", "sigma": 0.1}
-    told = {"grant": ["defences", "label_batches"]}
+    told = {"granted": ["label_batches"], "knows_defence": True}
     single, _ = client_of({**setting, **told, "defence": one}, 0, 0)
     several, _ = client_of({**setting, **told, "defence": [one, {"name": "random_pruning", "probability": 0.5}]}, 0, 0)
     assert single.defences == ("GaussianNoise(on='samples', sigma=0.1)",)

@@ -10,19 +10,19 @@ from PIL import Image
 from leakgauge import defences
 from leakgauge.core.errors import FileError, InvalidInput, LeakgaugeError
 from leakgauge.core.params import flatten
-from leakgauge.workflows.scenario import read_chain, read_setup, read_toml
+from leakgauge.workflows.scenario import read_chain, read_scenario, read_toml
 
 DOCUMENT = {
     "seed": 3,
     "model": {"name": "mlp", "options": {"shape": [1, 8, 8], "classes": 10, "hidden": [8]}},
     "data": {"name": "digits"},
     "training": {"samples": 4, "lr": 0.1, "epochs": 2, "batch_size": 2},
-    "attacker": {"knows": ["labels"], "hidden": ["momentum"]},
+    "attacker": {"granted": ["labels"], "hidden": ["momentum"]},
 }
 
 
 def setup(**changes):
-    return read_setup(copy.deepcopy(DOCUMENT) | changes, "audit.toml")
+    return read_scenario(copy.deepcopy(DOCUMENT) | changes, "audit.toml")
 
 
 def test_clients_have_samples_and_networks_of_their_own():
@@ -64,7 +64,7 @@ def test_the_server_sees_what_the_recipe_says(sends):
 
 
 def test_a_told_attacker_knows_the_defences():
-    observation, _ = setup().observe(0, (defences.GaussianNoise(0.1),), told=True)
+    observation, _ = setup().observe(0, (defences.GaussianNoise(0.1),), knows_defence=True)
     assert observation.defences == ("GaussianNoise(on='samples', sigma=0.1)",)
 
 
@@ -88,7 +88,7 @@ WRONG = [
     ({"training": {"sends": "both"}}, r"\[training\] sends.*'both'"),
     ({"training": {"rounds": -1}}, "rounds must be at least 0"),
     ({"training": []}, r"\[training\] must be a table"),
-    ({"attacker": {"knows": ["label"]}}, "'label'; did you mean 'labels'"),
+    ({"attacker": {"granted": ["label"]}}, "'label'; did you mean 'labels'"),
     ({"attacker": {"hidden": ["labels"]}}, "hidden"),
     ({"seed": 1.5}, "seed must be a whole number"),
 ]

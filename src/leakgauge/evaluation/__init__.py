@@ -1,5 +1,6 @@
 """What came back, measured: image similarity, labels, tables, pairing with the truth, the chance level."""
 
+from leakgauge.core.measure import Measure
 from leakgauge.evaluation.chance import Chance, blind_guesses
 from leakgauge.evaluation.imputation import imputed
 from leakgauge.evaluation.intervals import Interval, mean_interval, wilson_interval
@@ -17,9 +18,10 @@ from leakgauge.evaluation.metrics.targets import (
     target_error,
 )
 from leakgauge.evaluation.pairing import Pairing, pair, psnr_matrix
-from leakgauge.evaluation.results import Measure, Score
+from leakgauge.evaluation.results import Score
 from leakgauge.evaluation.ruler import Ruler
 from leakgauge.evaluation.score import Result, score
+from leakgauge.evaluation.verdict import Verdict, judge, over_clients, worst_of
 
 __all__ = [
     "METRICS",
@@ -31,10 +33,12 @@ __all__ = [
     "Result",
     "Ruler",
     "Score",
+    "Verdict",
     "attribute_accuracy",
     "blind_guesses",
     "features",
     "imputed",
+    "judge",
     "label_accuracy",
     "label_accuracy_chance",
     "label_error_chance",
@@ -42,6 +46,7 @@ __all__ = [
     "lpips",
     "mean_interval",
     "mse",
+    "over_clients",
     "pair",
     "psnr",
     "psnr_matrix",
@@ -51,5 +56,6 @@ __all__ = [
     "target_error",
     "target_error_chance",
     "wilson_interval",
+    "worst_of",
     "zest",
 ]

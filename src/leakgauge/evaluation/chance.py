@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from leakgauge.core.errors import InvalidInput
+from leakgauge.core.measure import Direction
 from leakgauge.core.truth import Truth
-from leakgauge.evaluation.metrics.catalogue import Better
 from leakgauge.evaluation.ruler import Quality, Ruler
 
 DRAWS = 5
@@ -48,13 +48,13 @@ class Guess:
         return sum(float(quality.values[metric].mean()) for quality in self.qualities) / len(self.qualities)
 
 
-def best(levels: Mapping[str, float], better: Better) -> Chance:
+def best(levels: Mapping[str, float], direction: Direction) -> Chance:
     """The guess that serves the attacker most.
 
     >>> best({"mean": 14.2, "blank": 9.5}, "higher")
     Chance(value=14.2, source='mean')
     """
-    choose = max if better == "higher" else min
+    choose = max if direction == "higher" else min
     source = choose(levels, key=lambda name: levels[name])
     return Chance(levels[source], source)
 

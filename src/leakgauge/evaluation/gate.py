@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.measure import Measure
 from leakgauge.evaluation import METRICS
-from leakgauge.evaluation.verdict import Figure
 
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
@@ -38,14 +38,14 @@ class Condition:
         name = f"worst({self.metric})" if self.worst else self.metric
         return f"{f'{self.attack}.' if self.attack else ''}{name} {self.sign} {self.limit:g}"
 
-    def value(self, figures: Mapping[str, Figure]) -> float | None:
+    def value(self, figures: Mapping[str, Measure]) -> float | None:
         """The number that is compared, if there is one."""
         figure = figures.get(self.metric)
         if figure is None:
             return None
-        return figure.worst if self.worst else figure.mean
+        return figure.worst if self.worst else figure.value
 
-    def holds(self, figures: Mapping[str, Figure]) -> bool:
+    def holds(self, figures: Mapping[str, Measure]) -> bool:
         """Whether these figures are a failure."""
         value = self.value(figures)
         return value is not None and _COMPARE[self.sign](value, self.limit)
@@ -92,7 +92,7 @@ def read_condition(text: str, attacks: Sequence[str]) -> Condition:
     return Condition(found["metric"], found["sign"], limit, found["attack"], found["worst"] is not None)
 
 
-def check(conditions: Sequence[Condition], results: Sequence[tuple[str, str, Mapping[str, Figure]]]) -> list[Check]:
+def check(conditions: Sequence[Condition], results: Sequence[tuple[str, str, Mapping[str, Measure]]]) -> list[Check]:
     """Every condition on every result it is about: ``(attack, title, figures)``."""
     return [
         Check(condition, attack, title, condition.value(figures), condition.holds(figures))

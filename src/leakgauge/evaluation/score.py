@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.core.errors import InvalidInput
+from leakgauge.core.measure import Measure
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation.chance import NO_REFERENCE, Chance, Guess, best, blind_guesses, other_samples
 from leakgauge.evaluation.intervals import Interval, mean_interval, wilson_interval
@@ -16,7 +17,7 @@ from leakgauge.evaluation.metrics.catalogue import METRICS
 from leakgauge.evaluation.metrics.pixels import WINDOW_RADIUS
 from leakgauge.evaluation.metrics.targets import label_accuracy, label_errors, target_error
 from leakgauge.evaluation.pairing import Pairing, usable
-from leakgauge.evaluation.results import Measure, Score
+from leakgauge.evaluation.results import Score
 from leakgauge.evaluation.ruler import Ruler
 
 DEFAULT_THRESHOLD = 20.0
@@ -48,7 +49,7 @@ def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips
     >>> images = torch.linspace(0, 1, 2 * 64).reshape(2, 1, 8, 8)
     >>> truth = Truth(images, torch.tensor([0, 1]), DataSpec((1, 8, 8), classes=2))
     >>> outcome = score(SimpleNamespace(samples=images.flip(0), labels=None), truth)
-    >>> outcome["psnr"].mean, outcome.above_chance("psnr")
+    >>> outcome["psnr"].value, outcome.above_chance("psnr")
     (100.0, True)
     """
     ruler = _ruler(result, truth, threshold, lpips)
@@ -57,7 +58,7 @@ def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips
     guesses = blind_guesses(ruler, reference, count=max(len(truth), len(result.samples)))
     measures = []
     for name, values in quality.values.items():
-        chance = best({guess.source: guess.value(name) for guess in guesses}, METRICS[name].better)
+        chance = best({guess.source: guess.value(name) for guess in guesses}, METRICS[name].direction)
         share = name == "recovered"
         interval = (
             wilson_interval(float(values.sum()), len(values))
@@ -114,18 +115,23 @@ def _measure(
     data_range: float | None = None,
 ) -> Measure:
     metric = METRICS[name]
+    worst = None
+    if per_sample is not None and len(per_sample):
+        worst = float(per_sample.max() if metric.direction == "higher" else per_sample.min())
     return Measure(
         name,
         interval.mean,
         interval.low,
         interval.high,
-        chance.value,
-        chance.source,
-        metric.better,
-        count,
-        metric.unit,
-        data_range,
-        per_sample,
+        chance=chance.value,
+        n=count,
+        of="labels" if name == "label_errors" else "samples",
+        direction=metric.direction,
+        worst=worst,
+        unit=metric.unit,
+        chance_source=chance.source,
+        data_range=data_range,
+        per_sample=per_sample,
     )
 
 

@@ -1,87 +1,139 @@
-"""What the figures of an attack on several clients say, in one of three sentences.
+"""The verdict on the figures of attacks, made in one place and shown alike by every command.
 
-============================  ====================================================================================
-``recovers data``             samples came back: clearly so of one client, or beyond the spread over all
-``recovers labels or          not the samples, but which labels the client has, where these were not granted, or a
-attributes only``             sensitive column of its records
-``nothing above chance``      no more than an attacker gets who has not seen the message
-============================  ====================================================================================
-
-A privacy verdict is about the worst case: one client whose samples are rebuilt is a leak, whatever the mean is.
+A privacy verdict is about the worst case. One client whose samples are rebuilt is a leak, whatever the mean is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 
 import torch
 
-from leakgauge.evaluation import METRICS, mean_interval
+from leakgauge.core.measure import Measure
+from leakgauge.evaluation.intervals import mean_interval
+from leakgauge.evaluation.metrics.catalogue import METRICS
 
-Verdict = Literal["recovers data", "recovers labels or attributes only", "nothing above chance"]
-VERDICTS: tuple[Verdict, ...] = ("recovers data", "recovers labels or attributes only", "nothing above chance")
-
-#: For the metrics that tell of samples: how far above chance one client must be to count by itself, and all on average.
+#: For the metrics of samples: how far above chance one client must be to count by itself, and all on average.
 CLEAR = {"psnr": (3.0, 0.5), "features": (0.2, 0.03)}
-#: The metrics that tell of labels.
+#: The metrics of labels.
 LABELS = ("label_errors", "target_error")
-#: The metrics that tell of a sensitive column.
-ATTRIBUTES = ("attribute_accuracy",)
+#: The metrics of what is inferred about records.
+ATTRIBUTES = ("attribute_accuracy", "source_accuracy")
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One metric over clients: its mean with a 95% interval, beside chance; ``worst`` is the client that leaks most."""
+class Verdict(Enum):
+    """What attacks on one set-up found, from the worst to the best. The value is the short form for tables."""
 
-    metric: str
-    mean: float
-    low: float | None
-    high: float | None
-    chance: float
-    worst: float
-    clients: int
+    RECOVERS_DATA = "recovers data"
+    RECOVERS_ATTRIBUTES = "recovers labels or attributes only"
+    NOTHING_ABOVE_CHANCE = "nothing above chance"
+    NOT_SCORED = "not scored"
 
     @property
-    def better(self) -> str:
-        """The attacker's direction."""
-        return METRICS[self.metric].better
+    def leaks(self) -> bool | None:
+        """Whether clients' data leaks. ``None`` where nothing was compared with the truth."""
+        return None if self is Verdict.NOT_SCORED else self is not Verdict.NOTHING_ABOVE_CHANCE
+
+    @property
+    def sentence(self) -> str:
+        """The verdict for people."""
+        return _SENTENCES[self]
+
+    @property
+    def colour(self) -> str:
+        """The colour of the verdict, on pages and in terminals."""
+        return {True: "red", False: "green", None: "yellow"}[self.leaks]
+
+    def __str__(self) -> str:
+        return self.value
 
 
-def summarise(scores: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Figure]:
-    """The figures over clients of ``{metric: {"value": ..., "chance": ...}}`` of each; metrics that all have."""
-    names = [name for name in METRICS if scores and all(name in one for one in scores)]
-    figures = {}
-    for name in names:
-        values = torch.tensor([float(one[name]["value"]) for one in scores], dtype=torch.double)
-        interval = mean_interval(values, limits=METRICS[name].limits)
-        worst = values.max() if METRICS[name].better == "higher" else values.min()
-        chance = sum(float(one[name]["chance"]) for one in scores) / len(scores)
-        figures[name] = Figure(name, interval.mean, interval.low, interval.high, chance, float(worst), len(scores))
-    return figures
+_SENTENCES = {
+    Verdict.RECOVERS_DATA: "Clients' samples can be rebuilt from what they send.",
+    Verdict.RECOVERS_ATTRIBUTES: (
+        "Labels, a sensitive column or the owners of records can be inferred from what clients send. "
+        "Their samples did not come back."
+    ),
+    Verdict.NOTHING_ABOVE_CHANCE: (
+        "Nothing came back beyond what guessing gives. This holds for the attacks that were tried here."
+    ),
+    Verdict.NOT_SCORED: "Not scored. Pass the clients' data with --data to measure how much of it came back.",
+}
 
 
-def judge(scores: Sequence[Mapping[str, Mapping[str, Any]]], *, labels_granted: bool = False) -> Verdict:
-    """The verdict on an attack, from the scores of each client."""
-    for metric, (one, all_of_them) in CLEAR.items():
-        if any(metric not in score for score in scores):
-            continue
-        above = torch.tensor([float(score[metric]["value"]) - float(score[metric]["chance"]) for score in scores])
-        interval = mean_interval(above)
-        low = interval.mean if interval.low is None else interval.low
-        if float(above.max()) > one or (interval.mean > all_of_them and low > 0):
-            return "recovers data"
-    for metric in ATTRIBUTES if labels_granted else (*LABELS, *ATTRIBUTES):
-        if all(metric in score for score in scores):
-            sign = 1 if METRICS[metric].better == "higher" else -1
-            gain = [sign * (float(score[metric]["value"]) - float(score[metric]["chance"])) for score in scores]
-            interval = mean_interval(torch.tensor(gain))
-            if (interval.mean if interval.low is None else interval.low) > 0:
-                return "recovers labels or attributes only"
-    return "nothing above chance"
+def judge(scores: Sequence[Mapping[str, Measure]], *, labels_granted: bool = False) -> Verdict:
+    """Return the verdict on one attack.
+
+    Args:
+        scores: The measures of each attacked client, by metric.
+        labels_granted: Whether the attacker was given the labels, so that right labels are no finding.
+    """
+    if not scores:
+        return Verdict.NOT_SCORED
+    if any(_samples_leak(scores, metric, *limits) for metric, limits in CLEAR.items()):
+        return Verdict.RECOVERS_DATA
+    inferred = ATTRIBUTES if labels_granted else (*LABELS, *ATTRIBUTES)
+    if any(_inferred(scores, metric) for metric in inferred):
+        return Verdict.RECOVERS_ATTRIBUTES
+    return Verdict.NOTHING_ABOVE_CHANCE
 
 
-def worst_of(verdicts: Sequence[Verdict]) -> Verdict:
-    """The verdict on all attacks together."""
-    return min(verdicts, key=VERDICTS.index, default="nothing above chance")
+def worst_of(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the verdict on all attacks together: the worst of them."""
+    order = list(Verdict)
+    return min(verdicts, key=order.index, default=Verdict.NOT_SCORED)
+
+
+def over_clients(scores: Sequence[Mapping[str, Measure]]) -> dict[str, Measure]:
+    """Return the figures over clients, for the metrics that all of them have.
+
+    Args:
+        scores: The measures of each client, by metric.
+    """
+    names = [name for name in METRICS if scores and all(name in score for score in scores)]
+    return {name: _over_clients(name, [score[name] for score in scores]) for name in names}
+
+
+def _over_clients(name: str, measures: Sequence[Measure]) -> Measure:
+    metric = METRICS[name]
+    values = torch.tensor([one.value for one in measures], dtype=torch.double)
+    interval = mean_interval(values, limits=metric.limits)
+    chances = [one.chance for one in measures if one.chance is not None]
+    return Measure(
+        name,
+        interval.mean,
+        interval.low,
+        interval.high,
+        chance=sum(chances) / len(chances) if len(chances) == len(measures) else None,
+        n=len(measures),
+        of="clients",
+        direction=metric.direction,
+        worst=float(values.max() if metric.direction == "higher" else values.min()),
+        unit=metric.unit,
+        chance_source=measures[0].chance_source,
+    )
+
+
+def _excess(scores: Sequence[Mapping[str, Measure]], metric: str) -> torch.Tensor | None:
+    """Return how far each client is above chance, or ``None`` where not all clients have the metric."""
+    found = [score[metric].excess if metric in score else None for score in scores]
+    known = [value for value in found if value is not None]
+    return torch.tensor(known, dtype=torch.double) if len(known) == len(scores) else None
+
+
+def _samples_leak(scores: Sequence[Mapping[str, Measure]], metric: str, one: float, mean: float) -> bool:
+    above = _excess(scores, metric)
+    if above is None:
+        return False
+    interval = mean_interval(above)
+    low = interval.mean if interval.low is None else interval.low
+    return float(above.max()) > one or (interval.mean > mean and low > 0)
+
+
+def _inferred(scores: Sequence[Mapping[str, Measure]], metric: str) -> bool:
+    gain = _excess(scores, metric)
+    if gain is None:
+        return False
+    interval = mean_interval(gain)
+    return (interval.mean if interval.low is None else interval.low) > 0

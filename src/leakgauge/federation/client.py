@@ -20,7 +20,7 @@ from leakgauge.data.dataset import Dataset
 from leakgauge.federation.defence import Defence, Protection, Trained, check_defences, recipe_with, training_of
 from leakgauge.federation.training import Batch, Trainer, draw_order, in_mode, local_sgd
 
-GRANTS = ("labels", "label_counts", "label_batches", "defences")
+GRANTS = ("labels", "label_counts", "label_batches")
 HIDEABLE = ("lr", "epochs", "batch_size", "samples", "momentum", "weight_decay")
 
 
@@ -32,22 +32,23 @@ def fedsgd(
     mode: Mode = "train",
     share_statistics: bool = True,
     defences: Defence | Iterable[Defence] = (),
-    grant: Iterable[str] = (),
-    hide: Iterable[str] = (),
+    granted: Iterable[str] = (),
+    hidden: Iterable[str] = (),
+    knows_defence: bool = False,
     client: str | None = None,
     round: int = 0,
-    rounds: int = 1,
+    participations: int = 1,
     seed: int = 0,
 ) -> tuple[Observation, Truth]:
     """The client sends the gradient of its loss on all of ``data`` as one batch (FedSGD).
 
     ``defences`` are what the client does to protect its samples (:mod:`leakgauge.federation.defences`), in their order.
-    ``grant`` gives the attacker the ``"labels"``, the ``"label_counts"``, the ``"label_batches"`` (which labels are
-    in which batch) or the knowledge of the ``"defences"``; ``hide`` withholds parts of the recipe;
-    ``share_statistics=False`` keeps batch-norm statistics from the server. ``rounds`` is how often the client takes
+    ``granted`` gives the attacker the ``"labels"``, the ``"label_counts"`` or the ``"label_batches"`` (which labels
+    are in which batch); ``knows_defence`` tells it the defences; ``hidden`` withholds parts of the recipe;
+    ``share_statistics=False`` keeps batch-norm statistics from the server. ``participations`` is how often the client takes
     part in all, over which a defence with a budget spreads it.
     """
-    grant, hide = check_exposure(data, grant, hide)
+    granted, hidden = check_exposure(data, granted, hidden)
     training = recipe_for(data, loss=loss, mode=mode, epochs=1)
     chain = check_defences(defences, model, training.mode)
     if recipe_with(chain, training) != training:
@@ -64,7 +65,7 @@ def fedsgd(
                 own.check(model, training)
                 start = Trained((), state.weights, state.buffers)
                 gradient, buffers = (
-                    own.gradient(model, protection.on_batch(samples), training, start, rounds, seed),
+                    own.gradient(model, protection.on_batch(samples), training, start, participations, seed),
                     state.buffers,
                 )
             else:
@@ -74,7 +75,7 @@ def fedsgd(
     gradient = protection.on_update(gradient)
     observation = observe(
         model, data, training, state.weights, gradient=gradient, returned=None, returned_buffers=buffers,
-        share_statistics=share_statistics, order=order, defences=chain, grant=grant, hide=hide, client=client,
+        share_statistics=share_statistics, order=order, defences=chain, granted=granted, hidden=hidden, knows_defence=knows_defence, client=client,
         round=round,
     )  # fmt: skip
     return observation, truth_of(data, order)
@@ -93,20 +94,21 @@ def fedavg(
     mode: Mode = "train",
     share_statistics: bool = True,
     defences: Defence | Iterable[Defence] = (),
-    grant: Iterable[str] = (),
-    hide: Iterable[str] = (),
+    granted: Iterable[str] = (),
+    hidden: Iterable[str] = (),
+    knows_defence: bool = False,
     client: str | None = None,
     round: int = 0,
-    rounds: int = 1,
+    participations: int = 1,
     seed: int = 0,
 ) -> tuple[Observation, Truth]:
     """The client trains on ``data`` and sends its weights (FedAvg, McMahan et al. 2017, algorithm 1).
 
     Every epoch has a new random order, drawn from ``seed``; the last batch may be ragged; ``batch_size=None``
-    is one full batch. See :func:`fedsgd` for ``defences``, ``grant``, ``hide``,
-    ``share_statistics`` and ``rounds``.
+    is one full batch. See :func:`fedsgd` for ``defences``, ``granted``, ``hidden``, ``knows_defence``,
+    ``share_statistics`` and ``participations``.
     """
-    grant, hide = check_exposure(data, grant, hide)
+    granted, hidden = check_exposure(data, granted, hidden)
     training = recipe_for(
         data,
         loss=loss,
@@ -120,27 +122,34 @@ def fedavg(
     chain = check_defences(defences, model, training.mode)
     training = recipe_with(chain, training)
     check_model(model, data, training.loss)
-    check_training(chain, model, training, grant)
+    check_training(chain, model, training, granted)
     sent = parameters_of(model)
     start = Trained((), sent, buffers_of(model))
     trained = train_client(
-        model, prepared(data, sent), training, start, seed, chain, classes=data.spec.classes, rounds=rounds
+        model,
+        prepared(data, sent),
+        training,
+        start,
+        seed,
+        chain,
+        classes=data.spec.classes,
+        participations=participations,
     )
     observation = observe(
         model, data, training, sent, gradient=None, returned=trained.weights, returned_buffers=trained.buffers,
-        share_statistics=share_statistics, order=trained.order, defences=chain, grant=grant, hide=hide, client=client,
+        share_statistics=share_statistics, order=trained.order, defences=chain, granted=granted, hidden=hidden, knows_defence=knows_defence, client=client,
         round=round,
     )  # fmt: skip
     return observation, truth_of(data, trained.order)
 
 
-def check_training(chain: Sequence[Defence], model: nn.Module, training: LocalTraining, grant: Sequence[str]) -> None:
+def check_training(chain: Sequence[Defence], model: nn.Module, training: LocalTraining, granted: Sequence[str]) -> None:
     """Refuse a model or a grant that a defence which does the training itself cannot serve, before it starts."""
     own = training_of(chain)
     if own is None:
         return
     own.check(model, training)
-    if "label_batches" in grant:
+    if "label_batches" in granted:
         raise InvalidInput(f"label_batches cannot be granted: {own!r} draws batches of no fixed size")
 
 
@@ -153,17 +162,17 @@ def train_client(
     defences: Sequence[Defence] = (),
     *,
     classes: int | None = None,
-    rounds: int = 1,
+    participations: int = 1,
 ) -> Trained:
     """Train one client on its :func:`prepared` samples from the weights and buffers of ``start``.
 
-    ``rounds`` is how often it takes part in all, by which a defence with a budget spreads it.
+    ``participations`` is how often it takes part in all, by which a defence with a budget spreads it.
     """
     protection = Protection(defences, seed, classes)
     try:
         with seeded(seed, "dropout"):
             if (own := training_of(defences)) is not None:
-                trained = own.train(model, samples, training, start, rounds, seed, protection.on_batch)
+                trained = own.train(model, samples, training, start, participations, seed, protection.on_batch)
             else:
                 inputs, targets = samples
                 order = order_of(training, seed)
@@ -203,8 +212,9 @@ def observe(
     share_statistics: bool = True,
     order: Sequence[Tensor] = (),
     defences: Sequence[Defence] = (),
-    grant: Iterable[str] = (),
-    hide: Iterable[str] = (),
+    granted: Iterable[str] = (),
+    hidden: Iterable[str] = (),
+    knows_defence: bool = False,
     client: str | None = None,
     round: int = 0,
     architecture: nn.Module | None = None,
@@ -213,12 +223,12 @@ def observe(
 
     ``architecture`` may be given to share one copy between many observations (:func:`architecture_of`).
     """
-    grant, hide = check_exposure(data, grant, hide)
+    granted, hidden = check_exposure(data, granted, hidden)
     counts = None
-    if "label_counts" in grant:
+    if "label_counts" in granted:
         counts = torch.bincount(data.targets, minlength=data.spec.classes or 0)
     batches = None
-    if "label_batches" in grant:
+    if "label_batches" in granted:
         batches = data.targets[torch.cat(tuple(order)).to(data.targets.device)].reshape(-1, len(data))
     if buffers is None:
         buffers = buffers_of(model)
@@ -226,36 +236,38 @@ def observe(
         model=architecture or architecture_of(model, share_statistics),
         data=data.spec,
         sent=sent,
-        training=replace(training, **dict.fromkeys(hide)),  # type: ignore[arg-type]
+        training=replace(training, **dict.fromkeys(hidden)),  # type: ignore[arg-type]
         gradient=gradient,
         returned=returned,
         buffers=buffers if share_statistics and buffers else None,
         returned_buffers=returned_buffers if share_statistics and returned_buffers else None,
-        labels=data.targets.clone() if "labels" in grant else None,
+        labels=data.targets.clone() if "labels" in granted else None,
         label_counts=counts,
         label_batches=batches,
-        defences=tuple(map(repr, defences)) if "defences" in grant else None,
+        defences=tuple(map(repr, defences)) if knows_defence else None,
         client=client or data.name,
         round=round,
     )
 
 
-def check_exposure(data: Dataset, grant: Iterable[str], hide: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def check_exposure(
+    data: Dataset, granted: Iterable[str], hidden: Iterable[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of what is granted and hidden, refused before any work starts if there is no such thing."""
-    grants, hidden = ((names,) if isinstance(names, str) else tuple(names) for names in (grant, hide))
+    grants, withheld = ((names,) if isinstance(names, str) else tuple(names) for names in (granted, hidden))
     for name in grants:
         if name not in GRANTS:
             raise UnknownName("thing to grant", name, GRANTS)
-    for name in hidden:
+    for name in withheld:
         if name not in HIDEABLE:
             raise UnknownName("part of the recipe to hide", name, HIDEABLE)
     for name in ("label_counts", "label_batches"):
         if name in grants and data.spec.classes is None:
             raise InvalidInput(f"{name} cannot be granted: this data is a regression and has no classes")
     for name in ("epochs", "batch_size", "samples"):
-        if "label_batches" in grants and name in hidden:
+        if "label_batches" in grants and name in withheld:
             raise InvalidInput(f"label_batches tell the {name}: grant the one, or hide the other")
-    return grants, hidden
+    return grants, withheld
 
 
 def architecture_of(model: nn.Module, share_statistics: bool) -> nn.Module:

@@ -110,18 +110,18 @@ class TrainingDefence(Defence, ABC):
         samples: Batch,
         training: LocalTraining,
         start: Trained,
-        rounds: int,
+        participations: int,
         seed: int,
         on_batch: Callable[[Batch], Batch],
     ) -> Trained:
-        """Train from the weights and buffers of ``start``; the client takes part in so many ``rounds`` in all.
+        """Train from the weights and buffers of ``start``; the client takes part in so many rounds (``participations``) in all.
 
         ``on_batch`` is what defences on batches make of one.
         """
 
     @abstractmethod
     def gradient(
-        self, model: nn.Module, samples: Batch, training: LocalTraining, start: Trained, rounds: int, seed: int
+        self, model: nn.Module, samples: Batch, training: LocalTraining, start: Trained, participations: int, seed: int
     ) -> Params:
         """One gradient of all samples at the weights of ``start``, for FedSGD."""
 
@@ -129,7 +129,7 @@ class TrainingDefence(Defence, ABC):
     def check(self, model: nn.Module, training: LocalTraining) -> None:
         """Refuse a model or a recipe that it cannot train, before any work starts."""
 
-    def spent(self, training: LocalTraining, rounds: int = 1, *, planned: int | None = None) -> float | None:
+    def spent(self, training: LocalTraining, participations: int = 1, *, planned: int | None = None) -> float | None:
         """The epsilon that a client has spent after so many rounds of those ``planned``; ``None``: no guarantee."""
         return None
 

@@ -93,8 +93,9 @@ def run_federation(
     defences: Defence | Iterable[Defence] = (),
     watch: Collection[int] = (),
     every: int = 1,
-    grant: Iterable[str] = (),
-    hide: Iterable[str] = (),
+    granted: Iterable[str] = (),
+    hidden: Iterable[str] = (),
+    knows_defence: bool = False,
     test: Dataset | None = None,
     test_every: int = 10,
     together: bool | None = None,
@@ -115,7 +116,7 @@ def run_federation(
     each round.
     """
     _check_arguments(clients, rounds, clients_per_round, weighting, watch, every, test, test_every)
-    grant, hide = check_exposure(clients[0], grant, hide)
+    granted, hidden = check_exposure(clients[0], granted, hidden)
     recipes = [
         recipe_for(
             data, loss=loss, mode=mode, lr=lr, epochs=epochs, momentum=momentum, weight_decay=weight_decay,
@@ -127,7 +128,7 @@ def run_federation(
     recipes = [recipe_with(chain, recipe) for recipe in recipes]
     for data, recipe in zip(clients, recipes, strict=True):
         check_model(model, data, recipe.loss)
-        check_training(chain, model, recipe, grant)
+        check_training(chain, model, recipe, granted)
     servers = [one for one in chain if isinstance(one, ServerDefence)]
     for server in servers:
         server.check(clients_per_round or len(clients))
@@ -166,7 +167,7 @@ def run_federation(
                         model, clients[index], recipes[index], weights, gradient=None,
                         returned=returned, buffers=before[index], returned_buffers=statistics,
                         share_statistics=share_statistics, order=order_of(recipes[index], job[3]),
-                        defences=chain, grant=grant, hide=hide, client=f"client-{index}", round=number,
+                        defences=chain, granted=granted, hidden=hidden, knows_defence=knows_defence, client=f"client-{index}", round=number,
                         architecture=architecture,
                     )
                     for index, job, (returned, statistics) in zip(chosen, jobs, results, strict=True)
@@ -239,7 +240,7 @@ def _train_one_by_one(part: Part, jobs: Sequence[Job], weights: Params) -> list[
     for samples, recipe, buffers, seed in jobs:
         start = Trained((), weights, buffers)
         trained = train_client(
-            part.model, samples, recipe, start, seed, part.defences, classes=part.classes, rounds=part.rounds
+            part.model, samples, recipe, start, seed, part.defences, classes=part.classes, participations=part.rounds
         )
         results.append((trained.weights, trained.buffers))
     return results

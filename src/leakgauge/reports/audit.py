@@ -138,7 +138,7 @@ def _tried(audit: Audit) -> str:
     plan = audit.plan
     return (
         f"Tried: {', '.join(plan.attacks)} on {plan.clients} client{'s' if plan.clients > 1 else ''} with "
-        f"{plan.setup.samples} sample{'s' if plan.setup.samples > 1 else ''} each."
+        f"{plan.scenario.samples} sample{'s' if plan.scenario.samples > 1 else ''} each."
     )
 
 
@@ -261,7 +261,7 @@ def _threat_model(audit: Audit) -> list[str]:
 def _settings(audit: Audit) -> dict[str, Any]:
     plan = audit.plan
     return {
-        **plan.setup.document,
+        **plan.scenario.document,
         "attacks": {name: one.options for name, one in plan.attacks.items()},
         "defences": {title: list(map(repr, chain)) for title, chain in plan.chains.items()},
         "clients": plan.clients, "threshold": plan.threshold,

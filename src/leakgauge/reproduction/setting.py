@@ -48,7 +48,7 @@ def _client_of(text: str, index: int, seed: int) -> tuple[Observation, Truth]:
             client=f"{data.name}",
             round=setting.get("rounds", 0),
             defences=defences_of(setting),
-            **{key: setting[key] for key in ("grant", "hide", "mode") if key in setting},
+            **{key: setting[key] for key in ("granted", "hidden", "knows_defence", "mode") if key in setting},
         )
     return fedavg(
         model,
@@ -58,7 +58,17 @@ def _client_of(text: str, index: int, seed: int) -> tuple[Observation, Truth]:
         defences=defences_of(setting),
         **{
             key: setting[key]
-            for key in ("lr", "epochs", "batch_size", "momentum", "weight_decay", "grant", "hide", "mode")
+            for key in (
+                "lr",
+                "epochs",
+                "batch_size",
+                "momentum",
+                "weight_decay",
+                "granted",
+                "hidden",
+                "knows_defence",
+                "mode",
+            )
             if key in setting
         },
     )

@@ -36,7 +36,7 @@ from leakgauge.reports import Page, Section, scatter, to_png, write_page
 from leakgauge.runtime import Task, Watch
 from leakgauge.runtime.kept import run_kept
 from leakgauge.workflows.audit.attackers import Attacker, read_attacker
-from leakgauge.workflows.scenario import NUMBER, Kinds, Setup, load_parts, read_chains, read_setup
+from leakgauge.workflows.scenario import NUMBER, Kinds, Scenario, load_parts, read_chains, read_scenario
 
 FRONTIER: Kinds = {
     "attack": (str,), "options": (dict,), "clients": (int,), "threshold": NUMBER, "federation": (int,),
@@ -95,7 +95,7 @@ class Point:
 class Plan:
     """A frontier to be measured."""
 
-    setup: Setup
+    scenario: Scenario
     name: str
     attack: Attacker
     chains: dict[str, tuple[Defence, ...]]
@@ -110,27 +110,27 @@ class Plan:
     @property
     def classifies(self) -> bool:
         """Whether the model names a class, so that its utility is an accuracy."""
-        return self.setup.dataset.spec.classes is not None
+        return self.scenario.dataset.spec.classes is not None
 
 
 def read_plan(document: Mapping[str, Any], where: str) -> Plan:
     """The plan in a document; everything that cannot work is refused here, before training starts."""
     rest = {key: value for key, value in document.items() if key != "defence"}
-    setup = read_setup(rest, where, {"frontier": FRONTIER})
+    scenario = read_scenario(rest, where, {"frontier": FRONTIER})
     table = dict(rest.get("frontier", {}))
     name, options = table.pop("attack", "inverting_gradients"), table.pop("options", {})
     for key in table.keys() - {"threshold", "federation_lr"}:
         if table[key] < 1:
             raise InvalidInput(f"{where}: [frontier] {key} must be at least 1, not {table[key]}")
-    load_parts(setup, where)
-    attack = read_attacker(name, options, setup.dataset.sensitive, f"{where}: [frontier] attack")
-    chains = read_chains(document.get("defence", []), setup, where)
+    load_parts(scenario, where)
+    attack = read_attacker(name, options, scenario.dataset.sensitive, f"{where}: [frontier] attack")
+    chains = read_chains(document.get("defence", []), scenario, where)
     if not chains:
         raise InvalidInput(f"{where}: there is no [[defence]] to try; add some, one with chain = [] for none")
-    plan = Plan(setup, name, attack, chains, **table)
+    plan = Plan(scenario, name, attack, chains, **table)
     for chain in chains.values():
         if training_of(chain) is not None:  # what it cannot train, it refuses in the first client's round
-            plan.setup.observe(0, chain, rounds=plan.rounds)
+            plan.scenario.observe(0, chain, participations=plan.rounds)
     return plan
 
 
@@ -149,9 +149,13 @@ def measure_frontier(
     """
     tasks = [Task(title, measure_point, {"title": title}) for title in plan.chains]
     same = {
-        **plan.setup.document,
-        **{one.name: getattr(plan, one.name) for one in fields(plan) if one.name not in ("setup", "attack", "chains")},
-        "content": plan.setup.fingerprint,
+        **plan.scenario.document,
+        **{
+            one.name: getattr(plan, one.name)
+            for one in fields(plan)
+            if one.name not in ("scenario", "attack", "chains")
+        },
+        "content": plan.scenario.fingerprint,
         "attack": repr(plan.attack),
         "point": [one.name for one in fields(Point)],
     }
@@ -170,15 +174,17 @@ def measure_point(plan: Plan, title: str, report: Report) -> Point:
     began = time.perf_counter()
     chain = plan.chains[title]
     utility, epsilon = _train(plan, chain)
-    useful = bool(chain) and plan.attack.adapts(plan.setup.observe(0, chain, told=True, rounds=plan.rounds)[0])
+    useful = bool(chain) and plan.attack.adapts(
+        plan.scenario.observe(0, chain, knows_defence=True, participations=plan.rounds)[0]
+    )
     attackers = [False, True] if useful else [False]
     total = len(attackers) * plan.clients
     results = []
     for number, told in enumerate(attackers):
         scores = []
         for index in range(plan.clients):
-            observation, truth = plan.setup.observe(index, chain, told=told, rounds=plan.rounds)
-            seed = plan.setup.seed + index
+            observation, truth = plan.scenario.observe(index, chain, knows_defence=told, participations=plan.rounds)
+            seed = plan.scenario.seed + index
             document, _ = plan.attack(observation, truth, seed=seed, threshold=plan.threshold, report=silent)
             scores.append(document["scores"])
             loss = math.nan if document["loss"] is None else document["loss"]
@@ -193,21 +199,21 @@ def measure_point(plan: Plan, title: str, report: Report) -> Point:
 
 def _train(plan: Plan, chain: Sequence[Defence]) -> tuple[float, float | None]:
     """The utility of a federation with these defences, and the largest epsilon that a client has spent."""
-    setup = plan.setup
-    attacked = clients_in_a_sum(chain) * plan.clients * setup.samples
-    clients = [setup.share(index, plan.federation_samples, first=attacked) for index in range(plan.federation)]
+    scenario = plan.scenario
+    attacked = clients_in_a_sum(chain) * plan.clients * scenario.samples
+    clients = [scenario.share(index, plan.federation_samples, first=attacked) for index in range(plan.federation)]
     used = attacked + plan.federation * plan.federation_samples
-    recipe = setup.recipe | ({} if plan.federation_lr is None else {"lr": plan.federation_lr})
+    recipe = scenario.recipe | ({} if plan.federation_lr is None else {"lr": plan.federation_lr})
     trained = run_federation(
-        setup.network(),
+        scenario.network(),
         clients,
         rounds=plan.rounds,
         defences=chain,
-        test=setup.share(0, plan.test, first=used),
+        test=scenario.share(0, plan.test, first=used),
         test_every=plan.rounds,
-        seed=setup.seed,
+        seed=scenario.seed,
         **recipe,
-        **{key: setup.training[key] for key in ("mode", "loss") if key in setup.training},
+        **{key: scenario.training[key] for key in ("mode", "loss") if key in scenario.training},
     )
     if trained.interrupted:
         raise KeyboardInterrupt
@@ -253,7 +259,7 @@ def write_frontier(points: Sequence[Point], plan: Plan, folder: Path, command: s
 def draw_frontier(points: Sequence[Point], plan: Plan, metric: str) -> Any:
     """The figure of one metric: the lower and the better the model, the better."""
     what, factor, unit = LEAKAGE[metric]
-    of = plan.setup.samples
+    of = plan.scenario.samples
     better = "right and down" if plan.classifies else "left and down"
     return scatter(
         {
@@ -267,7 +273,7 @@ def draw_frontier(points: Sequence[Point], plan: Plan, metric: str) -> Any:
         across="test accuracy, %" if plan.classifies else "mean squared error of the model",
         up=f"{what}, {unit.strip()}",
         line=(factor * sum(point.leakage[metric].chance for point in points) / len(points), "guessing"),
-        title=f"{plan.name}, {plan.clients} clients of {plan.setup.dataset.name}, {of} sample{'s' * (of > 1)} each",
+        title=f"{plan.name}, {plan.clients} clients of {plan.scenario.dataset.name}, {of} sample{'s' * (of > 1)} each",
         legend=("leaks", "nothing above chance", f"better: {better}"),
     )
 

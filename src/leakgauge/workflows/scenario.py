@@ -3,13 +3,13 @@
 ======================  ===========================================================================================
 table                   keys
 ======================  ===========================================================================================
-``[model]``             ``name`` (one of ours, or ``module:factory``), ``options``
+``[model]``             ``name`` (one of ours, or ``module:factory``), ``options``, ``trained_rounds`` for which ten
+                        undefended clients have trained the model before (default 0: it is untrained)
 ``[data]``              one of ``name`` (a dataset), ``images`` (a folder), ``npz``, ``csv`` (a file), ``factory``
                         (``module:function`` that returns a ``Dataset``); ``options`` for it
 ``[training]``          ``sends`` (``"weights"`` or ``"gradient"``), ``samples`` a client, ``lr``, ``epochs``,
-                        ``batch_size``, ``momentum``, ``weight_decay``, ``mode``, ``loss``; ``rounds`` for which ten
-                        undefended clients have trained the model before (default 0: it is untrained)
-``[attacker]``          ``knows`` (what it is granted), ``hidden`` (of the recipe)
+                        ``batch_size``, ``momentum``, ``weight_decay``, ``mode``, ``loss``
+``[attacker]``          ``granted`` (labels), ``hidden`` (of the recipe), ``knows_defence`` (default true)
 ======================  ===========================================================================================
 
 A mistake is named with its table and key before any work starts.
@@ -44,13 +44,13 @@ from leakgauge.models.factories import current_directory_importable, find_factor
 Kinds = Mapping[str, tuple[type, ...]]
 NUMBER = (int, float)
 TABLES: dict[str, Kinds] = {
-    "model": {"name": (str,), "options": (dict,)},
+    "model": {"name": (str,), "options": (dict,), "trained_rounds": (int,)},
     "data": {**dict.fromkeys(("name", "images", "npz", "csv", "factory"), (str,)), "options": (dict,)},
     "training": {
         "sends": (str,), "samples": (int,), "lr": NUMBER, "epochs": (int,), "batch_size": (int,), "momentum": NUMBER,
-        "weight_decay": NUMBER, "mode": (str,), "loss": (str,), "rounds": (int,),
+        "weight_decay": NUMBER, "mode": (str,), "loss": (str,),
     },
-    "attacker": {"knows": (list,), "hidden": (list,)},
+    "attacker": {"granted": (list,), "hidden": (list,), "knows_defence": (bool,)},
 }  # fmt: skip
 DEFENCE: Kinds = {"title": (str,), "chain": (list,)}
 
@@ -71,7 +71,7 @@ SOURCES: dict[str, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True)
-class Setup:
+class Scenario:
     """A model, data, a recipe and an attacker, of which clients can be made."""
 
     model: dict[str, Any]
@@ -135,23 +135,23 @@ class Setup:
         spec, name = self.dataset.spec, self.model["name"]
         fitting = {"shape": list(spec.shape), "classes": spec.classes or 1}
         taken = {key: value for key, value in fitting.items() if key in models.parameters(name)}
-        seed = {"seed": derive(self.seed, "network", 0 if self.training.get("rounds") else index) % 2**31}
+        seed = {"seed": derive(self.seed, "network", 0 if self.model.get("trained_rounds") else index) % 2**31}
         network = models.build(name, **(seed | taken | self.model.get("options", {})))
-        if self.training.get("rounds"):
+        if self.model.get("trained_rounds"):
             network.load_state_dict(self._trained)
         return network
 
     @cached_property
     def _trained(self) -> dict[str, Tensor]:
         """The state of a network that clients from the end of the data have trained for some rounds."""
-        untrained = replace(self, training={**self.training, "rounds": 0})
+        untrained = replace(self, model={**self.model, "trained_rounds": 0})
         number = min(10, len(self.dataset) // self.samples)
         first = len(self.dataset) - number * self.samples
         network = untrained.network()
         trained = run_federation(
             network,
             [self.share(index, first=first) for index in range(number)],
-            rounds=self.training["rounds"],
+            rounds=self.model["trained_rounds"],
             seed=derive(self.seed, "trained"),
             **self.recipe,
             **{key: self.training[key] for key in ("mode", "loss") if key in self.training},
@@ -162,28 +162,29 @@ class Setup:
         return network.state_dict()
 
     def observe(
-        self, index: int, chain: Sequence[Defence] = (), *, told: bool = False, rounds: int = 1
+        self, index: int, chain: Sequence[Defence] = (), *, knows_defence: bool = False, participations: int = 1
     ) -> tuple[Observation, Truth]:
         """What the server sees of client ``index`` with these defences, and the truth.
 
-        ``told`` grants the attacker the knowledge of the defences. Where the server sees only sums, of this client and
-        of those after it; ``rounds`` is how often a client takes part in all.
+        ``knows_defence`` tells the attacker the defences. Where the server sees only sums, of this client and
+        of those after it; ``participations`` is how often a client takes part in all.
         """
         own = [one for one in chain if not isinstance(one, ServerDefence)]
         number = clients_in_a_sum(chain)
         model = self.network(index)
-        parts = [self._message(model, number * index + k, own, told, rounds) for k in range(number)]
+        parts = [self._message(model, number * index + k, own, knows_defence, participations) for k in range(number)]
         return aggregate(parts) if number > 1 else parts[0]
 
     def _message(
-        self, model: nn.Module, index: int, chain: Sequence[Defence], told: bool, rounds: int
+        self, model: nn.Module, index: int, chain: Sequence[Defence], knows_defence: bool, participations: int
     ) -> tuple[Observation, Truth]:
         common: dict[str, Any] = {
-            "grant": [*self.attacker.get("knows", []), *(["defences"] if told else [])],
-            "hide": self.attacker.get("hidden", []),
+            "granted": self.attacker.get("granted", []),
+            "knows_defence": knows_defence,
+            "hidden": self.attacker.get("hidden", []),
             "seed": derive(self.seed, "client", index),
             "defences": chain,
-            "rounds": rounds,
+            "participations": participations,
             **{key: self.training[key] for key in ("mode", "loss") if key in self.training},
         }
         if self.training.get("sends", "weights") == "gradient":
@@ -197,7 +198,7 @@ class Setup:
         return {"lr": self.training.get("lr", 0.01)} | {key: self.training[key] for key in keys if key in self.training}
 
 
-def read_setup(document: Mapping[str, Any], where: str, more: Mapping[str, Kinds] = {}) -> Setup:
+def read_scenario(document: Mapping[str, Any], where: str, more: Mapping[str, Kinds] = {}) -> Scenario:
     """The set-up in a document; ``more`` are the tables that others read from it."""
     tables = {**TABLES, **more}
     for name, table in document.items():
@@ -219,19 +220,24 @@ def read_setup(document: Mapping[str, Any], where: str, more: Mapping[str, Kinds
     sends = document.get("training", {}).get("sends", "weights")
     if sends not in ("weights", "gradient"):
         raise UnknownName(f"message ({where}: [training] sends)", sends, ("weights", "gradient"))
-    for key, least in (("samples", 1), ("epochs", 1), ("batch_size", 1), ("rounds", 0)):
-        if (value := document.get("training", {}).get(key, least)) < least:
-            raise InvalidInput(f"{where}: [training] {key} must be at least {least}, not {value}")
-    for key, valid in (("knows", GRANTS), ("hidden", HIDEABLE)):
+    for table, key, least in (
+        ("training", "samples", 1),
+        ("training", "epochs", 1),
+        ("training", "batch_size", 1),
+        ("model", "trained_rounds", 0),
+    ):
+        if (value := document.get(table, {}).get(key, least)) < least:
+            raise InvalidInput(f"{where}: [{table}] {key} must be at least {least}, not {value}")
+    for key, valid in (("granted", GRANTS), ("hidden", HIDEABLE)):
         for one in document.get("attacker", {}).get(key, []):
             if one not in valid:
                 raise UnknownName(f"thing for {where}: [attacker] {key}", one, valid)
-    return Setup(**{name: dict(document.get(name, {})) for name in TABLES}, seed=seed)
+    return Scenario(**{name: dict(document.get(name, {})) for name in TABLES}, seed=seed)
 
 
-def load_parts(setup: Setup, where: str) -> None:
+def load_parts(scenario: Scenario, where: str) -> None:
     """Load the data and build a network; what is wrong with them is said with the table that it stands in."""
-    for table, load_part in (("data", lambda: setup.dataset), ("model", setup.network)):
+    for table, load_part in (("data", lambda: scenario.dataset), ("model", scenario.network)):
         try:
             load_part()
         except (InvalidInput, UnknownName) as problem:
@@ -263,7 +269,7 @@ def read_chain(items: object, where: str) -> tuple[Defence, ...]:
     return tuple(chain)
 
 
-def read_chains(listed: object, setup: Setup, where: str) -> dict[str, tuple[Defence, ...]]:
+def read_chains(listed: object, scenario: Scenario, where: str) -> dict[str, tuple[Defence, ...]]:
     """The defences of a document, ``[[defence]]``, by title; those that this model cannot use are refused."""
     if not isinstance(listed, list):
         raise InvalidInput(f"{where}: defences are written [[defence]], one table each, not {listed!r}")
@@ -275,7 +281,7 @@ def read_chains(listed: object, setup: Setup, where: str) -> dict[str, tuple[Def
         title = one.get("title") or ", ".join(map(repr, chain)) or "no defence"
         if title in chains:
             raise InvalidInput(f"{place}: the title {title!r} is taken; titles must differ")
-        check_defences(chain, setup.network(), setup.training.get("mode", "train"), server=True)
+        check_defences(chain, scenario.network(), scenario.training.get("mode", "train"), server=True)
         chains[title] = chain
     return chains
 

@@ -13,12 +13,12 @@ NETWORK = models.build("dlf_femnist", shape=(1, 8, 8), classes=10, channels=[16,
 
 
 def observe(*chain, told=True):
-    return fedsgd(NETWORK, OWN, defences=chain, grant=["labels", "defences"] if told else ["labels"])
+    return fedsgd(NETWORK, OWN, defences=chain, granted=["labels"], knows_defence=told)
 
 
 def quality(attack, *chain, told):
     observation, truth = observe(*chain, told=told)
-    return score(attack(observation, progress=False), truth)["mse"].mean
+    return score(attack(observation, progress=False), truth)["mse"].value
 
 
 @pytest.mark.parametrize(

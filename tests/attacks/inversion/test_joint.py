@@ -26,9 +26,9 @@ def two_epochs(orders, batch=1, **settings):
         for rows in torch.tensor(order).split(batch):
             part = own.share(rows)
             if settings:
-                epoch.append(fedavg(model, part, seed=number, grant=["labels"], **settings)[0])
+                epoch.append(fedavg(model, part, seed=number, granted=["labels"], **settings)[0])
             else:
-                epoch.append(fedsgd(model, part, seed=number, grant=["labels"])[0])
+                epoch.append(fedsgd(model, part, seed=number, granted=["labels"])[0])
         with torch.no_grad():
             for name, value in model.named_parameters():
                 value -= 0.05 * epoch[0].difference()[name] / epoch[0].difference()[name].norm().clamp_min(1)
@@ -161,7 +161,7 @@ def test_progress_is_counted_over_both_stages():
 def test_it_scores_like_any_reconstruction(single):
     _, own, result = single
     _, truth = fedsgd(models.build("lenet", shape=(1, 8, 8), classes=10, seed=0), own)
-    assert score(result, truth)["mse"].mean < score(result, truth)["mse"].chance
+    assert score(result, truth)["mse"].value < score(result, truth)["mse"].chance
 
 
 def test_what_cannot_be_reconstructed_jointly_is_refused():

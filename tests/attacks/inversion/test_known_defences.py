@@ -37,7 +37,7 @@ def test_what_is_no_plain_repr_is_passed_over_and_nothing_is_run(text):
 
 def test_nothing_is_known_unless_granted():
     hidden, _ = fedsgd(network(), OWN, defences=defences.GaussianNoise(0.1))
-    told, _ = fedsgd(network(), OWN, defences=defences.GaussianNoise(0.1), grant=["defences"])
+    told, _ = fedsgd(network(), OWN, defences=defences.GaussianNoise(0.1), knows_defence=True)
     assert known_defences(hidden) == []
     assert [one.name for one in known_defences(told)] == ["GaussianNoise"]
 
@@ -60,8 +60,8 @@ def test_the_expected_noise_is_the_noise_that_is_there(defence, kind):
 
     def run(chain):
         if kind == "gradient":
-            return fedsgd(network(), OWN, defences=chain, grant=["defences"])[0]
-        return fedavg(network(), OWN, lr=0.01, epochs=2, batch_size=3, defences=chain, grant=["defences"])[0]
+            return fedsgd(network(), OWN, defences=chain, knows_defence=True)[0]
+        return fedavg(network(), OWN, lr=0.01, epochs=2, batch_size=3, defences=chain, knows_defence=True)[0]
 
     noisy, plain = run(defence), run(quiet)
     difference = flatten(noisy.summed_gradient()) - flatten(plain.summed_gradient())
@@ -80,6 +80,6 @@ def test_pruning_leaves_a_share_or_holes():
 
 
 def test_an_unknown_recipe_tells_of_no_noise():
-    hidden, _ = fedavg(network(), OWN, lr=0.1, defences=defences.GaussianNoise(0.1), grant=["defences"], hide=["lr"])
+    hidden, _ = fedavg(network(), OWN, lr=0.1, defences=defences.GaussianNoise(0.1), knows_defence=True, hidden=["lr"])
     assert noise_share(hidden, known_defences(hidden)) == 0
     assert torch.isfinite(flatten(hidden.returned)).all()

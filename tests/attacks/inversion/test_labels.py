@@ -63,7 +63,7 @@ def test_counts_of_a_batch_on_an_untrained_network_are_near_the_truth(samples, i
 
 @pytest.mark.parametrize("read", ["bias", "kernel"])
 def test_an_attacker_who_knows_of_clipping_counts_as_well_as_without_it(read):
-    clipped = {"defences": Clipping(0.01), "grant": ["defences"]}
+    clipped = {"defences": Clipping(0.01), "knows_defence": True}
     observation, truth = fedsgd(network(initialisation="default"), DIGITS.share(range(100, 108)), **clipped)
     counts = estimate_label_counts(observation, generator(0, "labels"), read=read)
     assert half_the_errors(counts, truth) == 0
@@ -102,20 +102,20 @@ def test_the_same_generator_gives_the_same_counts_and_torchs_own_is_left_alone()
 
 @pytest.mark.parametrize("source", [Granted(), LastLayer(), MostNegative()], ids=repr)
 def test_granted_labels_are_taken_as_they_are(source):
-    observation, truth = fedsgd(network(), DIGITS.share([8, 2, 5]), grant=["labels"])
+    observation, truth = fedsgd(network(), DIGITS.share([8, 2, 5]), granted=["labels"])
     assert source(observation, generator(0)).tolist() == truth.targets.tolist()
 
 
 @pytest.mark.parametrize("source", [Granted(), LastLayer()], ids=repr)
 def test_granted_counts_are_spelled_out(source):
-    observation, truth = fedsgd(network(), DIGITS.share([8, 2, 5, 8]), grant=["label_counts"])
+    observation, truth = fedsgd(network(), DIGITS.share([8, 2, 5, 8]), granted=["label_counts"])
     assert source(observation, generator(0)).tolist() == sorted(truth.targets.tolist())
 
 
 @pytest.mark.parametrize("source", [Granted(), LastLayer(), LastLayer(shuffle=True)], ids=repr)
 def test_granted_batches_are_every_epochs_labels_in_the_order_trained_on(source):
     observation, truth = fedavg(
-        network(), DIGITS.share(range(7)), lr=0.01, epochs=3, batch_size=3, grant=["label_batches", "label_counts"]
+        network(), DIGITS.share(range(7)), lr=0.01, epochs=3, batch_size=3, granted=["label_batches", "label_counts"]
     )
     labels = source(observation, generator(0))
     assert torch.equal(labels, truth.targets[torch.cat(truth.order)])
@@ -171,7 +171,7 @@ def test_the_last_layer_is_found_by_name():
 
 @pytest.mark.parametrize("hidden", ["lr", "samples"])
 def test_what_inference_needs_and_does_not_have_is_named(hidden):
-    observation, _ = fedavg(network(), DIGITS.share(range(4)), lr=0.1, hide=[hidden])
+    observation, _ = fedavg(network(), DIGITS.share(range(4)), lr=0.1, hidden=[hidden])
     with pytest.raises(MissingKnowledge, match=f"needs the client's {hidden}"):
         estimate(observation)
 
@@ -317,7 +317,7 @@ def test_places_and_parts_that_do_not_exist_are_named(options, message):
 
 @pytest.mark.parametrize("grant", [[], ["labels"], ["label_counts"]], ids=str)
 def test_shuffled_labels_are_the_same_in_an_order_of_the_seed(grant):
-    observation, _ = fedsgd(network(), DIGITS.share(range(20)), grant=grant)
+    observation, _ = fedsgd(network(), DIGITS.share(range(20)), granted=grant)
     plain = LastLayer()(observation, generator(0)).tolist()
     one, same, other = (LastLayer(shuffle=True)(observation, generator(seed)).tolist() for seed in (0, 0, 1))
     assert one == same

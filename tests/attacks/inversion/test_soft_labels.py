@@ -26,7 +26,7 @@ def test_they_start_as_logits_from_the_generator_in_the_models_type():
 
 @pytest.mark.parametrize("grant", ["labels", "label_counts"])
 def test_granted_labels_are_not_optimised(grant):
-    observation, truth = client(grant=[grant])
+    observation, truth = client(granted=[grant])
     labels = SoftLabels()(observation, generator(0))
     assert sorted(labels.tolist()) == sorted(truth.targets.tolist())
     assert not is_soft(labels, observation.data)

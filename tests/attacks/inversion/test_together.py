@@ -148,7 +148,7 @@ def test_local_training_can_too():
             lr=0.01,
             epochs=2,
             batch_size=2,
-            grant=["labels"],
+            granted=["labels"],
         )
         for number in range(3)
     ]

@@ -115,7 +115,7 @@ def test_a_single_step_counts_the_local_steps():
 
 def test_where_the_number_of_steps_is_unknown_a_single_step_gives_the_direction():
     own = client(4)
-    observation, _ = fedavg(network(), own, lr=1e-6, epochs=3, batch_size=4, hide=["epochs"])
+    observation, _ = fedavg(network(), own, lr=1e-6, epochs=3, batch_size=4, hidden=["epochs"])
     predict = OneBatch().begin(observation, functional=False)
     expected, _ = fedsgd(network(), own)
     assert expected.gradient is not None
@@ -124,7 +124,7 @@ def test_where_the_number_of_steps_is_unknown_a_single_step_gives_the_direction(
 
 @pytest.mark.parametrize("hidden", ["lr", "epochs", "batch_size", "samples"])
 def test_what_a_simulation_needs_and_does_not_have_is_named(hidden):
-    observation, _ = fedavg(network(), client(), lr=0.1, epochs=2, batch_size=2, hide=[hidden])
+    observation, _ = fedavg(network(), client(), lr=0.1, epochs=2, batch_size=2, hidden=[hidden])
     with pytest.raises(MissingKnowledge, match=f"needs the client's {hidden}, .*knowing\\({hidden}="):
         FullSimulation().begin(observation, functional=False)
 
@@ -361,7 +361,7 @@ def test_new_orders_give_way_to_known_ones():
     """Labels of every batch tell the order, where all labels differ."""
     rows = data.load("digits").targets.tolist()
     own = DIGITS.share([rows.index(label) for label in range(5)])
-    observation, truth = fedavg(network(), own, lr=0.1, epochs=3, batch_size=2, grant=("label_batches",))
+    observation, truth = fedavg(network(), own, lr=0.1, epochs=3, batch_size=2, granted=("label_batches",))
     inputs, _ = prepared(own, observation.sent)
     labels = observation.label_batches.flatten().long()
     first = torch.cat(truth.order[:3])

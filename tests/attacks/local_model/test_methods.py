@@ -42,7 +42,7 @@ def test_a_hundred_parameters():
 def test_the_recipe_need_not_be_known():
     clients = linear_clients(4)
     rounds = watched(
-        linear(4), clients, rounds=20, clients_per_round=3, hide=("lr", "epochs", "batch_size", "samples")
+        linear(4), clients, rounds=20, clients_per_round=3, hidden=("lr", "epochs", "batch_size", "samples")
     )[0]
     assert distance(Exact()(rounds), clients[0]) < 1e-9
 

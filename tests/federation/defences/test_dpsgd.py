@@ -138,7 +138,7 @@ def test_it_does_not_go_with_what_acts_on_its_steps():
     with pytest.raises(InvalidInput, match="choose one"):
         fedsgd(network(), own, defences=(DPSGD(noise=1.0), DPSGD(noise=2.0)))
     with pytest.raises(InvalidInput, match="no fixed size"):
-        fedavg(network(), own, lr=0.1, defences=DPSGD(noise=1.0), grant=["label_batches"])
+        fedavg(network(), own, lr=0.1, defences=DPSGD(noise=1.0), granted=["label_batches"])
     assert fedsgd(network(), own, defences=(DPSGD(noise=1.0), GaussianNoise(0.1, on="update")))
 
 

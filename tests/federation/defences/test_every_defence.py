@@ -77,7 +77,7 @@ def test_every_gradient_defence_acts_at_every_place(name, run, place):
     digits, model = data.load("digits").share(range(6)), models.mlp(shape=(1, 8, 8), classes=10, hidden=[8], seed=0)
     call = fedsgd if run == "fedsgd" else partial(fedavg, lr=0.1, epochs=2, batch_size=3)
     defence = build(name, **(SETTINGS[name] | {"on": place} | ({"norm": 0.01} if name == "clipping" else {})))
-    plain, defended = call(model, digits)[0], call(model, digits, defences=defence, grant=["defences"])[0]
+    plain, defended = call(model, digits)[0], call(model, digits, defences=defence, knows_defence=True)[0]
     assert not torch.equal(flatten(plain.difference()), flatten(defended.difference()))
     assert flatten(defended.difference()).isfinite().all()
     assert defended.defences == (repr(defence),)

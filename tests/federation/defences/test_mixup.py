@@ -43,7 +43,7 @@ def test_the_weight_is_beta_distributed():
 def test_a_client_trains_on_mixtures(samples):
     own, model = data.load("digits").share(range(samples)), models.mlp(shape=(1, 8, 8), classes=10, hidden=[8], seed=0)
     plain, _ = fedsgd(model, own)
-    mixed, _ = fedsgd(model, own, defences=Mixup(), grant=["labels"])
+    mixed, _ = fedsgd(model, own, defences=Mixup(), granted=["labels"])
     assert torch.allclose(flatten(plain.difference()), flatten(mixed.difference()), atol=1e-6) == (samples == 1)
     assert torch.equal(mixed.labels, own.targets)
     assert fedavg(model, own, lr=0.1, epochs=2, batch_size=3, defences=Mixup())[0].returned

@@ -10,7 +10,7 @@ from leakgauge.reproduction.rows import Method
 
 SETTING = {
     "data": "digits", "model": "lenet", "model_options": {"shape": [1, 8, 8], "classes": 10}, "samples": 2, "lr": 0.01,
-    "epochs": 1, "batch_size": 2, "grant": ["labels"], "threshold": 15.0,
+    "epochs": 1, "batch_size": 2, "granted": ["labels"], "threshold": 15.0,
 }  # fmt: skip
 
 

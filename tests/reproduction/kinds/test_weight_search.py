@@ -9,7 +9,7 @@ from leakgauge.reproduction.rows import Method
 SETTING = {
     "data": "digits", "model": "dlf_femnist",
     "model_options": {"shape": [1, 8, 8], "classes": 10, "channels": [4, 8], "dense": 16},
-    "samples": 4, "lr": 0.005, "epochs": 2, "batch_size": 2, "grant": ["labels"], "threshold": 20.0,
+    "samples": 4, "lr": 0.005, "epochs": 2, "batch_size": 2, "granted": ["labels"], "threshold": 20.0,
 }  # fmt: skip
 SEARCHED = Method("searched", "", {"trials": 4, "random": 3, "steps": 20})
 

@@ -39,7 +39,7 @@ def test_local_training_is_for_other_attacks():
     assert "dlf" in screen.applies
     assert "idlg" in screen.refused
     assert "4 local steps" in str(screen)
-    hidden = prescreen(fedavg(network(), DIGITS.share(range(4)), lr=0.1, hide=["lr", "samples", "epochs"])[0])
+    hidden = prescreen(fedavg(network(), DIGITS.share(range(4)), lr=0.1, hidden=["lr", "samples", "epochs"])[0])
     assert "learning rate" in hidden.refused["dlf"]
     assert risks(hidden)["size"] == risks(hidden)["steps"] == "medium"
 
@@ -65,7 +65,7 @@ def test_a_linear_first_layer_copies_samples(samples, words):
 def test_labels_are_readable_or_not():
     readable = prescreen(fedsgd(network(), DIGITS.share(range(4)))[0])
     assert "read off the last layer's bias" in str(readable)
-    granted = prescreen(fedsgd(network(), DIGITS.share(range(4)), grant=["labels"])[0])
+    granted = prescreen(fedsgd(network(), DIGITS.share(range(4)), granted=["labels"])[0])
     assert "labels are granted" in str(granted)
     frozen = network()
     for parameter in list(frozen.parameters())[-2:]:
@@ -80,5 +80,5 @@ def test_batch_norm_and_defences_are_seen():
 
     normed = models.resnet20(shape=(1, 8, 8), classes=10)
     assert "Batch norm in train mode" in str(prescreen(fedsgd(normed, DIGITS.share(range(4)))[0]))
-    told, _ = fedsgd(network(), DIGITS.share([0]), defences=GaussianNoise(0.1), grant=["defences"])
+    told, _ = fedsgd(network(), DIGITS.share([0]), defences=GaussianNoise(0.1), knows_defence=True)
     assert "defends itself with GaussianNoise" in str(prescreen(told))

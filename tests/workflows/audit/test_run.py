@@ -82,11 +82,11 @@ def test_other_work_is_other_work():
     other = read_audit(document(training={"sends": "gradient", "samples": 2}), "audit.toml")
     keys = [work.key_of(work.defined_by(one, one.work[0])) for one in (plan, other)]
     assert keys[0] != keys[1]
-    assert plan.setup.fingerprint == read_audit(document(), "audit.toml").setup.fingerprint
+    assert plan.scenario.fingerprint == read_audit(document(), "audit.toml").setup.fingerprint
     changed = read_audit(
         document(model=DOCUMENT["model"] | {"options": {"shape": [1, 8, 8], "classes": 10, "seed": 5}}), "a"
     )
-    assert changed.setup.fingerprint != plan.setup.fingerprint
+    assert changed.setup.fingerprint != plan.scenario.fingerprint
 
 
 def test_without_a_word_the_attacks_that_fit_are_taken():

@@ -20,7 +20,7 @@ SETTINGS = {
 def test_the_template_is_an_audit_and_is_not_written_over(tmp_path):
     path = write_template(tmp_path / "audit.toml", **SETTINGS)
     plan = read_audit(tomllib.loads(path.read_text()), str(path))
-    assert plan.setup.samples == 2
+    assert plan.scenario.samples == 2
     assert list(plan.attacks) == ["epafl", "inverting_gradients"]
     with pytest.raises(FileError, match="is there already"):
         write_template(path, **SETTINGS)

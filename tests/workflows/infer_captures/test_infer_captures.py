@@ -235,7 +235,7 @@ def test_names_from_files_are_harmless(tmp_path):
 
 def test_statistics_and_unknown_recipes_leave_attacks_out_in_words(tmp_path):
     model = network(batch_norm=True)
-    root = record(tmp_path, table_clients(rows=20), model, hide=["lr"], share_statistics=False)
+    root = record(tmp_path, table_clients(rows=20), model, hidden=["lr"], share_statistics=False)
     files = observation_files(root / "captures")
     found = infer_captures(
         files, QUICK, tmp_path / "out", model=model, data=ClientData(root / "data"), sensitive="secret"

@@ -1,6 +1,6 @@
 """The metrics: each a function of samples and originals, listed by name in ``METRICS``."""
 
-from leakgauge.evaluation.metrics.catalogue import METRICS, Better, Metric
+from leakgauge.evaluation.metrics.catalogue import METRICS, Metric
 from leakgauge.evaluation.metrics.model_distance import zest
 from leakgauge.evaluation.metrics.perceptual import lpips
 from leakgauge.evaluation.metrics.pixels import mse, psnr, ssim
@@ -15,7 +15,6 @@ from leakgauge.evaluation.metrics.targets import (
 
 __all__ = [
     "METRICS",
-    "Better",
     "Metric",
     "attribute_accuracy",
     "features",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from leakgauge.core.measure import Direction
 from leakgauge.evaluation.metrics.perceptual import lpips
 from leakgauge.evaluation.metrics.pixels import mse, psnr, ssim
 from leakgauge.evaluation.metrics.tables import features
@@ -18,7 +19,6 @@ from leakgauge.evaluation.metrics.targets import (
     target_error,
 )
 
-Better = Literal["higher", "lower"]
 _SHARE = (0.0, 1.0)
 
 
@@ -26,11 +26,11 @@ _SHARE = (0.0, 1.0)
 class Metric:
     """A metric's function and what a reader needs to know.
 
-    ``better`` is the attacker's direction, ``limits`` are the values beyond which none can lie.
+    ``direction`` is the one in which the client is worse off, ``limits`` are the values beyond which none can lie.
     """
 
     function: Callable[..., Any]
-    better: Better
+    direction: Direction
     unit: str
     description: str
     limits: tuple[float, float] = (0.0, math.inf)
@@ -47,6 +47,9 @@ METRICS: dict[str, Metric] = {
     "label_accuracy": Metric(label_accuracy, "higher", "share", "share of samples paired with the right label", _SHARE),
     "attribute_accuracy": Metric(
         attribute_accuracy, "higher", "share", "share of records whose sensitive value was inferred", _SHARE
+    ),
+    "source_accuracy": Metric(
+        attribute_accuracy, "higher", "share", "share of records whose owner was inferred", _SHARE
     ),
     "target_error": Metric(target_error, "lower", "", "absolute error of a regression's targets"),
 }

@@ -62,17 +62,19 @@ class DPSGD(TrainingDefence):
         if self.accountant not in get_args(Accountant):
             raise UnknownName("accountant", self.accountant, get_args(Accountant))
 
-    def noise_for(self, training: LocalTraining, rounds: int = 1) -> float:
+    def noise_for(self, training: LocalTraining, participations: int = 1) -> float:
         """The noise multiplier of a client that follows this recipe in so many rounds."""
         if self.noise is not None:
             return self.noise
         assert self.epsilon is not None
-        return _noise_for(self.epsilon, self.delta, *_sampling(training, rounds), self.accountant)
+        return _noise_for(self.epsilon, self.delta, *_sampling(training, participations), self.accountant)
 
-    def spent(self, training: LocalTraining, rounds: int = 1, *, planned: int | None = None) -> float:
+    def spent(self, training: LocalTraining, participations: int = 1, *, planned: int | None = None) -> float:
         """The epsilon that a client has spent after so many rounds, of those that were ``planned``."""
         accountant = _opacus().accountants.create_accountant(mechanism=self.accountant)
-        accountant.history = [(self.noise_for(training, planned or rounds), *_sampling(training, rounds))]
+        accountant.history = [
+            (self.noise_for(training, planned or participations), *_sampling(training, participations))
+        ]
         with _quietly():
             return float(accountant.get_epsilon(delta=self.delta))
 
@@ -96,13 +98,13 @@ class DPSGD(TrainingDefence):
         samples: Batch,
         training: LocalTraining,
         start: Trained,
-        rounds: int,
+        participations: int,
         seed: int,
         on_batch: Callable[[Batch], Batch],
     ) -> Trained:
         """The client's local training."""
         order = []
-        with _session(self, model, samples, training, start, self.noise_for(training, rounds), seed) as session:
+        with _session(self, model, samples, training, start, self.noise_for(training, participations), seed) as session:
             for _ in range(int(training.need("epochs"))):
                 for inputs, targets, rows in session.loader:
                     session.backward(*on_batch((inputs, targets)))
@@ -111,13 +113,13 @@ class DPSGD(TrainingDefence):
         return Trained(tuple(order), parameters_of(session.model), buffers_of(session.model))
 
     def gradient(
-        self, model: nn.Module, samples: Batch, training: LocalTraining, start: Trained, rounds: int, seed: int
+        self, model: nn.Module, samples: Batch, training: LocalTraining, start: Trained, participations: int, seed: int
     ) -> Params:
         """The clipped and noisy gradient of all samples."""
         once = LocalTraining(
             samples=training.samples, batch_size=training.samples, epochs=1, loss=training.loss, lr=1.0
         )
-        with _session(self, model, samples, once, start, self.noise_for(once, rounds), seed) as session:
+        with _session(self, model, samples, once, start, self.noise_for(once, participations), seed) as session:
             for inputs, targets, _ in session.loader:
                 session.backward(inputs, targets)
                 session.optimiser.pre_step()
@@ -204,10 +206,10 @@ def without_batch_norm(model: nn.Module) -> nn.Module:
     return fixed
 
 
-def _sampling(training: LocalTraining, rounds: int) -> tuple[float, int]:
+def _sampling(training: LocalTraining, participations: int) -> tuple[float, int]:
     """The rate at which samples are drawn, and the number of steps."""
     batches = len(training.batch_sizes)
-    return 1 / batches, batches * int(training.need("epochs")) * rounds
+    return 1 / batches, batches * int(training.need("epochs")) * participations
 
 
 @lru_cache

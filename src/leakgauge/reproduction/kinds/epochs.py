@@ -64,7 +64,7 @@ def reconstruct_epochs(
         result = replace(every[0], samples=torch.cat([one.samples for one in every]), labels=labels)
     scored = score(result, client.truth, threshold=setting["threshold"])
     return {
-        "values": {name: (scored[name].mean, scored[name].chance) for name in scored},
+        "values": {name: (scored[name].value, scored[name].chance) for name in scored},
         "steps": options.get("steps", 0),
         "seconds": time.perf_counter() - began,
     }
@@ -105,7 +105,9 @@ def updates_of(text: str, index: int, seed: int) -> Client:
         rows.append(list(order.split(setting["per_update"])))
         epochs.append([])
         for place, part in enumerate(rows[-1]):
-            common: dict[str, Any] = {key: setting[key] for key in ("grant", "hide", "mode") if key in setting}
+            common: dict[str, Any] = {
+                key: setting[key] for key in ("granted", "hidden", "knows_defence", "mode") if key in setting
+            }
             common |= {"seed": derive(seed, "client", index, number, place), "defences": defences_of(setting)}
             if setting.get("sends", "weights") == "gradient":
                 seen, _ = fedsgd(model, data.share(part), **common)

@@ -77,7 +77,7 @@ def _watched(text: str, number: int, seed: int) -> tuple[Dataset, list[Observati
     federation = run_federation(
         model, data, rounds=math.ceil(1.2 * setting["longest"] / share) + 20, lr=setting["lr"],
         epochs=setting["epochs"], batch_size=setting.get("batch_size"), clients_per_round=setting["clients_per_round"],
-        watch=[0], seed=derive(seed, number), hide=("lr", "epochs", "batch_size"),
+        watch=[0], seed=derive(seed, number), hidden=("lr", "epochs", "batch_size"),
     )  # fmt: skip
     return data[0], federation.observations[0]
 

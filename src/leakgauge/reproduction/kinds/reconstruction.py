@@ -37,7 +37,7 @@ def reconstruct_client(
     scored = score(result, truth, threshold=setting["threshold"])
     if pictures is not None and truth.data.is_image:
         draw(output_folder(pictures) / f"{method.name}-client{index}", result, truth, scored)
-    values = {name: (scored[name].mean, scored[name].chance) for name in scored}
+    values = {name: (scored[name].value, scored[name].chance) for name in scored}
     taken = 0 if result.trace is None else len(result.trace.losses)
     return {"values": values, "steps": taken, "seconds": result.seconds}
 

@@ -56,7 +56,7 @@ def search_weights(
     trial = RecAttack(observation, attacks.awa(Q={}, **options), seed + index)
     result, unexplained = trial.attempt(numbers, lambda step, value: None, report)
     scored = score(result, truth, threshold=setting["threshold"])
-    values = {name: (scored[name].mean, scored[name].chance) for name in scored}
+    values = {name: (scored[name].value, scored[name].chance) for name in scored}
     whole = sum(float(value.square().sum()) for value in observation.summed_gradient().values())
     values["unexplained"] = (unexplained / whole, 1.0)
     return {"values": values, "steps": trial.attack.stop.max_steps or 0, "seconds": time.perf_counter() - began}

@@ -30,7 +30,7 @@ from leakgauge.runtime.store import Store, key_of
 from leakgauge.workflows.audit import hidden_column
 from leakgauge.workflows.audit.attackers import Attacker, Found, read_attacker
 from leakgauge.workflows.audit.first_look import Prescreen, prescreen
-from leakgauge.workflows.scenario import NUMBER, Kinds, Setup, load_parts, read_chains, read_setup
+from leakgauge.workflows.scenario import NUMBER, Kinds, Scenario, load_parts, read_chains, read_scenario
 
 AUDIT: Kinds = {"attacks": (list,), "clients": (int,), "threshold": NUMBER, "told": (bool,)}
 
@@ -53,7 +53,7 @@ CHEAPEST_FIRST = (
 class AuditPlan:
     """An audit to be made. ``adaptive`` are the attacks and the defences that they can make use of knowing."""
 
-    setup: Setup
+    scenario: Scenario
     attacks: dict[str, Attacker]
     chains: dict[str, tuple[Defence, ...]]
     first_look: Prescreen
@@ -124,7 +124,7 @@ class Audit:
 
     def verdict(self, group: list[Result]) -> Verdict:
         """What a group says."""
-        granted = {"labels", "label_counts", "label_batches"} & set(self.plan.setup.attacker.get("knows", []))
+        granted = {"labels", "label_counts", "label_batches"} & set(self.plan.scenario.attacker.get("granted", []))
         return judge([one.document["scores"] for one in group], labels_granted=bool(granted))
 
     def overall(self, title: str | None = None) -> Verdict:
@@ -136,16 +136,16 @@ class Audit:
 def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
     """The plan in a document; everything that cannot work is refused here, before any attack starts."""
     rest = {key: value for key, value in document.items() if key != "defence"}
-    setup = read_setup(rest, where, {"audit": AUDIT})
+    scenario = read_scenario(rest, where, {"audit": AUDIT})
     table = dict(rest.get("audit", {}))
     if table.get("clients", 1) < 1:
         raise InvalidInput(f"{where}: [audit] clients must be at least 1, not {table['clients']}")
-    load_parts(setup, where)
-    chains = read_chains(document.get("defence", []), setup, where) or {"no defence": ()}
+    load_parts(scenario, where)
+    chains = read_chains(document.get("defence", []), scenario, where) or {"no defence": ()}
     # What the model or the recipe does not allow is refused here.
-    told = {title: setup.observe(0, chain, told=True)[0] for title, chain in chains.items() if chain}
-    first_look = prescreen(setup.observe(0)[0])
-    chosen = _read_attacks(table.pop("attacks", None), first_look, setup.dataset.sensitive, where)
+    told = {title: scenario.observe(0, chain, knows_defence=True)[0] for title, chain in chains.items() if chain}
+    first_look = prescreen(scenario.observe(0)[0])
+    chosen = _read_attacks(table.pop("attacks", None), first_look, scenario.dataset.sensitive, where)
     adaptive = {
         (name, title)
         for name, attacker in chosen.items()
@@ -153,7 +153,7 @@ def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
         if table.get("told", True) and attacker.adapts(observation)
     }
     table.pop("told", None)
-    return AuditPlan(setup, chosen, chains, first_look, adaptive=frozenset(adaptive), **table)
+    return AuditPlan(scenario, chosen, chains, first_look, adaptive=frozenset(adaptive), **table)
 
 
 def _read_attacks(
@@ -220,18 +220,18 @@ def _collect(store: Store, keys: Mapping[Work, str]) -> Iterator[Result]:
 
 def attack_client(plan: AuditPlan, work: Work, report: Report) -> Found:
     """Attack one client and score what came back."""
-    observation, truth = plan.setup.observe(work.client, plan.chains[work.title], told=work.knows)
+    observation, truth = plan.scenario.observe(work.client, plan.chains[work.title], knows_defence=work.knows)
     attacker = plan.attacks[work.attack]
-    return attacker(observation, truth, seed=plan.setup.seed + work.client, threshold=plan.threshold, report=report)
+    return attacker(observation, truth, seed=plan.scenario.seed + work.client, threshold=plan.threshold, report=report)
 
 
 def defined_by(plan: AuditPlan, work: Work) -> dict[str, Any]:
     """Everything that a piece of work depends on, as plain values."""
-    setup = plan.setup
+    scenario = plan.scenario
     return {
         "version": leakgauge.__version__,
-        "setup": setup.document,
-        "content": setup.fingerprint,
+        "setup": scenario.document,
+        "content": scenario.fingerprint,
         "defences": list(map(repr, plan.chains[work.title])),
         "knows": work.knows,
         "attack": repr(plan.attacks[work.attack]),
