@@ -27,12 +27,13 @@ lr = {lr}
 epochs = {epochs}
 batch_size = {batch_size}
 # momentum = 0.9
-# rounds = 20                 # how long the model was trained before; default: not at all
+
 # mode = "eval"               # batch norm with its stored statistics
 
 # [attacker]
-# knows = ["labels"]          # what it is granted: labels, label_counts, label_batches
-# hidden = ["lr"]             # what of the recipe it does not know
+# granted = ["labels"]        # labels, label_counts, label_batches
+# hidden = ["lr"]             # parts of the recipe that it does not know
+# knows_defence = false       # do not try attackers who know the defence
 
 # [audit]
 # attacks = ["inverting_gradients", {{ name = "dlf", steps = 80 }}]   # default: those that fit
