@@ -141,7 +141,9 @@ def attribute_chance_among(clients: Mapping[str, HiddenColumn]) -> Chance:
     right = []
     for name, client in clients.items():
         others = [other for other in clients if other != name]
-        known, values = (torch.cat(parts) for parts in zip(*((public[o], clients[o].values) for o in others), strict=True))
+        known, values = (
+            torch.cat(parts) for parts in zip(*((public[o], clients[o].values) for o in others), strict=True)
+        )
         right.append(imputed(public[name], known, values) == client.values)
     share = float(torch.cat(right).double().mean())
     return Chance(share, OTHER_COLUMNS) if share > frequent.value else frequent

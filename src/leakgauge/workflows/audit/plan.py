@@ -120,9 +120,7 @@ def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
     return AuditPlan(scenario, attacks, chains, look, adaptive=frozenset(adaptive), **table)
 
 
-def _read_attacks(
-    listed: list[Any] | None, look: FirstLook, sensitive: str | None, where: str
-) -> dict[str, Attacker]:
+def _read_attacks(listed: list[Any] | None, look: FirstLook, sensitive: str | None, where: str) -> dict[str, Attacker]:
     where = f"{where}: [audit] attacks"
     if listed is None:
         listed = _default_attacks(look, sensitive)
