@@ -79,7 +79,7 @@ def audit(
         )  # fmt: skip
     if not result.results:
         raise typer.Exit(130)
-    present(result, [], f"({by_defence(result)})", quiet=quiet, as_json=as_json)
+    present(result, [], by_defence(result), quiet=quiet, as_json=as_json)
 
 
 @app.command()
@@ -132,4 +132,6 @@ def frontier(
     if not quiet and not as_json:
         for point in result.points:
             screen.print(escape(sentence(point, result.plan)), style=point.verdict.colour, soft_wrap=True)
-    present(result, [], f"({len(result.points)} defences)", quiet=quiet, as_json=as_json)
+    present(
+        result, [], f"{len(result.points)} of {len(result.plan.chains)} defences measured", quiet=quiet, as_json=as_json
+    )

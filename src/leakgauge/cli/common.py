@@ -114,9 +114,8 @@ def present(
         for one in result.checks:
             if one.failed:
                 screen.print(f"limit broken: {escape(one.sentence())}", style="bold red", soft_wrap=True)
-        colour = result.verdict.colour
-        words = escape(printable(summary, longest=2000))
-        screen.print(f"[bold {colour}]{result.verdict}[/bold {colour}] {words}", soft_wrap=True)
+        screen.print(f"verdict: {result.verdict}", style=f"bold {result.verdict.colour}")
+        screen.print(escape(printable(summary, longest=2000)), soft_wrap=True)
         if result.page is not None:
             screen.print(f"page: {escape(str(result.page))}", soft_wrap=True)
     if result.failed is not None:

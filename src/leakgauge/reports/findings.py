@@ -66,18 +66,20 @@ def brief_table(findings: Sequence[Finding], setup: str = "set-up") -> list[list
         findings: The findings.
         setup: The head of the column of set-ups.
     """
-    rows = [["attack", setup, "attacker", "metric", "value (chance)", "n", "verdict"]]
+    rows = [["attack", setup, "result (chance)", "n", "verdict"]]
     for finding in findings:
         name = main_metric(finding)
-        row = [finding.attack, finding.setup, "knows the defence" if finding.knows_defence else ""]
-        if name is None:
-            row += ["-", "-", "-"]
-        else:
+        row = [finding.attack, finding.title, "-", "-"]
+        if name is not None:
             measure = finding.measures[name]
             chance = "" if measure.chance is None else f" ({measure.chance:.{_digits(name)}})"
-            row += [name, f"{measure.value:.{_digits(name)}}{chance}", f"{measure.n} {measure.of}"]
+            row[2:] = [f"{name} {measure.value:.{_digits(name)}}{chance}", _count(measure)]
         rows.append([*map(printable, row), str(finding.verdict)])
     return rows
+
+
+def _count(measure: Measure) -> str:
+    return f"{measure.n} {measure.of[:-1] if measure.n == 1 else measure.of}"
 
 
 def _digits(metric: str) -> str:

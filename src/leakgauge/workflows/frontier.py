@@ -157,7 +157,7 @@ def frontier(
     from leakgauge.reports.frontier import write_frontier  # loads the drawing libraries
 
     running = Running(engine, jobs, device, watch)
-    plan = config if isinstance(config, FrontierPlan) else read_frontier(*reversed(read_config(config)))
+    plan = config if isinstance(config, FrontierPlan) else read_frontier(*read_config(config))
     conditions = [read_condition(text, [plan.attack.name]) for text in fail_if]
     result = run_frontier(plan, Path(output) / "cache", running)
     if not result.points:
@@ -205,8 +205,7 @@ def run_frontier(plan: FrontierPlan, folder: Location | None, running: Running |
     points: dict[str, Point] = {}
     failed, complete = None, True
     try:
-        for title, point in _measured(plan, folder, running):
-            points[title] = point
+        points.update(_measured(plan, folder, running))
     except TasksFailed as problem:
         failed, complete = problem, False
     except KeyboardInterrupt:

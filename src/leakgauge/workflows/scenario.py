@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge import models
+from leakgauge.core.container import Location
 from leakgauge.core.errors import FileError, InvalidInput, LeakgaugeError, UnknownName
 from leakgauge.core.observation import Observation
 from leakgauge.core.seeding import derive, generator
@@ -365,8 +366,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InvalidInput(f"{path}: not a TOML file ({problem})") from problem
 
 
-def read_config(config: Path | str | Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return the name and the content of a configuration, which is a TOML file or a dictionary."""
+def read_config(config: Location | Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """Return the content and the name of a configuration, which is a TOML file or a dictionary."""
     if isinstance(config, Mapping):
-        return "the configuration", config
-    return str(config), read_toml(Path(config))
+        return config, "the configuration"
+    return read_toml(Path(config)), str(config)

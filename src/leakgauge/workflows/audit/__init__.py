@@ -52,7 +52,7 @@ def audit(
 
     check_redact(redact)
     running = Running(engine, jobs, device, watch)
-    plan = config if isinstance(config, AuditPlan) else read_audit(*reversed(read_config(config)))
+    plan = config if isinstance(config, AuditPlan) else read_audit(*read_config(config))
     conditions = [read_condition(text, list(plan.attacks)) for text in fail_if]
     result = run_audit(plan, Path(output) / "cache", running)
     if not result.results:

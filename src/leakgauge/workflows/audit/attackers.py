@@ -1,4 +1,4 @@
-"""The attackers of an audit or a frontier: an attack of the registry with its options, and the scoring of its result."""
+"""The attackers of an audit or a frontier: an attack with its options, and the scoring of its result."""
 
 from __future__ import annotations
 

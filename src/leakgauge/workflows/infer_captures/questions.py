@@ -1,4 +1,4 @@
-"""Infer a hidden column of the clients' records and the owners of records, with every attack of the registry that fits."""
+"""Infer a hidden column of the clients' records and the owners of records, with every attack that fits."""
 
 from __future__ import annotations
 
@@ -204,8 +204,8 @@ def _some_records(federation: Federation, seed: int) -> tuple[Tensor, Tensor, di
 def _owner_notes(federation: Federation, count: int) -> Iterator[str]:
     given = sum(len(truth.inputs) for truth in federation.truths.values())
     yield (
-        f"Owners are inferred for {count} of the {given} records in --data, all at once. The equations find fewer where "
-        "the attacker knows fewer of a client's records."
+        f"Owners are inferred for {count} of the {given} records in --data, all at once. The equations find fewer "
+        "where the attacker knows fewer of a client's records."
     )
     if any((steps_in(rounds[-1]) or 1) > 1 for rounds in federation.rounds.values()):
         yield SEVERAL_STEPS
