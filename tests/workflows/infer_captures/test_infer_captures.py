@@ -139,7 +139,7 @@ def test_what_cannot_be_asked_is_said(recorded, tmp_path):
         inferred(recorded, tmp_path / "none", sensitive="job=a")
     with pytest.raises(UnknownName, match="loss 'foo'"):
         inferred(recorded, tmp_path / "none", knowing={"loss": "foo"})
-    with pytest.raises(InvalidInput, match="wrong kind"):
+    with pytest.raises(InvalidInput, match="does not take these options"):
         inference.build("lmra", steps="abc")
     with pytest.raises(UnknownName, match="rate"):
         inferred(recorded, tmp_path / "none", knowing={"rate": 1.0})
