@@ -80,7 +80,9 @@ def show(rows: Sequence[Sequence[str]], colours: Sequence[str] = ()) -> None:
         colours: The colour of the last cell of each row after the head.
     """
     head, *body = rows
-    table = Table(*head, padding=(0, 1))
+    table = Table(padding=(0, 1))
+    for name in head:
+        table.add_column(name, overflow="fold")
     for number, row in enumerate(body):
         cells = list(map(escape, row))
         if colours:

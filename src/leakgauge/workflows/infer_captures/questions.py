@@ -80,8 +80,7 @@ class Inference:
 
     def finding(self) -> Finding:
         """Return the inference in the form that all commands share."""
-        setup = f"{self.about} of {self.measure.n} records"
-        return Finding(self.attack, setup, {self.measure.name: self.measure}, self.verdict)
+        return Finding(self.attack, self.about, {self.measure.name: self.measure}, self.verdict)
 
 
 @dataclass(eq=False)

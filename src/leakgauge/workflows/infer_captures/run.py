@@ -58,7 +58,8 @@ class InferredCaptures(WorkflowResult):
         clients = "the model of one client" if len(rounds) == 1 else f"the models of {len(rounds)} clients"
         made = f"Rebuilt {clients} from {seen} round{'s' if max(rounds) > 1 else ''} each."
         if not self.scored:
-            return f"{made} {self.verdict.sentence}"
+            inferred = f" Inferred {'; '.join(words)}." if words else ""
+        return f"{made} {self.verdict.sentence}"
         if not self.inferences:
             return f"{made} Nothing was inferred. Name a column with --sensitive, or pass the data of two clients."
         best: dict[str, Inference] = {}
@@ -69,7 +70,8 @@ class InferredCaptures(WorkflowResult):
             f"{about}: {one.measure.value:.0%} right by {one.attack}, chance {one.measure.chance:.0%}"
             for about, one in best.items()
         ]
-        return f"{made} {self.verdict.sentence}{f' Inferred {chr(59).join(words)}.' if words else ''}"
+        inferred = f" Inferred {'; '.join(words)}." if words else ""
+        return f"{made} {self.verdict.sentence}{inferred}"
 
 
 @dataclass(frozen=True)
