@@ -50,7 +50,9 @@ def _is_exact(observation: Observation) -> bool:
 def _method_in_words(observation: Observation) -> Fit:
     if _is_exact(observation):
         return Fit(True, "solves the equations of one exact gradient")
-    return Fit(True, "compares gradients with the direction of the update, because it is no exact gradient")
+    return Fit(
+        True, "compares gradients with the direction of the update, because the update is not one exact gradient"
+    )
 
 
 SPECS = (

@@ -103,7 +103,7 @@ class Distilled(LocalModelAttack):
         self, target: Target, held_out: Tensor, seed: int, number: int, report: Report
     ) -> tuple[Batch, float]:
         """Fit one set of dummy samples. Return it with its median relative error on the held-out rounds."""
-        draw = generator(seed, "made-up samples", number)
+        draw = generator(seed, "made-up samples", number)  # The text is part of the seed and must not change.
         free, labels = target.start(self.samples, draw)
         variables = [free.requires_grad_(), labels.requires_grad_()]
         optimiser = torch.optim.Adam(variables, lr=self.lr)

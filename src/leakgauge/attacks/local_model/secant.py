@@ -33,7 +33,7 @@ class Secant(LocalModelAttack):
 
     Args:
         folds: The number of folds of the cross-validation over rounds.
-        ridges: The candidates of the ridge, in units of the mean squared distance between models.
+        ridges: The candidates of the ridge, in units of the mean squared distance of the models from the last one.
     """
 
     folds: int = 5
