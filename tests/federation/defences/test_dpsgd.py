@@ -1,4 +1,4 @@
-"""DP-SGD by Opacus: its accountant, its clipping and noise, and what it refuses."""
+"""DP-SGD by Opacus: its accountant, its clipping and noise, and its refusals."""
 
 import math
 import sys
@@ -103,7 +103,7 @@ def test_local_training_is_poisson_sampled_and_repeatable():
     assert sum(sizes) / 30 == pytest.approx(5, abs=1.5)
 
 
-def test_a_federation_learns_and_tells_what_each_client_spent():
+def test_a_federation_learns_and_reports_what_each_client_spent():
     clients = [DIGITS.share(range(start, start + 100)) for start in (0, 100)]
     found = run_federation(
         network(), clients, rounds=3, lr=0.5, batch_size=20, defences=DPSGD(noise=1.0, clip=1.0), clients_per_round=1,
@@ -135,14 +135,14 @@ def test_it_does_not_go_with_what_acts_on_its_steps():
     own = DIGITS.share(range(6))
     with pytest.raises(InvalidInput, match="on='update'"):
         fedsgd(network(), own, defences=(DPSGD(noise=1.0), GaussianNoise(0.1)))
-    with pytest.raises(InvalidInput, match="choose one"):
+    with pytest.raises(InvalidInput, match="Choose one"):
         fedsgd(network(), own, defences=(DPSGD(noise=1.0), DPSGD(noise=2.0)))
     with pytest.raises(InvalidInput, match="no fixed size"):
         fedavg(network(), own, lr=0.1, defences=DPSGD(noise=1.0), granted=["label_batches"])
     assert fedsgd(network(), own, defences=(DPSGD(noise=1.0), GaussianNoise(0.1, on="update")))
 
 
-def test_without_opacus_it_says_what_to_install(monkeypatch):
+def test_without_opacus_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "opacus", None)
     with pytest.raises(MissingExtra, match=r"leakgauge\[dpsgd\]"):
         fedsgd(network(), DIGITS.share(range(3)), defences=DPSGD(noise=1.0))

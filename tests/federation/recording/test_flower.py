@@ -1,4 +1,4 @@
-"""Recording Flower: the same strategies, mods and messages as in a real run; and real runs, marked ``flower``."""
+"""The Flower recorder with real strategies, mods and messages. Real runs are marked ``flower``."""
 
 import errno
 import os
@@ -189,7 +189,7 @@ def test_chosen_rounds_and_clients(tmp_path):
     some = Recorder(tmp_path / "some", network(), DATA, clients=2)
     run(some.strategy(average()), client_app(), rounds=2)
     assert len({one.client for one in lg.load_all(tmp_path / "some", network())}) == 2
-    with pytest.raises(InvalidInput, match="choose by ids"):
+    with pytest.raises(InvalidInput, match="Choose by ids"):
         some.mod  # noqa: B018
 
 
@@ -220,7 +220,7 @@ def test_nothing_that_goes_wrong_in_recording_harms_the_training(tmp_path, monke
     assert str(problem.args[-1]) in words[0]
 
 
-@pytest.mark.parametrize("broken", ["keep", "wants", "_keep_answer"])
+@pytest.mark.parametrize("broken", ["keep", "selects", "_keep_answer"])
 def test_not_even_a_mistake_of_ours_harms_the_training(tmp_path, monkeypatch, broken):
     plain = run(average(), client_app())
     monkeypatch.setattr(Recorder, broken, lambda *_, **__: 1 / 0)
@@ -228,9 +228,9 @@ def test_not_even_a_mistake_of_ours_harms_the_training(tmp_path, monkeypatch, br
     assert same(run(Recorder(tmp_path, network(), DATA).strategy(average()), client_app(mods=mods)), plain)
 
 
-def test_the_wrong_model_is_said(tmp_path, caplog):
+def test_the_wrong_model_is_logged(tmp_path, caplog):
     run(Recorder(tmp_path, NETWORKS["conv"](), DATA).strategy(average()), client_app())
-    assert "is this the right model?" in caplog.text
+    assert "Is this the right model?" in caplog.text
     assert not list(tmp_path.iterdir())
 
 
@@ -246,7 +246,7 @@ def test_a_strategy_with_a_loop_of_its_own_is_recorded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("what", "words"), [(FedAvg, r"not its class: FedAvg\(\)"), ("fedavg", "is no strategy of Flower")]
+    ("what", "words"), [(FedAvg, r"not its class: FedAvg\(\)"), ("fedavg", "is not a strategy of Flower")]
 )
 def test_what_is_no_strategy_is_refused(tmp_path, what, words):
     with pytest.raises(InvalidInput, match=words):
@@ -289,7 +289,7 @@ def test_older_strategies_and_sums(tmp_path, monkeypatch, masked):
 
 
 class OlderClient(NumPyClient):
-    """A client of the older kind, which SecAgg+ asks for."""
+    """A client of the older API, which SecAgg+ needs."""
 
     def fit(self, parameters, config):
         names = network().state_dict()
