@@ -179,7 +179,7 @@ class Recorder(Captures):
         if (round - 1) % self.every:
             return
         proxy, result = results[0]
-        samples = sum(one.num_examples for _, one in results)
+        samples = sum(answer.num_examples for _, answer in results)
         reported = {**sent[proxy.cid].config, "num-examples": samples}
         arrays = (_arrays(sent[proxy.cid].parameters), _arrays(result.parameters))
         count = len(results)
