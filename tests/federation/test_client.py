@@ -83,7 +83,7 @@ def test_the_seed_decides_the_order_and_the_dropout():
 @pytest.mark.parametrize("run", [fedsgd, partial(fedavg, **AVG)], ids=["fedsgd", "fedavg"])
 def test_model_and_random_numbers_of_the_caller_are_left_alone(run):
     class Careless(nn.Module):
-        """Draws random numbers and counts its calls whatever its mode."""
+        """A network that draws random numbers and counts its calls in any mode."""
 
         def __init__(self):
             super().__init__()

@@ -59,7 +59,7 @@ class Shifted(GradientDefence):
 
 @dataclass(frozen=True)
 class Clipped(GradientDefence):
-    """Each sample's gradient scaled to a norm of at most one: what needs the whole of a sample's gradient."""
+    """Each sample's gradient scaled to a norm of at most one, which needs all layers of a gradient at once."""
 
     def on_gradients(self, gradients, draw):
         norms = torch.stack([value.flatten(1).square().sum(1) for value in gradients.values()]).sum(0).sqrt()
@@ -172,7 +172,7 @@ def test_two_of_the_same_kind_draw_separately_and_every_step_anew():
     "name", [name for name in NETWORKS if name not in ("batch norm", "spare", "attention with dropout")]
 )
 def test_together_gives_the_numbers_of_one_by_one(name):
-    """But for dropout, whose masks are drawn for all at once: there only that it runs and is reproducible."""
+    """Dropout is the exception, because its masks are drawn for all at once. It must only be reproducible."""
     model, everyone = make(name), [client(size, seed=number) for number, size in enumerate((6, 4, 6, 6))]
 
     def run(together):
@@ -239,7 +239,7 @@ def test_defences_act_on_a_regression_with_dropout():
 
 def test_buffers_that_do_not_depend_on_samples_are_kept():
     class Counting(nn.Module):
-        """Counts its calls."""
+        """A network that counts its calls."""
 
         calls: torch.Tensor
 
@@ -277,7 +277,7 @@ def test_batch_norm_in_train_mode_is_refused_and_in_eval_mode_is_not(run):
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_a_model_that_cannot_be_vectorised_is_refused(run):
     class Branching(nn.Module):
-        """Looks at its inputs."""
+        """A network that branches on its inputs."""
 
         def __init__(self):
             super().__init__()
@@ -296,7 +296,7 @@ def test_a_model_that_cannot_be_vectorised_is_refused(run):
 
 @dataclass(frozen=True)
 class Flat(GradientDefence):
-    """Gives back something else."""
+    """A defence that returns tensors of another shape."""
 
     def on_gradients(self, gradients, draw):
         return {name: value.mean(0) for name, value in gradients.items()}
@@ -304,7 +304,7 @@ class Flat(GradientDefence):
 
 @dataclass(frozen=True)
 class Nowhere(Defence):
-    """Acts at no place."""
+    """A defence that acts at no place."""
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)

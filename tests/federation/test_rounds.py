@@ -141,7 +141,7 @@ def test_clients_that_train_together_draw_their_own_dropout():
 
 
 class Branching(nn.Module):
-    """Looks at a value, which cannot be vectorised."""
+    """A network that branches on a value, which cannot be vectorised."""
 
     def __init__(self):
         super().__init__()

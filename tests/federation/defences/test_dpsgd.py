@@ -46,7 +46,7 @@ def test_a_target_is_kept_and_nearly_used_up(epsilon):
 
 
 def test_the_gradient_is_that_of_clipped_samples_plus_noise():
-    """Without noise to speak of: the mean of the samples' gradients, each clipped, by hand."""
+    """With almost no noise, it is the mean of the samples' clipped gradients."""
     own, model = DIGITS.share(range(6)), network()
     observation, _ = fedsgd(model, own, defences=DPSGD(noise=1e-9, clip=0.5))
     singles = [flatten(fedsgd(model, own.share([row]))[0].difference()) for row in range(6)]
@@ -56,7 +56,7 @@ def test_the_gradient_is_that_of_clipped_samples_plus_noise():
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_linear_layers_are_trained_alike_with_and_without_the_samples_gradients(monkeypatch, mixed):
-    """Ghost clipping: the same weights, also where a batch is empty."""
+    """Ghost clipping gives the same weights, even where a batch is empty."""
     defences = (Mixup(0.5), DPSGD(noise=1.0, clip=0.3)) if mixed else DPSGD(noise=1.0, clip=0.3)
 
     def trained():
@@ -150,7 +150,7 @@ def test_without_opacus_the_extra_is_named(monkeypatch):
 
 
 def test_mixup_and_dpsgd_in_one_gradient():
-    """LMRA, table 10: both. The batch is mixed before its samples are clipped; so it is at each local step."""
+    """LMRA, table 10, uses both. A batch is mixed before its samples are clipped, also at each local step."""
     own = DIGITS.share(range(6))
     trained = [
         fedavg(network(), own, lr=0.1, epochs=2, batch_size=3, defences=chain)[0].returned
