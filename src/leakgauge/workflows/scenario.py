@@ -39,8 +39,9 @@ from leakgauge.core.truth import Truth
 from leakgauge.data import Dataset, from_csv, from_images, from_npz, load
 from leakgauge.federation import defences
 from leakgauge.federation.aggregation import aggregate
-from leakgauge.federation.client import GRANTS, HIDEABLE, fedavg, fedsgd
+from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defence import Defence, ServerDefence, check_defences, clients_in_a_sum
+from leakgauge.federation.exposure import GRANTS, HIDEABLE
 from leakgauge.federation.rounds import run_federation
 from leakgauge.models.factories import current_directory_importable, find_factory
 from leakgauge.runtime.cache import source_digest
