@@ -251,7 +251,7 @@ def test_sealing_by_hand_is_sealing(saved, tmp_path):
         ({"truth/inputs": torch.zeros(1)}, "unexpected tensor 'truth/inputs'"),
         ({"gradient/head.bias": torch.zeros(2)}, "either a gradient"),
         ({"labels": torch.tensor([0.0, 1.0, 1.0, 0.0])}, "labels must be whole numbers"),
-        ({"labels": torch.tensor(3)}, "labels must be one a sample"),
+        ({"labels": torch.tensor(3)}, "labels must be one for each sample"),
         ({"labels": torch.tensor([0, 1, 2, 0])}, "labels must be at least 0 and below 2"),
         ({"labels": torch.tensor([0, 1])}, "2 labels are granted for 4 samples"),
         ({"label_counts": torch.tensor([1, 1])}, "label_counts add up to 2"),

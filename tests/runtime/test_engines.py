@@ -119,7 +119,7 @@ def test_what_fails_is_told_when_the_rest_is_done(engine):
     assert sorted(str(told.value).splitlines()) == [
         "  broken and 1 more: ValueError: task went wrong",
         "  unlike: ValueError: other",
-        "3 of 5 tasks failed; the others are done:",
+        "3 of 5 tasks failed, the others are done:",
     ]
     assert isinstance(told.value.__cause__, ValueError)
     assert not watch.of("again")  # the same seed and code would go wrong again

@@ -39,7 +39,7 @@ from itertools import accumulate
 from typing import Any
 
 from leakgauge.attacks.inversion.trials import Numbers, State, Trial, TrialFile, done
-from leakgauge.core.checks import finite, whole
+from leakgauge.core.checks import finite, whole_number
 from leakgauge.core.container import Location
 from leakgauge.core.errors import InvalidInput, MissingExtra, TasksFailed
 from leakgauge.core.progress import Report
@@ -115,7 +115,7 @@ def search(
     Ctrl-C returns what there is, if any trial ran to its end; an objective that catches it must raise it again.
     """
     for what, number in {"trials": trials, "random": random, "jobs": jobs}.items():
-        whole(what, number)
+        whole_number(what, number)
     if not isinstance(seed, int):
         raise InvalidInput(f"seed must be a whole number, not {seed!r}")
     if not ranges or not all(isinstance(one, Range) for one in ranges.values()):

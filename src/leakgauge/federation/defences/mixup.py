@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from leakgauge.core.checks import positive, share
+from leakgauge.core.checks import positive
 from leakgauge.federation.defence import Batch, BatchDefence
 
 
@@ -29,7 +29,9 @@ class Mixup(BatchDefence):
     def __post_init__(self) -> None:
         positive("the alpha of mixup", self.alpha)
         if self.share is not None:
-            share("the share of a sample in its mixture", self.share)
+            positive(
+                "the share of a sample in its mixture", self.share, up_to=1, hint="1 is no defence, 0 sends nothing"
+            )
 
     def on_batch(self, batch: Batch, classes: int | None, draw: torch.Generator) -> Batch:
         """The mixed batch; class labels become shares."""
