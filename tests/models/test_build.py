@@ -1,4 +1,4 @@
-"""build(): recipes, users' factories, and an error for each way it can go wrong."""
+"""build(): recipes, users' factories, and its error messages."""
 
 import copy
 import json
@@ -126,7 +126,7 @@ def test_seed_for_a_factory_without_one(users_module):
         ("has_a_typo:f", {}, InvalidInput, "raised SyntaxError"),
         ("users_networks:lineal", {}, UnknownName, "did you mean 'linear'"),
         ("users_networks:not_a_factory", {}, InvalidInput, "is a int, not a factory"),
-        ("users_networks:ready", {}, InvalidInput, "write a function that returns the model"),
+        ("users_networks:ready", {}, InvalidInput, "Name a function that returns the model"),
         ("users_networks:broken", {}, InvalidInput, "raised RuntimeError: no weights today"),
         ("users_networks:number", {}, InvalidInput, "returned a int"),
         ("users_networks:needs", {}, InvalidInput, "needs the option inputs"),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pkgutil
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
+from leakgauge.core.discovery import modules_of
 from leakgauge.core.errors import UnknownName
 from leakgauge.data.dataset import Dataset
 from leakgauge.data.locations import Folder
@@ -14,20 +12,17 @@ from leakgauge.data.source import Source
 from leakgauge.data.where import Place, places_of
 
 
-def _discover() -> dict[str, Source]:
+def discover() -> dict[str, Source]:
     """Return every :class:`Source` that a module of this package declares, in the order of listings."""
     sources: dict[str, Source] = {}
-    for module_info in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        module_name = f"{__package__}.{module_info.name}"
-        if module_name == __name__:
-            continue
-        for value in vars(import_module(module_name)).values():
+    for module in modules_of("leakgauge.data", without=__name__):
+        for value in vars(module).values():
             if isinstance(value, Source) and sources.setdefault(value.name, value) is not value:
-                raise ValueError(f"{module_name} declares a second dataset called {value.name!r}")
+                raise ValueError(f"{module.__name__} declares a second dataset called {value.name!r}")
     return dict(sorted(sources.items(), key=lambda item: (item[1].position, item[0])))
 
 
-DATASETS: dict[str, Source] = _discover()
+DATASETS: dict[str, Source] = discover()
 """Every dataset by name."""
 
 
