@@ -103,7 +103,7 @@ def test_a_loaded_observation_replays_the_clients_training(kind, tmp_path):
 def test_a_model_of_the_users_own_has_to_be_passed_again(tmp_path):
     observation, _ = fedavg(Tied(), client(6), **AVG)
     path = save(observation, tmp_path / "x.safetensors")
-    with pytest.raises(FileError, match=r"x\.safetensors: the model is not one of Leakgauge's own.*model=\.\.\."):
+    with pytest.raises(FileError, match=r"x\.safetensors: the model is not one of Leakgauge's.*model=\.\.\."):
         load(path)
     mine = Tied()
     found = load(path, model=mine)
@@ -122,14 +122,14 @@ def test_a_file_does_not_get_to_import(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = save(fedsgd(models.build("users_trap:factory"), client(3))[0], tmp_path / "x.safetensors")
     del sys.modules["users_trap"]
-    with pytest.raises(FileError, match=r"made by 'users_trap:factory'.*does not get to say what code is run"):
+    with pytest.raises(FileError, match=r"made by 'users_trap:factory'.*must not decide which code is run"):
         load(path)
     assert "users_trap" not in sys.modules
 
 
 def test_a_newer_version_asks_for_an_upgrade(tmp_path):
     path = container.write_container(tmp_path / "x.safetensors", "observation", VERSION + 1, {}, {})
-    with pytest.raises(FutureVersion, match=r"x\.safetensors.*upgrade"):
+    with pytest.raises(FutureVersion, match=r"x\.safetensors.*Upgrade"):
         load(path)
 
 
@@ -151,7 +151,7 @@ def test_a_failing_save_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(FileError, match="No space left on device; nothing was changed"):
+    with pytest.raises(FileError, match=r"No space left on device\)\. Nothing was changed"):
         save(KINDS["gradient"]()[0], path)
     assert path.read_bytes() == before
     assert [item.name for item in tmp_path.iterdir()] == ["x.safetensors"]

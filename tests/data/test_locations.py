@@ -11,7 +11,7 @@ from leakgauge.data import DATASETS, Remote, Source, locations
 
 CONTENT = b"a dataset"
 CHECKSUM = "md5:" + hashlib.md5(CONTENT).hexdigest()
-TOY = Source("toy", "a toy", "folder or download", lambda: None, files=("toy.bin",), remotes={})
+TOY = Source("toy", "a toy", "folder or download", lambda: pytest.fail("loaded"), files=("toy.bin",), remotes={})
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -197,7 +197,7 @@ class Observation:
         """Return a copy on another device."""
         trees = {name: getattr(self, name) for name in TENSOR_TREES}
         labels = {name: getattr(self, name) for name in LABEL_FIELDS}
-        moved = {name: None if tree is None else to(tree, device) for name, tree in trees.items()}
+        moved: dict[str, Any] = {name: None if tree is None else to(tree, device) for name, tree in trees.items()}
         moved |= {name: None if tensor is None else tensor.to(device) for name, tensor in labels.items()}
         return replace(self, model=copy.deepcopy(self.model).to(device), **moved)
 

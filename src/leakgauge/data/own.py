@@ -57,7 +57,7 @@ def from_images(
     if not files:
         loose = " (there are pictures, but in no folder of their class)" if _picture_files(root) else ""
         raise FileError(f"{root}: holds no pictures in folders named by their class, such as {root}/cat/1.png{loose}")
-    pictures: list[NDArray[np.float32]] = []
+    pictures: list[NDArray[Any]] = []
     for path, _ in files:
         pictures.append(_read_picture(path, size, grey))
         if pictures[-1].shape != pictures[0].shape:
@@ -152,7 +152,7 @@ def _picture_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
 
 
-def _read_picture(path: Path, size: Sequence[int] | None, grey: bool) -> NDArray[np.float32]:
+def _read_picture(path: Path, size: Sequence[int] | None, grey: bool) -> NDArray[Any]:
     """Return a picture as (channels, height, width) in [0, 1]."""
     from PIL import Image
 
@@ -160,7 +160,7 @@ def _read_picture(path: Path, size: Sequence[int] | None, grey: bool) -> NDArray
         image = Image.open(io.BytesIO(path.read_bytes())).convert("L" if grey else "RGB")
     if size is not None:
         image = image.resize((int(size[1]), int(size[0])), Image.Resampling.BICUBIC)
-    pixels = np.asarray(image, dtype=np.float32) / 255
+    pixels: NDArray[Any] = np.asarray(image, dtype=np.float32) / 255
     return pixels[None] if grey else pixels.transpose(2, 0, 1)
 
 

@@ -1,8 +1,8 @@
 """The LeNet of Deep Leakage from Gradients (Zhu, Liu, Han, NeurIPS 2019), also used by iDLG and EPAFL.
 
 It has three 5x5 convolutions of 12 channels (padding 2, strides 2, 2, 1), each followed by a smooth activation, and one
-linear layer. Activation and initialisation were chosen for the attack. The attack needs second derivatives, and ReLU
-has none but zero. It also needs widely spread weights, so that the gradient of a sigmoid depends on its input.
+linear layer. Activation and initialisation were chosen for the attack. The attack needs second derivatives, and those
+of ReLU are zero. It also needs widely spread weights, so that the gradient of a sigmoid depends on its input.
 """
 
 from __future__ import annotations
