@@ -1,4 +1,4 @@
-"""The checks of numeric arguments: what they accept, return and refuse."""
+"""The checks of numeric arguments: accepted and refused values."""
 
 import math
 

@@ -27,14 +27,14 @@ def file(tmp_path):
 
 
 def raw_file(path, header, body=b""):
-    """A safetensors file with any header, well-formed or not."""
+    """Write a safetensors file with any header, well-formed or not."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + body)
     return path
 
 
 def with_metadata(file, **changes):
-    """The same file with other metadata; the checksum stays what it was."""
+    """Change the metadata of a file, but not the checksum."""
     raw = file.read_bytes()
     length = struct.unpack("<Q", raw[:8])[0]
     header = json.loads(raw[8 : 8 + length])
@@ -176,18 +176,18 @@ def test_what_is_no_plain_file_is_refused_without_waiting(tmp_path):
 
 def test_a_file_that_is_too_big_for_what_it_says_is_not_read(tmp_path):
     path = write_container(tmp_path / "x.safetensors", "thing", 1, {"size": 3}, TENSORS)
-    asked = []
+    checked = []
 
     def limit(document):
-        asked.append(document)
+        checked.append(document)
         return 2**20
 
     assert read_container(path, "thing", 1, max_bytes=limit)[0] == {"size": 3}
-    assert asked == []  # a small file is read without asking
+    assert checked == []  # the size of a small file is not checked
     os.truncate(path, 2**40)  # takes no room on the disk
     with pytest.raises(CorruptFile, match="has 1099511627776 bytes, more than the limit of 1048576"):
         read_container(path, "thing", 1, max_bytes=limit)
-    assert asked == [{"size": 3}]
+    assert checked == [{"size": 3}]
     path.write_bytes((2**30).to_bytes(8, "little"))
     os.truncate(path, 2**31)
     with pytest.raises(CorruptFile, match="its header has 1073741824 bytes"):
@@ -346,7 +346,7 @@ def test_a_sealed_description_that_is_no_object(tmp_path, monkeypatch, text, wor
 
 
 def sealing(text):
-    """A json.dumps under which write_container seals ``text`` with a correct checksum."""
+    """Return a json.dumps with which write_container seals ``text`` with a correct checksum."""
     dumps = json.dumps
     return lambda value, **options: text if isinstance(value, dict) else dumps(value, **options)
 

@@ -1,4 +1,4 @@
-"""The exception tree: one base, and messages that can be printed as they are."""
+"""The exception tree: one base class, and readable messages."""
 
 import pytest
 

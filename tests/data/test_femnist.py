@@ -98,7 +98,7 @@ def test_corrupt_npz(tmp_path: Path) -> None:
 
 
 def hdf5(writers: dict[str, list[int]], seed: int = 0) -> bytes:
-    """A file of TensorFlow Federated's kind: labels by writer, with random pixels."""
+    """Return a file like TensorFlow Federated's, with given labels of each writer and random pixels."""
     buffer, random = io.BytesIO(), np.random.default_rng(seed)
     with h5py.File(buffer, "w") as file:
         for name, labels in writers.items():

@@ -108,7 +108,7 @@ def test_users_class_and_open_options(users_module):
 
 
 def test_seed_for_a_factory_without_one(users_module):
-    build(f"{users_module}:linear")  # importing the module draws weights of its own
+    build(f"{users_module}:linear")  # importing the module draws random weights
     before = torch.get_rng_state()
     first, second = (build(f"{users_module}:linear", seed=5).state_dict() for _ in range(2))
     assert torch.equal(first["weight"], second["weight"])

@@ -27,7 +27,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "mlp": {"shape": (14,)},
 }
 
-# Worked out by hand: kernel x kernel x in x out (+ out for a bias), 2 x channels for a normalisation.
+# Computed by hand: kernel x kernel x in x out (+ out for a bias), 2 x channels for a normalisation.
 PARAMETERS = [
     ("lenet", {}, 912 + 3612 + 3612 + 768 * 10 + 10),
     ("lenet", {"shape": (1, 28, 28), "classes": 62}, 312 + 3612 + 3612 + 588 * 62 + 62),

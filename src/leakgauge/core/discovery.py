@@ -1,4 +1,4 @@
-"""A walk over the modules of a package, for registries that collect what the modules declare."""
+"""A walk over the modules of a package, for registries that collect the declarations in them."""
 
 from __future__ import annotations
 

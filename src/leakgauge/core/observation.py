@@ -34,7 +34,7 @@ class Observation:
     Exactly one of ``gradient`` and ``returned`` is given.
 
     Args:
-        model: The architecture. Its own weights are not used.
+        model: The architecture. Its weights are not used.
         data: The description of the client's samples.
         sent: The weights that the server sent to the client.
         training: The known settings of the client's local training.

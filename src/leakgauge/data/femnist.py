@@ -3,8 +3,8 @@
 The folder ``femnist`` may hold one of three kinds of files.
 
 - npz files with the arrays ``x`` (bytes, white is 255), ``y``, ``writer`` (an index into ``writer_ids``) and
-  ``writer_ids``;
-- the JSON files that LEAF's preprocessing writes;
+  ``writer_ids``.
+- the JSON files that LEAF's preprocessing writes.
 - the HDF5 files of TensorFlow Federated, which h5py reads. Without a folder, their archive is downloaded.
 """
 

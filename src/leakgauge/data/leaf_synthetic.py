@@ -2,12 +2,13 @@ r"""LEAF Synthetic: generated data of clients whose true models differ (Caldas e
 
 The procedure follows their Appendix A and released generator, with d features, k classes and p clusters of clients:
 
-- once: :math:`Q \in R^{(d+1) \times k \times p}`, entries N(0, 1); each cluster's centre
-  :math:`\mu_c \sim N(b_c, I_p)` with :math:`b_c \sim N(0, 1)`;
-- for each client: a cluster drawn uniformly; its model :math:`W = Q u`, :math:`u \sim N(\mu_c, 0.1^2 I_p)`; its
-  inputs :math:`x \sim N(v, \Sigma)` with :math:`v \sim N(b, I_d)`, :math:`b \sim N(0, 1)` and
-  :math:`\Sigma = diag(j^{-1.2})`;
-- for each sample: scores :math:`z = W^T (1, x) + N(0, 0.1^2 I_k)`; its label is the class with the largest softmax.
+- Once, draw the entries of :math:`Q \in R^{(d+1) \times k \times p}` from N(0, 1), and each cluster's centre
+  :math:`\mu_c \sim N(b_c, I_p)` with :math:`b_c \sim N(0, 1)`.
+- For each client, draw a cluster uniformly. The client's model is :math:`W = Q u` with
+  :math:`u \sim N(\mu_c, 0.1^2 I_p)`. Its inputs are :math:`x \sim N(v, \Sigma)` with :math:`v \sim N(b, I_d)`,
+  :math:`b \sim N(0, 1)` and :math:`\Sigma = diag(j^{-1.2})`.
+- For each sample, the scores are :math:`z = W^T (1, x) + N(0, 0.1^2 I_k)`, and the label is the class with the largest
+  softmax.
 
 The released generator takes that softmax over the *samples* of a client, for each class, and not over the classes. This
 has a large effect. With the softmax over classes, the samples of most clients are almost all of one class. LEAF

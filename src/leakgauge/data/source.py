@@ -1,4 +1,4 @@
-"""The declaration of a dataset, which stands in the dataset's own file."""
+"""The declaration of a dataset, which is part of the dataset's file."""
 
 from __future__ import annotations
 

