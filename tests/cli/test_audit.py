@@ -129,7 +129,7 @@ def test_what_failed_is_said_at_the_end_and_the_rest_is_on_the_page(config, monk
     fail_on(monkeypatch, {1}, RuntimeError("the optimiser broke"))
     code, said = run(monkeypatch, capsys, "audit", config, "--jobs", 1)
     assert code == 3
-    assert "1 of 2 tasks failed; the others are done" in said.err
+    assert "1 of 2 tasks failed, the others are done" in said.err
     assert "idlg, no defence, client 1: RuntimeError: the optimiser broke" in said.err
     assert "recovers data" in said.out
     page = (config.parent / "audit" / "audit.html").read_text()

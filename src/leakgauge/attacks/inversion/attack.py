@@ -22,7 +22,7 @@ from leakgauge.attacks.inversion.solve import Project, Solution, solve
 from leakgauge.attacks.inversion.stopping import MaxSteps, Rule
 from leakgauge.attacks.inversion.unknown_recipe import complete_recipe
 from leakgauge.attacks.inversion.update_models import ClientModel, FullSimulation, UpdateModel
-from leakgauge.core.checks import count, positive, whole
+from leakgauge.core.checks import positive, whole_number
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec, Observation
 from leakgauge.core.params import Params
@@ -76,12 +76,12 @@ class Inversion(Attack):
     caution: Caution | None = None
 
     def __post_init__(self) -> None:
-        whole("restarts", self.restarts)
-        count("retries", self.retries)
+        whole_number("restarts", self.restarts)
+        whole_number("retries", self.retries, at_least=0)
         if self.enough is not None:
             positive("enough", self.enough)
         if self.snapshot_every is not None:
-            whole("snapshot_every", self.snapshot_every)
+            whole_number("snapshot_every", self.snapshot_every)
         for name in ("box", "vectorise", "per_batch", "keep_last", "rescale"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidInput(f"{name} must be True or False, not {getattr(self, name)!r}")

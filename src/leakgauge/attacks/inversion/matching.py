@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakgauge.core.checks import whole
+from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import InvalidInput
 
 
@@ -44,7 +44,7 @@ def match_greedily(
     ``allowed`` says which pairs may be (a label filter): (samples of the first, samples of the second). What finds no
     partner so is paired without it. Of epochs of unequal size some samples of the larger stay alone.
     """
-    whole("pool", pool)
+    whole_number("pool", pool)
     if first.shape[1:] != second.shape[1:]:
         raise InvalidInput(f"samples of shape {tuple(first.shape[1:])} and {tuple(second.shape[1:])} cannot be paired")
     if pool > 1 and first.dim() == 4 and min(first.shape[2:]) >= pool:
