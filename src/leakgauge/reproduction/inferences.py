@@ -1,6 +1,6 @@
 """The attacks that LMRA's rows compare on the clients of one federation.
 
-A method either rebuilds clients' models (:data:`leakgauge.attacks.local_model.METHODS`) and infers from these, or it
+A method either rebuilds clients' models (:func:`leakgauge.attacks.local_model.build`) and infers from these, or it
 infers without a model:
 
 =============  ======================================================================================================

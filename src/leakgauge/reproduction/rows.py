@@ -27,16 +27,16 @@ from typing import Any
 import leakgauge
 from leakgauge.core.errors import FileError, InvalidInput, UnknownName
 from leakgauge.reproduction.setting import SETTING, Setting, read_setting
-from leakgauge.workflows.scenario import NUMBER, Kinds, check_table, read_toml
+from leakgauge.workflows.scenario import NUMBER, Keys, check_table, read_toml
 
-ROW: Kinds = {
+ROW: Keys = {
     **dict.fromkeys(("title", "kind", "reference"), (str,)),
     **dict.fromkeys(("clients", "references", "records"), (int,)),
     "threshold": NUMBER,
     "measures": (list,),
 }
-SHORT: Kinds = {"steps": (int,), "clients": (int,), **dict.fromkeys(SETTING, (dict,))}
-METHOD: Kinds = {"attack": (str,), "options": (dict,), "published": (dict,), "compared_with": (str,)}
+SHORT: Keys = {"steps": (int,), "clients": (int,), **dict.fromkeys(SETTING, (dict,))}
+METHOD: Keys = {"attack": (str,), "options": (dict,), "published": (dict,), "compared_with": (str,)}
 
 
 @dataclass(frozen=True)

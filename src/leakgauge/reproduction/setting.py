@@ -38,10 +38,10 @@ from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec
 from leakgauge.data import Dataset
 from leakgauge.federation.defence import Defence
-from leakgauge.workflows.scenario import DEFENCE, NUMBER, SOURCES, TABLES, Kinds, check_table, read_chain
+from leakgauge.workflows.scenario import DEFENCE, NUMBER, SOURCES, TABLES, Keys, check_table, read_chain
 
 #: The keys of each set-up table, with the types of their values.
-SETTING: dict[str, Kinds] = {
+SETTING: dict[str, Keys] = {
     "model": {**TABLES["model"], "trained_samples": (int,)},
     "data": {
         **TABLES["data"],
