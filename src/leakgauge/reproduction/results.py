@@ -44,15 +44,17 @@ class RowResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as one plain object."""
-        measures = self.measures.values()
         return {
             "row": self.row.name,
             "method": self.method.name,
             "clients": self.clients,
             "steps": self.steps,
-            "ours": {one.name: {"mean": one.value, "low": one.low, "high": one.high} for one in measures},
+            "ours": {
+                name: {"mean": measure.value, "low": measure.low, "high": measure.high}
+                for name, measure in self.measures.items()
+            },
             "published": self.method.published,
-            "chance": {one.name: one.chance for one in measures if one.chance is not None},
+            "chance": {name: measure.chance for name, measure in self.measures.items() if measure.chance is not None},
             "seconds": self.seconds,
             "seconds_per_step": self.seconds / max(1, self.steps),
             **self.extra,
