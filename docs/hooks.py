@@ -26,6 +26,9 @@ for _page in sorted(ROOT.glob("benchmarks/*/*.md")):
     )
 OUTSIDE = {path: page for path, page in OUTSIDE.items() if (ROOT / path).exists()}
 
+#: The page of an audit, on the site where it has been put there.
+EXAMPLE_AUDIT = "example/audit.html"
+
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]\[]*(?:\[[^\]]*\][^\]\[]*)*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 IMAGE = re.compile(r"!\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 #: A directive for every public module of a package: ``::: leakgauge.core.*``.
@@ -63,8 +66,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         if where is None:
             return match["text"]
         relative = posixpath.relpath(where, posixpath.dirname(page.file.src_uri) or ".")
-        return f"{'!' if match[0].startswith('!') else ''}[{match['text']}]({relative}{match.groupdict().get('anchor') or ''})"
+        mark, anchor = "!" if match[0].startswith("!") else "", match.groupdict().get("anchor") or ""
+        return f"{mark}[{match['text']}]({relative}{anchor})"
 
+    if home == "docs/example.md" and (ROOT / "docs" / EXAMPLE_AUDIT).exists():
+        markdown += f"\n## The whole page\n\n[The page of this audit]({EXAMPLE_AUDIT}) as `make demo` writes it.\n"
     text = CODE.sub(hide, EVERY_MODULE.sub(_every_module, markdown))
     text = IMAGE.sub(relink, LINK.sub(relink, text))
     return re.sub("\x02(\\d+)\x03", lambda match: code[int(match[1])], text)
