@@ -34,7 +34,7 @@ lint: $(VENV)/.test
 
 # The site is built without the network. The theme's notice about its successor is switched off.
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The site is in site/index.html. For its search box: $(BIN)/python -m http.server --directory site"
 
 bench: $(VENV)/.test

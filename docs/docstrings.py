@@ -40,7 +40,10 @@ class SphinxMarkup(griffe.Extension):
 
     def _rewrite(self, item: griffe.Object) -> None:
         if item.docstring:
-            item.docstring.value = to_markdown(item.docstring.value, item)
+            text = to_markdown(item.docstring.value, item)
+            if item.is_class and any(str(base).endswith("NamedTuple") for base in item.bases):
+                text = text.replace("Args:\n", "Attributes:\n")  # Griffe finds no parameters of a named tuple
+            item.docstring.value = text
         for member in item.members.values():
             if not member.is_alias:
                 self._rewrite(member)

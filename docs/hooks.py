@@ -41,6 +41,14 @@ EXAMPLE = re.compile(r"<pre.*?</pre>", re.DOTALL)
 SPHINX = re.compile(r":(?:class|func|meth|mod|data|attr|exc|math):(?:`|<code>)|\.\. math::")
 
 
+def on_config(config: Any) -> Any:
+    """Put every page of a paper into the navigation."""
+    for entry in config.nav:
+        if "Benchmarks" in entry:
+            entry["Benchmarks"] += [page for path, page in OUTSIDE.items() if path.startswith("benchmarks/")]
+    return config
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages that live outside ``docs/``."""
     for path, page in OUTSIDE.items():
