@@ -1,10 +1,15 @@
-"""The attacks by name: one paper a file, each a composition of the parts in :mod:`leakgauge.attacks.inversion`."""
+"""Attacks by name, each a composition of the parts in :mod:`leakgauge.attacks.inversion`.
+
+Every attack that a file of this package describes (:class:`AttackSpec`) is also a name of this package.
+"""
 
 from __future__ import annotations
 
+import pkgutil
+from importlib import import_module
 from typing import Any
 
-from leakgauge.attacks.base import Attack, Factory, Reconstruction
+from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.attack import Inversion, WarmStart
 from leakgauge.attacks.inversion.joint import JointInversion, JointReconstruction
 from leakgauge.attacks.papers.agic import agic, agic_epochs, dlg_simulation, invg_simulation
@@ -14,41 +19,15 @@ from leakgauge.attacks.papers.dlg import dlg
 from leakgauge.attacks.papers.epafl import epafl
 from leakgauge.attacks.papers.idlg import idlg
 from leakgauge.attacks.papers.inverting_gradients import inverting_gradients
-from leakgauge.core.errors import InvalidInput, UnknownName
-
-#: Every attack by the name that the command line and configuration files use.
-ATTACKS: dict[str, Factory] = {
-    "agic": agic,
-    "awa": awa,
-    "dlf": dlf,
-    "dlf_paper": dlf_paper,
-    "dlg": dlg,
-    "dlg_simulation": dlg_simulation,
-    "epafl": epafl,
-    "idlg": idlg,
-    "inverting_gradients": inverting_gradients,
-    "invg_simulation": invg_simulation,
-    "surrogate": surrogate,
-}
-
-
-def build(name: str, **options: Any) -> Attack:
-    """Make an attack by name; options are the keyword arguments of its factory."""
-    if name not in ATTACKS:
-        raise UnknownName("attack", name, ATTACKS)
-    valid = ATTACKS[name].__kwdefaults__ or {}
-    for option in options:
-        if option not in valid:
-            raise UnknownName(f"option of {name}()", option, valid)
-    try:
-        return ATTACKS[name](**options)
-    except TypeError as problem:
-        raise InvalidInput(f"{name}() does not take these options: {problem}") from problem
-
+from leakgauge.attacks.registry import ATTACKS, build, specs
+from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 
 __all__ = [
     "ATTACKS",
     "Attack",
+    "AttackSpec",
+    "Cost",
+    "Fit",
     "Inversion",
     "JointInversion",
     "JointReconstruction",
@@ -67,5 +46,15 @@ __all__ = [
     "inverting_gradients",
     "invg_simulation",
     "search_awa",
+    "specs",
     "surrogate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a module of this package, or the factory of any other registered attack."""
+    if any(module.name == name for module in pkgutil.iter_modules(__path__)):
+        return import_module(f"{__name__}.{name}")
+    if not name.startswith("_") and name in ATTACKS:
+        return ATTACKS[name].factory
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,6 +13,7 @@ from leakgauge.attacks.inversion.optimisers import Adam, Constant, Drops
 from leakgauge.attacks.inversion.priors import TotalVariation
 from leakgauge.attacks.inversion.stopping import MaxSteps
 from leakgauge.attacks.inversion.update_models import FullSimulation, OneBatch, in_precision
+from leakgauge.attacks.spec import AttackSpec, Cost, always
 
 
 def agic(
@@ -133,3 +134,39 @@ def agic_epochs(
         pool=pool,
         label_filter=label_filter,
     )
+
+
+SPECS = (
+    AttackSpec(
+        name="agic",
+        factory=agic,
+        summary="AGIC (Xu et al. 2022): all local steps as one batch, layers weighted by position.",
+        fits=always("all local steps as one"),
+        cost=Cost.MINUTES,
+        rank=1,
+    ),
+    AttackSpec(
+        name="dlg_simulation",
+        factory=dlg_simulation,
+        summary="DLG-Adam, a baseline of AGIC (Xu et al. 2022): simulated local steps, Euclidean distance.",
+        fits=always("a baseline: Euclidean distance"),
+        cost=Cost.MINUTES,
+        rank=3,
+    ),
+    AttackSpec(
+        name="invg_simulation",
+        factory=invg_simulation,
+        summary="Inverting Gradients as the baseline of AGIC (Xu et al. 2022): simulated local steps, cosine distance.",
+        fits=always("a baseline: simulation, all layers alike"),
+        cost=Cost.MINUTES,
+        rank=5,
+    ),
+    AttackSpec(
+        name="agic_epochs",
+        factory=agic_epochs,
+        summary="AGIC on several epochs (Xu et al. 2022): samples that recur are matched with all their updates.",
+        reads="epochs",
+        fits=always("samples that recur in several epochs"),
+        cost=Cost.MINUTES,
+    ),
+)

@@ -19,6 +19,7 @@ from leakgauge.attacks.inversion.search import Check, Range, Search, search
 from leakgauge.attacks.inversion.stopping import MaxSteps
 from leakgauge.attacks.inversion.unknown_recipe import complete_recipe
 from leakgauge.attacks.inversion.update_models import EpochInterpolation, in_precision
+from leakgauge.attacks.spec import AttackSpec, Cost, always
 from leakgauge.core.container import Location
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.observation import Observation
@@ -210,3 +211,15 @@ def _digest(observation: Observation) -> str:
         found.update(name.encode())
         found.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()[:16]
+
+
+SPECS = (
+    AttackSpec(
+        name="awa",
+        factory=awa,
+        summary="AWA (Song, Wang, Zuazua 2023): one epoch by interpolation, layers weighted by kind.",
+        fits=always("one epoch by interpolation, layers weighted"),
+        cost=Cost.MINUTES,
+        rank=2,
+    ),
+)

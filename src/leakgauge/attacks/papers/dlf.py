@@ -23,6 +23,7 @@ from leakgauge.attacks.inversion.priors import (
 from leakgauge.attacks.inversion.refined_labels import RefinedLabels
 from leakgauge.attacks.inversion.stopping import MaxSteps
 from leakgauge.attacks.inversion.update_models import FullSimulation, OneBatch, Surrogate, UpdateModel
+from leakgauge.attacks.spec import AttackSpec, Cost, local_training
 from leakgauge.core.errors import UnknownName
 
 Method = Literal["prior", "no-prior", "shared", "fedsgd-epoch", "fedsgd"]
@@ -173,3 +174,33 @@ def _preset(name: str) -> Preset:
     if name not in PRESETS:
         raise UnknownName("preset of DLF", name, PRESETS)
     return PRESETS[name]
+
+
+SPECS = (
+    AttackSpec(
+        name="surrogate",
+        factory=surrogate,
+        summary="SME (Zhu et al. 2023): one gradient at a learned point between the two weights.",
+        fits=local_training("one gradient between the two weights: quick, and rough"),
+        cost=Cost.SECONDS,
+        rank=3,
+        audit={"steps": 300},
+    ),
+    AttackSpec(
+        name="dlf",
+        factory=dlf,
+        summary="DLF (Dimitrov et al. 2022) beyond the paper: simulated local training from a warm start.",
+        fits=local_training("simulates the local training"),
+        cost=Cost.MINUTES,
+        rank=6,
+        audit={},
+    ),
+    AttackSpec(
+        name="dlf_paper",
+        factory=dlf_paper,
+        summary="DLF as published (Dimitrov et al. 2022): simulated local training with an order-invariant prior.",
+        fits=local_training("simulates the local training, as published"),
+        cost=Cost.MINUTES,
+        rank=7,
+    ),
+)

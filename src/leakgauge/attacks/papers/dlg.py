@@ -12,6 +12,7 @@ from leakgauge.attacks.inversion.optimisers import Adam
 from leakgauge.attacks.inversion.soft_labels import SoftLabels
 from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Threshold
 from leakgauge.attacks.inversion.update_models import OneBatch
+from leakgauge.attacks.spec import AttackSpec, Cost, one_gradient
 from leakgauge.core.errors import UnknownName
 
 
@@ -51,3 +52,15 @@ def dlg(
         snapshot_every=snapshot_every,
         caution=SmoothOnly(),
     )
+
+
+SPECS = (
+    AttackSpec(
+        name="dlg",
+        factory=dlg,
+        summary="DLG (Zhu, Liu, Han 2019): samples and labels together, by L-BFGS or Adam.",
+        fits=one_gradient,
+        cost=Cost.SECONDS,
+        rank=4,
+    ),
+)

@@ -8,6 +8,7 @@ from leakgauge.attacks.inversion.attack import Inversion
 from leakgauge.attacks.inversion.lbfgs import LineSearch
 from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Plateau, Rule, Threshold
 from leakgauge.attacks.papers.idlg import idlg
+from leakgauge.attacks.spec import AttackSpec, Cost, one_gradient
 
 
 def epafl(
@@ -53,3 +54,16 @@ def epafl(
         snapshot_every=snapshot_every,
     )
     return replace(attack, stop=AnyOf(*rules, MaxSteps(steps)), enough=enough)
+
+
+SPECS = (
+    AttackSpec(
+        name="epafl",
+        factory=epafl,
+        summary="EPAFL (Tabassum et al. 2024): iDLG that stops early.",
+        fits=one_gradient,
+        cost=Cost.SECONDS,
+        rank=1,
+        audit={"retries": 2},
+    ),
+)

@@ -12,6 +12,7 @@ from leakgauge.attacks.inversion.objectives import L2
 from leakgauge.attacks.inversion.optimisers import Constant
 from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Threshold
 from leakgauge.attacks.inversion.update_models import OneBatch
+from leakgauge.attacks.spec import AttackSpec, Cost, one_gradient
 
 #: Tolerances so fine that the rounding of single precision, not they, ends L-BFGS.
 FINE: dict[str, Any] = {"tolerance_gradient": 1e-10, "tolerance_change": 1e-14, "tolerance_curvature": 1e-16}
@@ -55,3 +56,15 @@ def idlg(
         snapshot_every=snapshot_every,
         caution=SmoothOnly(),
     )
+
+
+SPECS = (
+    AttackSpec(
+        name="idlg",
+        factory=idlg,
+        summary="iDLG (Zhao, Mopuri, Bilen 2020): the label is read off, then the gradient is matched by L-BFGS.",
+        fits=one_gradient,
+        cost=Cost.SECONDS,
+        rank=2,
+    ),
+)

@@ -9,6 +9,7 @@ from leakgauge.attacks.inversion.optimisers import Adam, Drops
 from leakgauge.attacks.inversion.priors import TotalVariation
 from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Threshold
 from leakgauge.attacks.inversion.update_models import FullSimulation, in_precision
+from leakgauge.attacks.spec import AttackSpec, Cost, always
 
 
 def inverting_gradients(
@@ -44,3 +45,16 @@ def inverting_gradients(
         restarts=restarts,
         vectorise=vectorise,
     )
+
+
+SPECS = (
+    AttackSpec(
+        name="inverting_gradients",
+        factory=inverting_gradients,
+        summary="Inverting Gradients (Geiping et al. 2020): the direction of the update is matched.",
+        fits=always("the direction of the update, for gradients and local training"),
+        cost=Cost.MINUTES,
+        rank=4,
+        audit={"steps": 1000},
+    ),
+)

@@ -1,0 +1,97 @@
+"""Every attack by name.
+
+The registry imports each module of :mod:`leakgauge.attacks` on first use and collects the descriptions that the modules
+declare as ``SPECS`` (or as ``SPEC`` for a single one). A new file in ``attacks/papers`` needs no other registration.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from leakgauge.attacks.spec import AttackSpec, Reads, Recovers
+from leakgauge.core.errors import InvalidInput, UnknownName
+
+#: Folders that hold parts of attacks and no attack.
+PARTS = ("leakgauge.attacks.inversion",)
+
+
+class Registry(Mapping[str, AttackSpec]):
+    """The descriptions of all attacks by name, in alphabetical order, read on first use."""
+
+    @cached_property
+    def _specs(self) -> dict[str, AttackSpec]:
+        specs: dict[str, AttackSpec] = {}
+        for module in _modules("leakgauge.attacks"):
+            for spec in _declared(module):
+                if spec.name in specs:
+                    raise InvalidInput(f"two attacks have the name {spec.name!r}; rename one (see {module.__name__})")
+                specs[spec.name] = spec
+        return dict(sorted(specs.items()))
+
+    def __getitem__(self, name: str) -> AttackSpec:
+        return self._specs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+    def __repr__(self) -> str:
+        return f"Registry({list(self)})"
+
+
+#: Every attack by the name that the command line and configuration files use.
+ATTACKS: Mapping[str, AttackSpec] = Registry()
+
+
+def specs(recovers: Recovers | None = None, reads: Reads | None = None) -> list[AttackSpec]:
+    """Return the descriptions of attacks, cheapest first.
+
+    Args:
+        recovers: Only attacks that recover this. ``None`` stands for all.
+        reads: Only attacks that read these messages. ``None`` stands for all.
+    """
+    chosen = [spec for spec in ATTACKS.values() if recovers in (None, spec.recovers) and reads in (None, spec.reads)]
+    return sorted(chosen, key=lambda spec: spec.order)
+
+
+def build(name: str, **options: Any) -> Any:
+    """Return an attack by name.
+
+    Args:
+        name: The name of the attack, one of :data:`ATTACKS`.
+        options: The keyword arguments of its factory.
+    """
+    if name not in ATTACKS:
+        raise UnknownName("attack", name, ATTACKS)
+    factory = ATTACKS[name].factory
+    valid = inspect.signature(factory).parameters
+    for option in options:
+        if option not in valid:
+            raise UnknownName(f"option of {name}()", option, valid)
+    try:
+        return factory(**options)
+    except TypeError as problem:
+        raise InvalidInput(f"{name}() does not take these options: {problem}") from problem
+
+
+def _modules(package: str) -> Iterator[ModuleType]:
+    """Import and return every module below a package, without the folders of parts."""
+    for module in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
+        if module.name in PARTS:
+            continue
+        yield import_module(module.name)
+        if module.ispkg:
+            yield from _modules(module.name)
+
+
+def _declared(module: ModuleType) -> tuple[AttackSpec, ...]:
+    single = getattr(module, "SPEC", None)
+    return (*getattr(module, "SPECS", ()), *(() if single is None else (single,)))

@@ -1,0 +1,122 @@
+"""The description of an attack: its factory, when it applies, its cost, and its options in an audit.
+
+Each attack declares its description beside its factory, as ``SPECS`` in the same file. The registry, the first look of
+an audit and the audit itself read nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Literal, NamedTuple, get_args
+
+from leakgauge.attacks.inversion.fragility import KINKED
+from leakgauge.core.errors import UnknownName
+from leakgauge.core.observation import Observation
+
+#: The private thing that an attack recovers.
+Recovers = Literal["samples", "attribute", "source", "model"]
+#: The messages that an attack reads. They are one message, the updates of several epochs of one client, or many rounds
+#: of one client or of several.
+Reads = Literal["update", "epochs", "rounds"]
+
+
+class Cost(IntEnum):
+    """The time that an attack with its default options takes on a small client, on a laptop."""
+
+    INSTANT = 0
+    SECONDS = 1
+    MINUTES = 2
+    HOURS = 3
+
+
+class Fit(NamedTuple):
+    """Whether an attack applies to an observation, and the reason in words.
+
+    Args:
+        applies: Whether the attack applies.
+        reason: A phrase for people, such as "made for local training, and this is one gradient".
+    """
+
+    applies: bool
+    reason: str
+
+
+#: A rule that decides from an observation whether an attack applies.
+Fits = Callable[[Observation], Fit]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AttackSpec:
+    """The description of one attack.
+
+    Args:
+        name: The name in configuration files and on the command line.
+        factory: The function that returns the attack. Its keyword arguments are the options.
+        summary: One line for ``leakgauge list attacks``. It names the paper.
+        recovers: The private thing that the attack recovers.
+        reads: The messages that the attack reads.
+        fits: The rule that decides whether the attack applies to an observation.
+        cost: The cost class. An audit runs cheap attacks first.
+        rank: The order within a cost class, lowest first. Attacks of the same rank are ordered by name.
+        audit: The options in a default audit. ``None`` leaves the attack out of a default audit.
+    """
+
+    name: str
+    factory: Callable[..., Any]
+    summary: str
+    recovers: Recovers = "samples"
+    reads: Reads = "update"
+    fits: Fits
+    cost: Cost
+    rank: int = 100
+    audit: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for field, value, valid in (
+            ("recovers", self.recovers, get_args(Recovers)),
+            ("reads", self.reads, get_args(Reads)),
+        ):
+            if value not in valid:
+                raise UnknownName(f"value of {field} in the description of {self.name}", value, valid)
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """The sort key of an audit, cheapest first."""
+        return (self.cost, self.rank, self.name)
+
+
+def always(reason: str) -> Fits:
+    """Return a rule for attacks on any message.
+
+    Args:
+        reason: The reason that is shown to people.
+    """
+    return lambda observation: Fit(True, reason)
+
+
+def one_gradient(observation: Observation) -> Fit:
+    """Apply to single gradients only, with a warning where the model is piecewise linear."""
+    if observation.kind != "gradient":
+        return Fit(False, "made for one gradient, and this is local training")
+    if any(isinstance(module, KINKED) for module in observation.model.modules()):
+        return Fit(True, "for one gradient; known to be fragile with piecewise linear layers such as this model's")
+    return Fit(True, "made for one gradient of a smooth network")
+
+
+def local_training(reason: str) -> Fits:
+    """Return a rule for attacks on local training with a known learning rate.
+
+    Args:
+        reason: The reason that is shown to people where the attack applies.
+    """
+
+    def rule(observation: Observation) -> Fit:
+        if observation.kind == "gradient":
+            return Fit(False, "made for local training, and this is one gradient")
+        if observation.training.lr is None:
+            return Fit(False, "needs the client's learning rate, which is unknown")
+        return Fit(True, reason)
+
+    return rule
