@@ -1,6 +1,6 @@
 """Hooks of the site's build: pages from outside ``docs/``, formulas as MathML, and a check of every page.
 
-A page must load nothing from the network and must show no Sphinx markup. A build that breaks this fails.
+A page must load nothing from the network, and must show neither Sphinx markup nor TeX. Otherwise the build fails.
 """
 
 from __future__ import annotations
@@ -38,7 +38,15 @@ FORMULA = re.compile(r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<tex>.*?)
 #: Something that a browser would load while it opens a page.
 LOADED = re.compile(r"<(?:script|img|iframe|link|source)\b[^>]*?(?:src|href)=\"?(?:https?:)?//[^\"> ]*", re.IGNORECASE)
 EXAMPLE = re.compile(r"<pre.*?</pre>", re.DOTALL)
+UNDRAWN = re.compile(r"<m[a-z]+>[^<]*\\[^<]*</m[a-z]+>")
 SPHINX = re.compile(r":(?:class|func|meth|mod|data|attr|exc|math):(?:`|<code>)|\.\. math::")
+
+#: The faults for which a build fails.
+CHECKS = (
+    ("loads something from the network", LOADED),
+    ("shows Sphinx markup", SPHINX),
+    ("has a formula with a command that was not drawn", UNDRAWN),
+)
 
 
 def on_config(config: Any) -> Any:
@@ -96,7 +104,7 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def _mathml(match: re.Match[str]) -> str:
-    tex = html.unescape(match["tex"])
+    tex = html.unescape(match["tex"]).replace(r"\arg", r"\operatorname{arg}")
     drawn = convert(tex, display="block" if match["tag"] == "div" else "inline")
     return f'<div class="formula">{drawn}</div>' if match["tag"] == "div" else drawn
 
@@ -104,7 +112,7 @@ def _mathml(match: re.Match[str]) -> str:
 def on_post_page(output: str, page: Any, **_: Any) -> str:
     """Fail the build if a page loads something from the network or shows Sphinx markup."""
     text = EXAMPLE.sub("", output)
-    for fault, pattern in (("loads something from the network", LOADED), ("shows Sphinx markup", SPHINX)):
+    for fault, pattern in CHECKS:
         match = pattern.search(text)
         if match:
             passage = text[max(0, match.start() - 80) : match.end() + 80]
