@@ -18,12 +18,14 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parent.parent
 #: Pages of the site that live elsewhere in the repository: the path there, and the path on the site.
 OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
-OUTSIDE |= {"benchmarks/README.md": "benchmarks/index.md"}
-for _page in sorted(ROOT.glob("benchmarks/*/*.md")):
-    _paper, _name = _page.parent.name, _page.stem.lower()
-    OUTSIDE[f"benchmarks/{_paper}/{_page.name}"] = (
-        f"benchmarks/{_paper}.md" if _name == "readme" else f"benchmarks/{_paper}-{_name}.md"
-    )
+OUTSIDE |= {"benchmarks/README.md": "benchmarks/index.md", "benchmarks/NOTES.md": "benchmarks/notes.md"}
+#: The pages of the papers for the navigation, each with its title.
+PAPERS: list[dict[str, str]] = []
+for _page in sorted(ROOT.glob("benchmarks/*/*.md"), key=lambda page: (page.parent, page.name != "README.md", page)):
+    _paper, _notes = _page.parent.name, "" if _page.name == "README.md" else f"-{_page.stem.lower()}"
+    OUTSIDE[f"benchmarks/{_paper}/{_page.name}"] = f"benchmarks/{_paper}{_notes}.md"
+    _title = _paper.upper() + _notes.replace("-", " ")
+    PAPERS.append({_title: f"benchmarks/{_paper}{_notes}.md"})
 OUTSIDE = {path: page for path, page in OUTSIDE.items() if (ROOT / path).exists()}
 
 #: The page of an audit, on the site where it has been put there.
@@ -51,9 +53,10 @@ CHECKS = (
 
 def on_config(config: Any) -> Any:
     """Put every page of a paper into the navigation."""
+    overview = [page for path, page in OUTSIDE.items() if path in ("benchmarks/README.md", "benchmarks/NOTES.md")]
     for entry in config.nav:
         if "Benchmarks" in entry:
-            entry["Benchmarks"] += [page for path, page in OUTSIDE.items() if path.startswith("benchmarks/")]
+            entry["Benchmarks"] = [*overview[:1], *entry["Benchmarks"], *PAPERS, *overview[1:]]
     return config
 
 
