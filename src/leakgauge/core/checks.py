@@ -38,6 +38,12 @@ def finite(what: str, value: object) -> None:
         raise InvalidInput(f"{what} must be a finite number, not {value!r}")
 
 
+def boolean(what: str, value: object) -> None:
+    """Refuse what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{what} must be True or False, not {value!r}")
+
+
 def at_least(least: int, **values: object) -> None:
     """Refuse a named value that is not a whole number of at least ``least``; ``None`` passes."""
     for name, value in values.items():
