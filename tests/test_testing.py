@@ -242,7 +242,7 @@ def test_a_factory_will_do_and_must_make_an_attack():
 
 
 def test_without_a_truth_quality_is_not_checked():
-    lazy = Inversion(optimiser=Adam(lr=1e-9), stop=MaxSteps(1))
+    lazy = Inversion().with_settings(optimiser=Adam(lr=1e-9), stop=MaxSteps(1))
     check_attack(lazy, observation=OBSERVATION)
     with pytest.raises(AssertionError, match="better than"):
         check_attack(lazy, observation=OBSERVATION, truth=TRUTH)

@@ -1,7 +1,5 @@
 """EPAFL: iDLG with rules for stopping."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -19,7 +17,7 @@ def client(row=11, **options):
 
 def test_it_is_idlg_with_another_stop():
     hybrid = AnyOf(Threshold(1e-5), Plateau(15), MaxSteps(300))
-    assert epafl(tolerance=0.0) == replace(idlg(), stop=hybrid)
+    assert epafl(tolerance=0.0) == idlg().with_settings(stop=hybrid)
     assert epafl(threshold=None, patience=5, tolerance=0.0).stop == AnyOf(Plateau(5), MaxSteps(300))
     assert epafl(threshold=1e-3, patience=None, steps=9).stop == AnyOf(Threshold(1e-3), MaxSteps(9))
 

@@ -18,6 +18,7 @@ from leakgauge.attacks.inversion.priors import Prior
 from leakgauge.attacks.inversion.settings import Effort, Matching, Space, WarmStart
 from leakgauge.attacks.inversion.soft_labels import is_soft
 from leakgauge.attacks.inversion.solve import Descent, Solution, solve
+from leakgauge.attacks.inversion.stopping import Rule
 from leakgauge.attacks.inversion.unknown_recipe import complete_recipe
 from leakgauge.attacks.inversion.update_models import ClientModel
 from leakgauge.core.errors import InvalidInput, UnknownName
@@ -59,6 +60,11 @@ class Inversion(Attack):
     descent: Descent = Descent()  # noqa: RUF009
     effort: Effort = Effort()  # noqa: RUF009
     caution: Caution | None = None
+
+    @property
+    def stop(self) -> Rule:
+        """The stopping rule."""
+        return self.descent.stop
 
     def with_settings(self, **settings: Any) -> Self:
         """Return a copy with other settings.
@@ -182,7 +188,7 @@ class Inversion(Attack):
             observation: The message of the client.
             client: The model of the client.
         """
-        data, matching, total = self.space.units(observation.data), self.matching, self.descent.stop.max_steps
+        data, matching, total = self.space.units(observation.data), self.matching, self.stop.max_steps
         observed = observation.difference() if matching.objective.scale_free else observation.summed_gradient()
         distance = matching.objective.begin(observation.model)
         share = 1 / client.batches if matching.per_batch else 1.0

@@ -74,7 +74,7 @@ def read_stop(
     attack = attack_of(method, steps)
     if not isinstance(attack, Inversion):
         raise CorruptFile(f"a row about stopping needs an inversion, not {method.attack!r}")
-    recorded = replace(attack, stop=MaxSteps(attack.stop.max_steps or 1), snapshot_every=1)
+    recorded = attack.with_settings(stop=MaxSteps(attack.stop.max_steps or 1), snapshot_every=1)
     results, truths, seconds = _recorded(json.dumps(setting), recorded, clients, seed, report)
     each = seconds / sum(int(_trace(result).evaluations[-1]) for result in results)
     stopped = [stopped_by(attack, result, truth) for result, truth in zip(results, truths, strict=True)]
