@@ -174,7 +174,7 @@ class NotADataclass(Broken):
 
 BROKEN = {
     WrongShape: r"returned samples of shape \(1, 8, 4\)",
-    TooFew: r"samples have shape \(1, 1, 8, 8\); the client has 2",
+    TooFew: r"samples have shape \(1, 1, 8, 8\), but the client has 2",
     NoReconstruction: r"run\(\) must return a Reconstruction",
     WholeNumbers: "not floats",
     OutOfRange: r"pixels must lie in \[0, 1\]",
@@ -185,11 +185,11 @@ BROKEN = {
     Speechless: "no sentence",
     Random: "the same seed gives other samples",
     RandomLabels: "the same seed gives other",
-    Vandal: r"changes the observation: gradient\['head.bias'\]",
-    ModeChanger: "changes the observation: the mode of model",
-    Freezer: "changes the observation: model.head.bias.requires_grad",
-    LeavesHooks: "changes the observation: the hooks of model.head",
-    LeavesGradients: "changes the observation: model.*grad",
+    Vandal: r"changes the observation, because gradient\['head.bias'\]",
+    ModeChanger: "changes the observation, because the mode of model",
+    Freezer: "changes the observation, because model.head.bias.requires_grad",
+    LeavesHooks: "changes the observation, because the hooks of model.head",
+    LeavesGradients: "changes the observation, because model.*grad",
     MovesPython: "moves the global random generator of Python",
     Blind: "not clearly better than random",
     Grey: "no better than a blind guess",
@@ -209,7 +209,7 @@ def test_each_broken_promise_is_found_and_named(broken):
 
 
 def test_without_the_decorator_settings_are_not_recorded():
-    with pytest.raises(AssertionError, match="NotADataclass is not a dataclass: decorate it"):
+    with pytest.raises(AssertionError, match=r"NotADataclass is not a dataclass. Decorate it"):
         check_attack(NotADataclass())
 
 
@@ -227,7 +227,7 @@ def test_a_call_of_ones_own_is_found():
         def __call__(self, observation, **options):  # type: ignore[misc]
             return self.answer()
 
-    with pytest.raises(AssertionError, match=r"Rebel overrides __call__; write run\(\) instead"):
+    with pytest.raises(AssertionError, match=r"Rebel overrides __call__. Write run\(\) instead"):
         check_attack(Rebel())
 
 

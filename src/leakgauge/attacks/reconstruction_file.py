@@ -1,4 +1,4 @@
-"""Save and load what an attack made."""
+"""The file format of reconstructions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ VERSION = 1
 
 
 def save_reconstruction(result: Reconstruction, path: Location, *, source: str = "") -> Path:
-    """Save a reconstruction with its loss curve, atomically. ``source`` may tell what it was made from."""
+    """Save a reconstruction with its loss curve. The file is complete or absent.
+
+    Args:
+        result: The reconstruction.
+        path: The file.
+        source: A note on the message behind the reconstruction, such as its file.
+    """
     outcome = result.outcome
     document = {
         "attack": result.attack,
@@ -37,7 +43,7 @@ def save_reconstruction(result: Reconstruction, path: Location, *, source: str =
 
 
 def load_reconstruction(path: Location) -> tuple[Reconstruction, str]:
-    """Load a reconstruction, and what it was made from."""
+    """Load a reconstruction, and the note on its source."""
     document, tensors = read_container(path, KIND, VERSION)
     try:
         trace = Trace(tensors["trace"], {}) if "trace" in tensors else None
@@ -55,4 +61,4 @@ def load_reconstruction(path: Location) -> tuple[Reconstruction, str]:
         )
         return result, str(document["source"])
     except (KeyError, TypeError, ValueError, RuntimeError) as problem:
-        raise CorruptFile(f"{path}: its description is not that of a reconstruction ({problem!r})") from problem
+        raise CorruptFile(f"{path} does not describe a reconstruction ({problem!r})") from problem

@@ -81,7 +81,7 @@ def test_vectorised_batch_norm_in_train_mode_is_refused_with_the_way_out():
     model = models.resnet20(shape=(1, 8, 8), seed=0)
     samples = data.load("digits").share(range(2))
     attack = inverting_gradients(steps=2, restarts=2, vectorise=True)
-    with pytest.raises(InvalidInput, match=r"batch norm in train mode.*use vectorise=False"):
+    with pytest.raises(InvalidInput, match=r"batch norm in train mode.*Use vectorise=False"):
         run(attack, fedsgd(model, samples, mode="train")[0])
     assert run(attack, fedsgd(model, samples, mode="eval")[0]).outcome.kind == "finished"
 

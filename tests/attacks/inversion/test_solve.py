@@ -266,7 +266,9 @@ def test_the_report_counts_steps_and_gives_the_best_loss():
 
 
 def test_a_rule_without_a_limit_is_refused():
-    with pytest.raises(InvalidInput, match=r"may never stop. Combine it with a limit: AnyOf\(Threshold\(value=0.1\), MaxSteps"):
+    with pytest.raises(
+        InvalidInput, match=r"may never stop. Combine it with a limit: AnyOf\(Threshold\(value=0.1\), MaxSteps"
+    ):
         solve(bowl, points(1), optimiser=Adam(), stop=Threshold(0.1))
 
 

@@ -36,7 +36,7 @@ def test_a_failure_shows_as_a_plateau_at_a_high_loss():
     stuck = [result for result in results if result.outcome.kind == "plateau"]
     assert stuck
     assert all(result.loss > 1e-5 and len(result.trace.losses) < 300 for result in stuck)
-    assert "did not improve" in str(stuck[0].outcome)
+    assert "without improvement" in str(stuck[0].outcome)
 
 
 @pytest.mark.parametrize(
