@@ -1,4 +1,4 @@
-"""Four clinics train one model on their patients, thirty rounds long: what do their messages tell of a patient?
+"""Attack four clinics that train one model on their patients for thirty rounds.
 
 python examples/many_rounds.py        # half a minute; writes captures/, records/ and a page in inferred/
 """
@@ -13,23 +13,24 @@ from leakgauge.attacks.local_model import build
 from leakgauge.workflows.attack_captures import ClientData
 from leakgauge.workflows.infer_captures import figures_table, infer_captures, write_inferred
 
-# The clients: 60 patients each, and the progression of their diabetes to learn. Patients were dealt out at random, so
-# that nothing but who holds them tells the clinics apart.
+# Each clinic has 60 patients. The model predicts the progression of their diabetes. The patients were distributed at
+# random, so the clinics differ only in the patients they hold.
 patients = lg.data.load("diabetes")
 patients = replace(patients, targets=(patients.targets - patients.targets.mean()) / patients.targets.std())
-clinics = [one.share(range(60)) for one in lg.data.iid(patients, clients=4, seed=0)]
+clinics = [clinic.share(range(60)) for clinic in lg.data.iid(patients, clients=4, seed=0)]
 model = lg.models.build("mlp", shape=[10], classes=1, hidden=[64, 64], seed=0)
 federation = lg.run_federation(model, clinics, rounds=30, lr=0.05, watch=range(4), every=3)
 
-# What the server could keep, and what an auditor has: `leakgauge infer captures --data records --sensitive sex`.
+# The server can store captures/, and an auditor also has records/. The rest of this script is the same as
+# `leakgauge infer captures --data records --sensitive sex`.
 Path("records").mkdir(exist_ok=True)
 for place, rounds in federation.observations.items():
     lg.save_all(rounds, "captures")
     np.savez(f"records/client-{place}.npz", x=clinics[place].inputs.numpy(), y=clinics[place].targets.numpy())
 
 files = sorted(Path("captures").glob("*.safetensors"))
-found = infer_captures(files, build("lmra"), "inferred", data=ClientData(Path("records")), sensitive="sex")
-for row in figures_table(found, brief=True):
+inferred = infer_captures(files, build("lmra"), "inferred", data=ClientData(Path("records")), sensitive="sex")
+for row in figures_table(inferred, brief=True):
     print("".join(f"{cell:<16}" for cell in row))
-print(found.verdict()[0])
-print(write_inferred(found, "inferred", "python examples/many_rounds.py"))
+print(inferred.verdict()[0])
+print(write_inferred(inferred, "inferred", "python examples/many_rounds.py"))

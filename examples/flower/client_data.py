@@ -1,4 +1,4 @@
-"""Write what each client of the example trains on, for scoring: client_data.py FOLDER [CLIENTS [SAMPLES]]."""
+"""Write the samples of each client of the example, for scoring: client_data.py FOLDER [CLIENTS [SAMPLES]]."""
 
 import sys
 from pathlib import Path

@@ -20,17 +20,22 @@ if TYPE_CHECKING:
     from leakgauge.attacks import Attack, Reconstruction
     from leakgauge.core import errors
     from leakgauge.core.errors import LeakgaugeError
+    from leakgauge.core.measure import Measure
     from leakgauge.core.observation import DataSpec, LocalTraining, Observation
     from leakgauge.core.observation_file import load, load_all, load_rounds, save, save_all
     from leakgauge.core.truth import Truth
     from leakgauge.data import Dataset
     from leakgauge.evaluation import Score, metrics, score
+    from leakgauge.evaluation.verdict import Finding, Verdict
     from leakgauge.federation import defences
     from leakgauge.federation.client import fedavg, fedsgd
     from leakgauge.federation.defence import Defence
     from leakgauge.federation.rounds import Federation, run_federation
     from leakgauge.federation.training import local_sgd
+    from leakgauge.workflows.attack_captures import attack
     from leakgauge.workflows.audit import audit
+    from leakgauge.workflows.frontier import frontier
+    from leakgauge.workflows.infer_captures import infer
 
 __version__ = "0.2.0"
 
@@ -41,12 +46,16 @@ _HOMES = {
     "Dataset": "data",
     "Defence": "federation.defence",
     "Federation": "federation.rounds",
+    "Finding": "evaluation.verdict",
     "LeakgaugeError": "core.errors",
     "LocalTraining": "core.observation",
+    "Measure": "core.measure",
     "Observation": "core.observation",
     "Reconstruction": "attacks",
     "Score": "evaluation",
     "Truth": "core.truth",
+    "Verdict": "evaluation.verdict",
+    "attack": "workflows.attack_captures",
     "attacks": "",
     "audit": "workflows.audit",
     "data": "",
@@ -55,6 +64,8 @@ _HOMES = {
     "evaluation": "",
     "fedavg": "federation.client",
     "fedsgd": "federation.client",
+    "frontier": "workflows.frontier",
+    "infer": "workflows.infer_captures",
     "load": "core.observation_file",
     "load_all": "core.observation_file",
     "load_rounds": "core.observation_file",
@@ -73,12 +84,16 @@ __all__ = [
     "Dataset",
     "Defence",
     "Federation",
+    "Finding",
     "LeakgaugeError",
     "LocalTraining",
+    "Measure",
     "Observation",
     "Reconstruction",
     "Score",
     "Truth",
+    "Verdict",
+    "attack",
     "attacks",
     "audit",
     "data",
@@ -87,6 +102,8 @@ __all__ = [
     "evaluation",
     "fedavg",
     "fedsgd",
+    "frontier",
+    "infer",
     "load",
     "load_all",
     "load_rounds",

@@ -1,4 +1,4 @@
-"""A hidden attribute from a model, from gradients, and from the gradient's equations."""
+"""A hidden attribute from a model, from gradients, and from the equations of gradients."""
 
 from dataclasses import replace
 
@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from leakgauge import Dataset, DataSpec, fedavg, models
-from leakgauge.attacks.attribute import PublicRecords, _Problem, by_equations, by_gradient, by_model
+from leakgauge import Dataset, DataSpec, data, fedavg, fedsgd, models
+from leakgauge.attacks.attribute import PublicRecords, by_equations, by_gradient, by_model
+from leakgauge.attacks.attribute.problem import GradientProblem
 from leakgauge.attacks.local_model import LastReturned, LocalModel
 from leakgauge.attacks.local_model.messages import Messages
+from leakgauge.attacks.registry import ATTACKS, build, specs
 from leakgauge.core.errors import InvalidInput
 from leakgauge.federation.local_only import least_squares_optimum, train_alone
 from tests.attacks.local_model.cases import linear_clients, network, table_clients, watched
@@ -162,14 +164,14 @@ def test_the_equations_solve_categories_and_regressions():
 def test_the_adjoint_is_the_transpose():
     (client, *_) = table_clients(rows=7)
     messages = Messages.read(watched(network(), [client], rounds=2)[0])
-    problem = _Problem(messages, records_of(client), [0, 1])
+    problem = GradientProblem(messages, records_of(client), [0, 1])
     draw = torch.Generator().manual_seed(0)
     shares = torch.randn(7, 2, generator=draw)
-    directions = [torch.randn(one.shape, generator=draw) for one in problem.wanted]
+    directions = [torch.randn(one.shape, generator=draw) for one in problem.observed]
     forward = sum(float(a @ b) for a, b in zip(problem.mixed(shares), directions, strict=True))
     assert forward == pytest.approx(float((shares * problem.transposed(directions)).sum()), rel=1e-4)
     truth = F.one_hot(client.inputs[:, 0].long(), 2).float()
-    torch.testing.assert_close(problem.mixed(truth)[0], problem.wanted[0], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(problem.mixed(truth)[0], problem.observed[0], rtol=1e-3, atol=1e-5)
 
 
 def test_the_equations_need_the_scale():
@@ -186,3 +188,58 @@ def test_the_model_that_came_back_can_be_asked():
     (client, *_) = table_clients()
     rounds = watched(network(), [client], rounds=3, lr=0.5, epochs=20)[0]
     assert right(by_model(LastReturned()(rounds), records_of(client)), client) > 0.5
+
+
+def registered(name, rounds, records, **options):
+    return build(name, **options)(rounds, records, model=LastReturned()(rounds, progress=False))
+
+
+@pytest.mark.parametrize("prior", [None, (0.3, 0.7)])
+def test_the_registered_attacks_are_the_functions(prior):
+    clients = table_clients(rows=12)
+    rounds, records = watched(network(), clients, rounds=4, lr=0.1)[0], records_of(clients[0])
+    expected = {
+        "attribute_by_model": by_model(LastReturned()(rounds), records, prior),
+        "attribute_by_gradient": by_gradient(rounds, records, prior=prior),
+        "attribute_by_equations": by_equations(rounds, records, prior=prior),
+    }
+    assert list(expected) == [spec.name for spec in specs(recovers="attribute", reads="rounds")]
+    for name, result in expected.items():
+        assert torch.equal(registered(name, rounds, records, prior=prior).scores, result.scores)
+    with pytest.raises(InvalidInput, match="needs a model of the client"):
+        build("attribute_by_model")(rounds, records)
+
+
+def test_an_audit_solves_exact_gradients_and_compares_directions_otherwise():
+    (spec,) = specs(recovers="attribute", reads="update")
+    assert (spec.name, spec.audit) == ("attribute_inference", {})
+    (client, *_), records = table_clients(rows=12), records_of(table_clients(rows=12)[0])
+    one_step = fedavg(network(), client, lr=0.1)[0]
+    exact = [fedsgd(network(), client)[0], one_step]
+    inexact = [
+        one_step.knowing(lr=None),
+        one_step.knowing(samples=None),
+        fedavg(network(), client, lr=0.1, epochs=2)[0],
+    ]
+    for observations, attack, words in ((exact, by_equations, "equations"), (inexact, by_gradient, "direction")):
+        for observation in observations:
+            result, expected = build(spec.name)([observation], records), attack([observation], records)
+            assert torch.equal(result.scores, expected.scores)
+            assert result.outcome == expected.outcome
+            assert words in spec.fits(observation).reason
+
+
+def test_the_rules_name_the_reason():
+    (client, *_) = table_clients(rows=12)
+    observation = fedavg(network(), client, lr=0.1)[0]
+    picture = fedsgd(models.build("mlp", shape=[1, 8, 8], classes=10, hidden=[8]), data.load("digits").share(range(4)))[
+        0
+    ]
+    for spec in specs(recovers="attribute"):
+        assert spec.fits(observation).applies
+        assert not spec.fits(picture).applies
+        assert "named columns" in spec.fits(picture).reason
+    equations = ATTACKS["attribute_by_equations"].fits
+    assert equations(observation.knowing(lr=None, samples=None)).reason.endswith("unknown: lr, samples")
+    assert equations(fedsgd(network(), client)[0]).applies
+    assert "noise" in equations(fedavg(network(), client, lr=0.1, epochs=2)[0]).reason

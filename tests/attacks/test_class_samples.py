@@ -1,4 +1,4 @@
-"""What a class looks like to a model, and what a gradient shows."""
+"""Samples of each class from a model, and samples from a gradient."""
 
 import pytest
 import torch

@@ -1,13 +1,14 @@
-"""Which client holds a record: by loss, by a vote over rounds, by where inputs lie, by whose gradients it is in."""
+"""The client that holds a record: by losses, by a vote over rounds, by mean inputs and by equations."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from leakgauge import models
+from leakgauge import fedsgd, models
 from leakgauge.attacks import source
 from leakgauge.attacks.local_model import LastReturned, LocalModel
+from leakgauge.attacks.registry import ATTACKS, build, specs
 from leakgauge.core.errors import InvalidInput
 from leakgauge.federation.local_only import train_alone
 from tests.attacks.local_model.cases import linear, linear_clients, network, table_clients, watched
@@ -48,7 +49,7 @@ def test_inputs_that_lie_apart_give_the_source_away():
     rounds = list(watched(network(), apart, rounds=12, watch=(0, 1, 2)).values())
     right = [float((source.by_inputs(rounds, one.inputs).choice == i).double().mean()) for i, one in enumerate(apart)]
     assert sum(right) / len(right) > 0.9
-    with pytest.raises(InvalidInput, match="does not tell"):
+    with pytest.raises(InvalidInput, match="does not show the mean"):
         source.by_inputs(
             list(watched(network(batch_norm=True), apart, rounds=3, watch=(0, 1)).values()), apart[0].inputs
         )
@@ -139,3 +140,35 @@ def test_what_cannot_be_compared_is_refused():
         source.by_loss([LastReturned()(rounds[0])], clients[0].inputs, clients[0].targets)
     with pytest.raises(InvalidInput, match="all clients took part"):
         source.by_vote([rounds[0][:1], rounds[1][1:]], clients[0].inputs, clients[0].targets)
+
+
+def test_the_registered_attacks_are_the_functions():
+    clients = alike(rows=10)
+    inputs, targets, _ = pooled(clients)
+    rounds = list(watched(network(), clients, rounds=3, watch=(0, 1, 2)).values())
+    local = [LastReturned()(messages) for messages in rounds]
+    expected = {
+        "source_by_loss": source.by_loss(local, inputs, targets),
+        "source_by_vote": source.by_vote(rounds, inputs, targets),
+        "source_by_inputs": source.by_inputs(rounds, inputs),
+        "source_by_equations": source.by_equations(rounds, inputs, targets),
+    }
+    assert list(expected) == [spec.name for spec in specs(recovers="source")]
+    for name, result in expected.items():
+        found = build(name)(rounds, inputs, targets, models=local)
+        torch.testing.assert_close(found.scores, result.scores)
+        assert ATTACKS[name].fits(rounds[0][0]).applies
+    few = build("source_by_equations", rounds=1)(rounds, inputs, targets)
+    torch.testing.assert_close(few.scores, source.by_equations(rounds, inputs, targets, rounds=1).scores)
+    with pytest.raises(InvalidInput, match="needs a model of each client"):
+        build("source_by_loss")(rounds, inputs, targets)
+
+
+def test_the_rules_name_the_reason():
+    clients = alike(rows=10)
+    normalising = watched(network(batch_norm=True), clients, rounds=1)[0][0]
+    assert "dense first layer with a bias" in ATTACKS["source_by_inputs"].fits(normalising).reason
+    assert "normalises over its batches" in ATTACKS["source_by_equations"].fits(normalising).reason
+    gradient = fedsgd(network(), clients[0])[0]
+    assert "learning rate" in ATTACKS["source_by_vote"].fits(gradient).reason
+    assert ATTACKS["source_by_vote"].fits(gradient.knowing(lr=0.1)).applies

@@ -5,16 +5,18 @@ from xml.etree import ElementTree
 import pytest
 
 from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.measure import Measure
 from leakgauge.evaluation.gate import Condition, check, read_condition, to_junit
-from leakgauge.evaluation.verdict import summarise
+from leakgauge.evaluation.verdict import Finding, Verdict, over_clients
 
-FIGURES = summarise(
+MEASURES = over_clients(
     [
-        {"psnr": {"value": mean, "chance": 12.0}, "recovered": {"value": share, "chance": 0.0}}
+        {"psnr": Measure("psnr", mean, chance=12.0), "recovered": Measure("recovered", share, chance=0.0)}
         for mean, share in ((20, 0.1), (30, 0.3))
     ]
 )
-RESULTS = [("idlg", "no defence", FIGURES), ("agic", "no defence", FIGURES)]
+FINDING = Finding("idlg", "no defence", MEASURES, Verdict.RECOVERS_DATA)
+FINDINGS = [FINDING, Finding("agic", "no defence", MEASURES, Verdict.NOTHING_ABOVE_CHANCE)]
 
 
 @pytest.mark.parametrize(
@@ -25,29 +27,34 @@ RESULTS = [("idlg", "no defence", FIGURES), ("agic", "no defence", FIGURES)]
         (" psnr >= 25 ", Condition("psnr", ">=", 25.0), True),
         ("psnr < 1e1", Condition("psnr", "<", 10.0), False),
         ("idlg.psnr <= 25", Condition("psnr", "<=", 25.0, "idlg"), True),
-        ("worst(psnr) > 29", Condition("psnr", ">", 29.0, worst=True), True),
-        ("agic.worst(psnr) > 30", Condition("psnr", ">", 30.0, "agic", worst=True), False),
+        ("worst(psnr) > 29", Condition("psnr", ">", 29.0, statistic="worst"), True),
+        ("agic.worst(psnr) > 30", Condition("psnr", ">", 30.0, "agic", statistic="worst"), False),
         ("ssim > 0.1", Condition("ssim", ">", 0.1), False),
+        ("excess(psnr) > 12", Condition("psnr", ">", 12.0, statistic="excess"), True),
+        ("leaks", Condition("leaks"), True),
+        ("idlg.leaks", Condition("leaks", attack="idlg"), True),
     ],
 )
 def test_conditions_are_read_and_compared(text, condition, holds):
     found = read_condition(text, ["idlg", "agic"])
     assert found == condition
-    assert found.holds(FIGURES) == holds
+    assert found.breaks(FINDING) == holds
     assert read_condition(str(found), ["idlg", "agic"]) == condition
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("recovered", "no condition"),
-        ("recovered = 0.05", "no condition"),
-        ("recovered > ", "no condition"),
-        ("worst(psnr > 3", "no condition"),
+        ("recovered", "not a condition"),
+        ("recovered = 0.05", "not a condition"),
+        ("recovered > ", "not a condition"),
+        ("worst(psnr > 3", "not a condition"),
         ("recovered > five", "not a number"),
         ("psnr > nan", "NaN"),
         ("recoverd > 0.05", "did you mean 'recovered'"),
         ("dlf.psnr > 3", "'dlf'"),
+        ("dlf.leaks", "'dlf'"),
+        ("median(psnr) > 3", "'median'"),
     ],
 )
 def test_wrong_conditions_are_refused_in_words(text, words):
@@ -59,12 +66,19 @@ def test_every_condition_is_checked_on_every_attack_it_is_about():
     conditions = [
         read_condition(text, ["idlg", "agic"]) for text in ("recovered > 0.05", "idlg.psnr > 90", "ssim > 0.5")
     ]
-    checks = check(conditions, RESULTS)
+    checks = check(conditions, FINDINGS)
     assert [(one.attack, one.failed) for one in checks] == [
-        ("idlg", True), ("agic", True), ("idlg", False), ("idlg", False), ("agic", False),
+        ("idlg", True), ("agic", True), ("idlg", False), ("any attack", True),
     ]  # fmt: skip
     assert checks[0].sentence() == "idlg (no defence): recovered = 0.2 is > 0.05"
-    assert checks[3].sentence() == "idlg (no defence): has no ssim"
+    assert checks[3].sentence() == "any attack (not measured): ssim was not measured"
+
+
+def test_a_limit_that_nothing_measured_is_broken():
+    unscored = Finding("idlg", "3 captures", {}, Verdict.NOT_SCORED)
+    assert [one.failed for one in check([Condition("leaks")], [unscored])] == [True]
+    assert [one.failed for one in check([Condition("psnr", ">", 5.0)], [])] == [True]
+    assert not check([Condition("leaks")], FINDINGS[1:])[0].failed
 
 
 def test_junit_says_what_failed():
@@ -72,11 +86,10 @@ def test_junit_says_what_failed():
         read_condition(text, ["idlg", "agic"])
         for text in ("idlg.recovered > 0.05", "agic.ssim > 0.5", "agic.psnr > 90")
     ]
-    suite = ElementTree.fromstring(to_junit(check(conditions, RESULTS)))
+    suite = ElementTree.fromstring(to_junit(check(conditions, FINDINGS)))
     assert suite.attrib["tests"] == "3"
-    assert suite.attrib["failures"] == "1"
-    assert suite.attrib["skipped"] == "1"
+    assert suite.attrib["failures"] == "2"
     cases = suite.findall("testcase")
     assert cases[0].find("failure").attrib["message"] == "idlg (no defence): recovered = 0.2 is > 0.05"
-    assert cases[1].find("skipped") is not None
+    assert "was not measured" in cases[1].find("failure").attrib["message"]
     assert len(cases[2]) == 0

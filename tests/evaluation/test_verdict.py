@@ -1,55 +1,74 @@
-"""Three verdicts, from the scores of each client."""
+"""Verdicts, from the scores of each client."""
 
 import pytest
+import torch
 
-from leakgauge.evaluation.verdict import judge, summarise, worst_of
+from leakgauge.core.measure import Measure
+from leakgauge.evaluation.verdict import Verdict, judge, judge_share, over_clients, worst_of
+
+DATA, ATTRIBUTES, NOTHING, UNSCORED = Verdict
 
 
 def image(psnr, chance=12.0, errors=3.0, error_chance=3.0):
-    return {"psnr": {"value": psnr, "chance": chance}, "label_errors": {"value": errors, "chance": error_chance}}
+    return {
+        "psnr": Measure("psnr", psnr, chance=chance),
+        "label_errors": Measure("label_errors", errors, chance=error_chance, direction="lower"),
+    }
 
 
 @pytest.mark.parametrize(
     ("scores", "verdict"),
     [
-        ([image(20), image(21), image(19)], "recovers data"),
-        ([image(8), image(9), image(40)], "recovers data"),  # one client is rebuilt
-        ([image(14), image(14.2), image(13.9)], "recovers data"),  # a little, of all of them
-        ([image(12.2), image(12.3), image(12.25)], "nothing above chance"),
-        ([image(10), image(14.5), image(11)], "nothing above chance"),
-        ([image(20)], "recovers data"),
-        ([image(9, errors=0), image(9, errors=0), image(9, errors=1)], "recovers labels or attributes only"),
-        ([image(9, errors=0), image(9, errors=6), image(9, errors=3)], "nothing above chance"),
+        ([image(20), image(21), image(19)], DATA),
+        ([image(8), image(9), image(40)], DATA),  # one client is rebuilt
+        ([image(14), image(14.2), image(13.9)], DATA),  # a little, of all of them
+        ([image(12.2), image(12.3), image(12.25)], NOTHING),
+        ([image(10), image(14.5), image(11)], NOTHING),
+        ([image(20)], DATA),
+        ([image(9, errors=0), image(9, errors=0), image(9, errors=1)], ATTRIBUTES),
+        ([image(9, errors=0), image(9, errors=6), image(9, errors=3)], NOTHING),
     ],
 )
 def test_the_verdict_is_about_the_worst_case(scores, verdict):
-    assert judge(scores) == verdict
+    assert judge(scores) is verdict
 
 
 def test_granted_labels_are_no_leak():
     scores = [image(9, errors=0), image(9, errors=0)]
-    assert judge(scores) == "recovers labels or attributes only"
-    assert judge(scores, labels_granted=True) == "nothing above chance"
+    assert judge(scores) is ATTRIBUTES
+    assert judge(scores, labels_granted=True) is NOTHING
 
 
 def test_tables_are_judged_by_their_features():
-    assert judge([{"features": {"value": 0.9, "chance": 0.5}}] * 3) == "recovers data"
-    assert judge([{"features": {"value": 0.5, "chance": 0.5}}] * 3) == "nothing above chance"
+    assert judge([{"features": Measure("features", 0.9, chance=0.5)}] * 3) is DATA
+    assert judge([{"features": Measure("features", 0.5, chance=0.5)}] * 3) is NOTHING
 
 
 def test_figures_are_over_clients_with_the_worst_one():
-    found = summarise([image(10, errors=2), image(20, errors=4)])
-    assert found["psnr"].mean == 15
+    found = over_clients([image(10, errors=2), image(20, errors=4)])
+    assert found["psnr"].value == 15
     assert found["psnr"].worst == 20
     assert found["label_errors"].worst == 2
-    assert found["psnr"].clients == 2
+    assert (found["psnr"].n, found["psnr"].of) == (2, "clients")
     assert found["psnr"].low < 15 < found["psnr"].high
     assert "ssim" not in found
-    assert summarise([]) == {}
+    assert over_clients([]) == {}
 
 
 def test_the_whole_is_its_worst_part():
-    assert (
-        worst_of(["nothing above chance", "recovers labels or attributes only"]) == "recovers labels or attributes only"
-    )
-    assert worst_of([]) == "nothing above chance"
+    assert worst_of([NOTHING, ATTRIBUTES]) is ATTRIBUTES
+    assert worst_of([NOTHING, DATA, UNSCORED]) is DATA
+    assert worst_of([]) is UNSCORED
+
+
+def test_nothing_scored_is_no_all_clear():
+    assert judge([]) is UNSCORED
+    assert (UNSCORED.leaks, NOTHING.leaks, ATTRIBUTES.leaks, DATA.leaks) == (None, False, True, True)
+    assert [one.colour for one in (UNSCORED, NOTHING, ATTRIBUTES, DATA)] == ["yellow", "green", "red", "red"]
+
+
+def test_a_share_is_judged_over_all_records():
+    clear = [torch.ones(200), torch.cat((torch.ones(180), torch.zeros(20)))]
+    assert judge_share(clear, 0.5) is ATTRIBUTES
+    lucky = [torch.ones(4), torch.tensor([1.0, 1.0, 1.0, 0.0])]
+    assert judge_share(lucky, 0.5) is NOTHING

@@ -91,7 +91,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 
 def same(first: Any, second: Any) -> bool:
-    """Whether two tensors, or two trees of them, are equal."""
+    """Return whether two tensors, or two trees of them, are equal."""
     if isinstance(first, dict):
         return list(first) == list(second) and all(same(first[name], second[name]) for name in first)
     return torch.equal(first, second)

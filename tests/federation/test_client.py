@@ -1,4 +1,4 @@
-"""fedsgd() and fedavg(): what the server sees, what it does not, and an error for each thing that does not fit."""
+"""fedsgd() and fedavg(): what the server sees, what it does not see, and errors for what does not fit."""
 
 import copy
 from functools import partial
@@ -47,7 +47,7 @@ def test_fedsgd_sends_the_gradient_of_plain_autograd(make_model, mode):
     assert torch.equal(truth.inputs, data.inputs)
 
 
-def test_fedavg_sends_the_weights_after_training_in_the_order_that_the_truth_tells():
+def test_fedavg_sends_the_weights_after_training_in_the_order_of_the_truth():
     model, data = conv(), client(7)
     observation, truth = fedavg(model, data, **AVG, momentum=0.5)
     plain = copy.deepcopy(model)
@@ -83,7 +83,7 @@ def test_the_seed_decides_the_order_and_the_dropout():
 @pytest.mark.parametrize("run", [fedsgd, partial(fedavg, **AVG)], ids=["fedsgd", "fedavg"])
 def test_model_and_random_numbers_of_the_caller_are_left_alone(run):
     class Careless(nn.Module):
-        """Draws random numbers and counts its calls whatever its mode."""
+        """A network that draws random numbers and counts its calls in any mode."""
 
         def __init__(self):
             super().__init__()
@@ -127,7 +127,7 @@ def test_training_the_model_later_does_not_change_the_observation():
         assert same(observation.labels, before.labels)
 
 
-def test_grants_and_hides_are_what_the_observation_shows():
+def test_the_observation_shows_what_is_granted_and_lacks_what_is_hidden():
     data = client(6)
     plain, _ = fedavg(conv(), data, **AVG)
     assert (plain.labels, plain.label_counts) == (None, None)
@@ -156,7 +156,9 @@ def test_the_labels_of_every_batch_are_in_the_order_trained_on():
 
 @pytest.mark.parametrize("name", ["epochs", "batch_size", "samples"])
 def test_label_batches_do_not_go_with_a_hidden_recipe(name):
-    with pytest.raises(InvalidInput, match=f"label_batches tell the {name}: grant the one, or hide the other"):
+    with pytest.raises(
+        InvalidInput, match=f"label_batches reveal the {name}. Remove label_batches from granted, or {name} from hidden"
+    ):
         fedavg(conv(), client(6), **AVG, granted=["label_batches"], hidden=[name])
 
 
@@ -219,10 +221,10 @@ def two_outputs():
     [
         (conv, client(0), {}, "client 'someone' has no samples"),
         (linear, client(3), {}, r"does not accept samples of shape \(1, 4, 4\)"),
-        (two_outputs, client(3), {}, "2 outputs, but 'someone' has 3 classes; build the model with 3 outputs"),
+        (two_outputs, client(3), {}, "2 outputs, but 'someone' has 3 classes. Build the model with 3 outputs"),
         (two_outputs, client(3), {"loss": "binary_cross_entropy"}, "2 outputs.*'binary_cross_entropy' needs 1"),
         (lambda: linear(6, 2), table(3), {}, "2 outputs, but 'table' with the loss 'mse' needs 1"),
-        (linear, table(3), {"loss": "cross_entropy"}, "needs classes, but 'table' is a regression; use loss='mse'"),
+        (linear, table(3), {"loss": "cross_entropy"}, "needs classes, but 'table' is a regression. Use loss='mse'"),
         (lambda: nn.Flatten(), client(3), {}, "no parameters"),
         (conv, client(3), {"granted": ["lables"]}, "did you mean 'labels'"),
         (conv, client(3), {"hidden": ["momentun"]}, "did you mean 'momentum'"),
@@ -296,7 +298,7 @@ def test_names_are_checked_before_any_work(monkeypatch):
         fedavg(conv(), client(3), lr=0.1, granted=["everything"])
 
 
-def test_another_problem_inside_training_is_told():
+def test_another_problem_inside_training_is_reported():
     class Picky(nn.Linear):
         def forward(self, inputs):
             if self.training:

@@ -1,4 +1,4 @@
-"""Where a client's defences act: after each sample's gradient, in their order, with random numbers of their own."""
+"""Defences act at their place in a client's round, in their order, each with its own random numbers."""
 
 import copy
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class Shifted(GradientDefence):
 
 @dataclass(frozen=True)
 class Clipped(GradientDefence):
-    """Each sample's gradient scaled to a norm of at most one: what needs the whole of a sample's gradient."""
+    """Each sample's gradient scaled to a norm of at most one, which needs all layers of a gradient at once."""
 
     def on_gradients(self, gradients, draw):
         norms = torch.stack([value.flatten(1).square().sum(1) for value in gradients.values()]).sum(0).sqrt()
@@ -158,7 +158,7 @@ def test_a_defence_does_not_move_the_order_of_the_rows():
     assert all(torch.equal(first, second) for first, second in zip(plain, defended, strict=True))
 
 
-def test_two_of_the_same_kind_draw_apart_and_every_step_anew():
+def test_two_of_the_same_kind_draw_separately_and_every_step_anew():
     zeros = {"a": torch.zeros(2, 1000)}
     one, two = (Protection([GaussianNoise(1.0)] * count, 0) for count in (1, 2))
     first, second = one.mean_gradient(zeros)["a"], one.mean_gradient(zeros)["a"]
@@ -172,7 +172,7 @@ def test_two_of_the_same_kind_draw_apart_and_every_step_anew():
     "name", [name for name in NETWORKS if name not in ("batch norm", "spare", "attention with dropout")]
 )
 def test_together_gives_the_numbers_of_one_by_one(name):
-    """But for dropout, whose masks are drawn for all at once: there only that it runs and is reproducible."""
+    """Dropout is the exception, because its masks are drawn for all at once. It must only be reproducible."""
     model, everyone = make(name), [client(size, seed=number) for number, size in enumerate((6, 4, 6, 6))]
 
     def run(together):
@@ -196,7 +196,7 @@ def test_together_gives_the_numbers_of_one_by_one(name):
 
 def test_dropout_that_cannot_be_vectorised_twice_is_refused_together_and_runs_alone():
     model, everyone = make("attention with dropout", torch.float32), [client(6), client(6, seed=1)]
-    with pytest.raises(InvalidInput, match=r"these clients cannot train together.*use together=False"):
+    with pytest.raises(InvalidInput, match=r"these clients cannot train together.*Use together=False"):
         run_federation(model, everyone, rounds=1, **AVG, defences=NOISE, together=True)
     assert run_federation(model, everyone, rounds=1, **AVG, defences=NOISE).rounds == 1
 
@@ -224,14 +224,22 @@ def test_other_precisions(dtype):
     assert {value.dtype for value in observation.returned.values()} == {dtype}
 
 
-def test_a_regression_and_a_model_with_dropout_can_be_defended():
+def test_defences_act_on_a_regression_with_dropout():
+    """Noise changes the update. Clipping bounds it, whatever the dropout masks are."""
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Dropout(0.5), nn.Linear(4, 1))
-    fedavg(model, table(5), lr=0.001, epochs=2, batch_size=2, defences=NOISE)
+    recipe: dict[str, Any] = {"lr": 0.001, "epochs": 2, "batch_size": 2}
+    plain, noisy = (fedavg(model, table(5), **recipe, defences=chain)[0].difference() for chain in ((), NOISE))
+    assert bool(flatten(noisy).isfinite().all())
+    assert distance(plain, noisy) > 1e-5
+    clipped = flatten(fedavg(model, table(5), **recipe, defences=Clipped())[0].difference())
+    steps, longest = 6, 0.001  # three batches in each of two epochs, each gradient no longer than one
+    assert 0 < float(clipped.norm()) <= steps * longest * 1.0001 < float(flatten(plain).norm())
 
 
 def test_buffers_that_do_not_depend_on_samples_are_kept():
     class Counting(nn.Module):
-        """Counts its calls."""
+        """A network that counts its calls."""
 
         calls: torch.Tensor
 
@@ -252,7 +260,7 @@ def test_buffers_that_do_not_depend_on_samples_are_kept():
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_batch_norm_in_train_mode_is_refused_and_in_eval_mode_is_not(run):
     with pytest.raises(
-        InvalidInput, match=r"GaussianNoise\(on='samples', sigma=0.1\) acts on each sample's.*'1'.*use mode='eval'"
+        InvalidInput, match=r"GaussianNoise\(on='samples', sigma=0.1\) acts on each sample's.*'1'.*Use mode='eval'"
     ):
         run(batch_norm(), client(6), defences=GaussianNoise(0.1))
     observation, _ = run(batch_norm(), client(6), defences=GaussianNoise(0.1), mode="eval")
@@ -267,9 +275,9 @@ def test_batch_norm_in_train_mode_is_refused_and_in_eval_mode_is_not(run):
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_a_model_that_cannot_be_vectorised_is_refused_in_words(run):
+def test_a_model_that_cannot_be_vectorised_is_refused(run):
     class Branching(nn.Module):
-        """Looks at its inputs."""
+        """A network that branches on its inputs."""
 
         def __init__(self):
             super().__init__()
@@ -278,7 +286,9 @@ def test_a_model_that_cannot_be_vectorised_is_refused_in_words(run):
         def forward(self, inputs):
             return self.body(inputs if inputs.mean() > 0 else -inputs)
 
-    with pytest.raises(InvalidInput, match="each sample, which a defence asks for, cannot be taken of this model"):
+    with pytest.raises(
+        InvalidInput, match="a defence needs the gradient of each sample, which this model does not have"
+    ):
         run(Branching(), client(6), defences=NOISE)
     with pytest.raises(InvalidInput, match="cannot train together"):
         run_federation(Branching(), [client(6)] * 2, rounds=1, **AVG, defences=NOISE, together=True)
@@ -286,7 +296,7 @@ def test_a_model_that_cannot_be_vectorised_is_refused_in_words(run):
 
 @dataclass(frozen=True)
 class Flat(GradientDefence):
-    """Gives back something else."""
+    """A defence that returns tensors of another shape."""
 
     def on_gradients(self, gradients, draw):
         return {name: value.mean(0) for name, value in gradients.items()}
@@ -294,22 +304,18 @@ class Flat(GradientDefence):
 
 @dataclass(frozen=True)
 class Nowhere(Defence):
-    """Acts at no place."""
+    """A defence that acts at no place."""
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 @pytest.mark.parametrize("wrong", ["gaussian_noise", 0.1, [0.1], GaussianNoise, [GaussianNoise], Nowhere(), None])
-def test_what_is_no_defence_is_refused(run, wrong):
-    with pytest.raises(
-        InvalidInput, match=r"a client's defences are such as leakgauge.federation.defences.GaussianNoise\(0.01\)"
-    ):
+def test_anything_else_than_a_defence_is_refused(run, wrong):
+    with pytest.raises(InvalidInput, match=r"must be objects such as leakgauge.defences.GaussianNoise\(0.01\)"):
         run(mlp(), client(6), defences=wrong)
 
 
 def test_a_defence_that_changes_shapes_is_named():
-    with pytest.raises(
-        InvalidInput, match=r"Flat\(on='samples'\) must give back gradients of the names, shapes and type"
-    ):
+    with pytest.raises(InvalidInput, match=r"Flat\(on='samples'\) must return gradients with the names, shapes"):
         fedsgd(mlp(), client(6), defences=Flat())
 
 
@@ -326,13 +332,13 @@ def test_the_attacker_knows_of_defences_only_if_granted():
     plain, _ = fedsgd(mlp(), client(6), defences=NOISE)
     assert plain.defences is None
     assert not any("GaussianNoise" in sentence for sentence in plain.threat_model())
-    told, _ = fedsgd(mlp(), client(6), defences=NOISE, knows_defence=True)
-    assert told.defences == (
+    informed, _ = fedsgd(mlp(), client(6), defences=NOISE, knows_defence=True)
+    assert informed.defences == (
         "RandomPruning(on='samples', probability=0.3)",
         "GaussianNoise(on='samples', sigma=0.05)",
         "LaplacianNoise(on='samples', scale=0.02)",
     )
-    assert told.threat_model()[-1] == (
+    assert informed.threat_model()[-1] == (
         "It is granted the client's defences (RandomPruning(on='samples', probability=0.3), "
         "GaussianNoise(on='samples', sigma=0.05), "
         "LaplacianNoise(on='samples', scale=0.02))."

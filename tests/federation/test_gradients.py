@@ -29,7 +29,7 @@ def soft(count, seed=1):
 
 
 def plain_loop(model, weights, batches, recipe):
-    """Local training as one would write it in an evening: nothing shared with the package."""
+    """Train with a naive loop that shares no code with the package."""
     model.train(recipe.mode == "train")
     trained = {name for name, value in model.named_parameters() if value.requires_grad}
     weights = {name: value.clone().requires_grad_(name in trained) for name, value in weights.items()}
@@ -53,7 +53,7 @@ def gradients_of(weights, leaves):
     return torch.autograd.grad((direction * values.square()).sum(), leaves)
 
 
-# What the Trainer says of torch.func: other dropout masks for transposed tensors, weight decay of unused weights.
+# As the Trainer documents, torch.func has other dropout masks for transposed tensors and decays unused weights.
 CASES = [(name, way) for name in NETWORKS for way in WAYS if (name, way) != ("attention with dropout", "functional")]
 
 

@@ -1,4 +1,4 @@
-"""The reference: where a client's own training leads."""
+"""The reference for LMRA: a client's training alone."""
 
 import itertools
 
@@ -86,7 +86,7 @@ def test_a_leap_away_is_not_convergence():
 
 def test_what_has_no_optimum_is_refused():
     (client, *_) = table_clients()
-    with pytest.raises(InvalidInput, match="use train_alone"):
+    with pytest.raises(InvalidInput, match="Use train_alone"):
         least_squares_optimum(client, bias=True)
     with pytest.raises(InvalidInput, match="at least 1"):
         train_alone(network(), client, lr=0.1, epochs=0)

@@ -1,4 +1,4 @@
-"""run_federation(): averaging, selection, watching, training together, interruption, errors."""
+"""run_federation(): averaging, selection, recording, training together, interruption, errors."""
 
 import copy
 from typing import Any
@@ -141,7 +141,7 @@ def test_clients_that_train_together_draw_their_own_dropout():
 
 
 class Branching(nn.Module):
-    """Looks at a value, which cannot be vectorised."""
+    """A network that branches on a value, which cannot be vectorised."""
 
     def __init__(self):
         super().__init__()
@@ -155,7 +155,7 @@ def test_a_model_that_cannot_be_vectorised_is_trained_one_by_one():
     model, everyone = Branching(), clients(4, 4)
     runs = [run_federation(model, everyone, rounds=2, lr=0.1, together=together) for together in (None, False)]
     assert distance(runs[0].weights, runs[1].weights) == 0
-    with pytest.raises(InvalidInput, match=r"cannot train together .*use together=False"):
+    with pytest.raises(InvalidInput, match=r"cannot train together .*Use together=False"):
         run_federation(model, everyone, rounds=2, lr=0.1, together=True)
 
 
@@ -211,10 +211,10 @@ def test_ctrl_c_returns_what_was_reached():
     assert stopped.history == finished.history[:1]
 
 
-def test_progress_is_told_every_round():
-    told = []
-    run_federation(conv(), clients(4), rounds=3, lr=0.1, progress=lambda *numbers: told.append(numbers))
-    assert told == [(1, 3), (2, 3), (3, 3)]
+def test_progress_is_called_every_round():
+    calls = []
+    run_federation(conv(), clients(4), rounds=3, lr=0.1, progress=lambda *numbers: calls.append(numbers))
+    assert calls == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_history_holds_the_score_of_each_tested_round():
@@ -281,13 +281,13 @@ def test_the_model_and_the_random_numbers_of_the_caller_are_left_alone():
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_divergence_says_so(together):
-    with pytest.raises(InvalidInput, match=r"NaN or Inf in round \d+; use a smaller lr than 1000000"):
+def test_divergence_is_an_error_with_a_remedy(together):
+    with pytest.raises(InvalidInput, match=r"NaN or Inf in round \d+. Use a smaller lr than 1000000"):
         run_federation(nn.Linear(6, 1), [table(4), table(4, 1)], rounds=30, lr=1e6, together=together)
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_batch_norm_with_a_batch_of_one_says_so(together):
+def test_batch_norm_with_a_batch_of_one_is_refused(together):
     with pytest.raises(InvalidInput, match="batch norm in train mode"):
         run_federation(batch_norm(), clients(5, 5), rounds=1, lr=0.1, batch_size=4, together=together)
 
@@ -302,13 +302,13 @@ def test_batch_norm_with_a_batch_of_one_says_so(together):
         ({"clients_per_round": 0}, "between 1 and 2, not 0"),
         ({"clients_per_round": 3}, "between 1 and 2, not 3"),
         ({"weighting": "size"}, "'samples' or 'uniform', not 'size'"),
-        ({"watch": [2]}, "cannot watch client 2: there are clients 0 to 1"),
-        ({"watch": [-1]}, "cannot watch client -1"),
+        ({"watch": [2]}, "client 2 cannot be watched. The clients are 0 to 1"),
+        ({"watch": [-1]}, "client -1 cannot be watched"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
         ({"epochs": 0}, "epochs"),
         ({"lr": -1.0}, "lr must be above 0"),
         ({"loss": "entropy"}, "no loss 'entropy'"),
-        ({"granted": ["everything"]}, "no thing to grant 'everything'"),
+        ({"granted": ["everything"]}, "no grant 'everything'"),
         ({"hidden": ["everything"]}, "no part of the recipe to hide 'everything'"),
     ],
 )

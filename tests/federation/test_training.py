@@ -1,4 +1,4 @@
-"""local_sgd(): the numbers of torch.optim, for every kind of network, and a model that is left as it was."""
+"""local_sgd() gives the numbers of torch.optim for every kind of network, and does not change the model."""
 
 import copy
 
@@ -30,7 +30,7 @@ def batches_of(count, sizes, dtype=torch.float64):
 
 
 def by_optimiser(model, batches, recipe, loss=F.cross_entropy):
-    """The weights and buffers after every step of plain torch."""
+    """Yield the weights and buffers after every step of torch.optim."""
     model = copy.deepcopy(model)
     model.train(recipe.mode == "train")
     optimiser = torch.optim.SGD(

@@ -192,7 +192,7 @@ def test_what_failed_does_not_keep_the_rest_from_being_measured(folder, monkeypa
 def test_the_order_in_which_clients_end_changes_nothing(folder, monkeypatch):
     rows = find_rows("mine", "table1/digits")
     forward = [figure.to_json()["ours"] for figure in run_rows(rows, clients=3, methods=["other"])]
-    monkeypatch.setattr(run, "run_kept", lambda tasks, *_, **__: reversed(list(run_tasks(tasks))))
+    monkeypatch.setattr(run, "run_cached", lambda tasks, *_, **__: reversed(list(run_tasks(tasks))))
     assert [figure.to_json()["ours"] for figure in run_rows(rows, clients=3, methods=["other"])] == forward
 
 

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: bars on a terminal, lines elsewhere, and how long it takes yet."""
+"""The display of a sweep: bars on a terminal, lines elsewhere, and the time that is left."""
 
 import io
 import os
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from leakgauge.runtime import Task, display, run_tasks
 from leakgauge.runtime.display import Clock, Lines, duration, watching
-from tests.runtime.work import TASKS, fails, not_the_first_time
+from tests.runtime.work import PYTHONPATH, TASKS, fails, not_the_first_time
 
 
 class Time:
@@ -32,7 +32,7 @@ def task(name, kind="k"):
 A, B, C, D = (task(name) for name in "abcd")
 
 
-def test_the_rest_is_told_by_kind(time):
+def test_the_time_left_is_estimated_by_kind(time):
     clock = Clock()
     dear = task("dear", "other")
     clock.planned([A, B, C, dear])
@@ -41,7 +41,7 @@ def test_the_rest_is_told_by_kind(time):
     time.now = 10
     clock.step(A, 1, 4, 0.5)
     assert clock.left_of(A) == 30
-    assert clock.left() == (30 + 40 + 40, False)  # of the dear one nothing is known
+    assert clock.left() == (30 + 40 + 40, False)  # nothing is known about the dear one
     assert clock.rest() == "more than 110 s left"
     clock.done(A)
     clock.began(dear)
@@ -49,11 +49,11 @@ def test_the_rest_is_told_by_kind(time):
     clock.step(dear, 1, 100, 0.5)
     assert clock.left() == (990 + 10 + 10, True)
     assert clock.rest() == "about 16.8 min left"
-    clock.began(B)  # two at a time, and no longer than the longest
+    clock.began(B)  # two at a time, and at least as long as the longest
     assert clock.left() == (990, True)
 
 
-def test_what_is_lost_is_to_be_done_again(time):
+def test_a_lost_task_counts_as_waiting(time):
     clock = Clock()
     clock.planned([A, B])
     clock.began(A)
@@ -83,13 +83,13 @@ def test_without_a_terminal_there_are_lines(capsys, tmp_path):
     assert [line.split(" (")[0].split(";")[0] for line in lines.splitlines()] == [
         "[1/4] done: seed 0",
         "[2/4] done: seed 1",
-        "[2/4] again: unlucky: OSError: the disk is away",
+        "[2/4] restarted: unlucky: OSError: the disk is away",
         "[3/4] done: unlucky",
         "[4/4] failed: broken: ValueError: task went wrong",
     ]
 
 
-def test_lines_tell_the_rest(time, capsys):
+def test_lines_show_the_time_left(time, capsys):
     lines = Lines()
     lines.planned([A, B])
     lines.began(A)
@@ -98,7 +98,7 @@ def test_lines_tell_the_rest(time, capsys):
     assert capsys.readouterr().err == "[1/2] done: a (5.0 s); about 5.0 s left\n"
 
 
-def test_bars_tell_of_each_running_task_and_of_the_whole(time):
+def test_bars_show_each_running_task_and_the_whole(time):
     screen = Console(file=io.StringIO(), force_terminal=True, width=120)
     bars = display.bars(screen)
     watch = display.Bars(bars)
@@ -122,7 +122,7 @@ def test_bars_tell_of_each_running_task_and_of_the_whole(time):
     watch.failed(C, "went wrong")
     assert "[b]" not in shown()
     above = screen.file.getvalue()
-    for words in ("done", "a (10 s)", "again", "[b]: its worker died", "failed", "c: went wrong"):
+    for words in ("done", "a (10 s)", "restarted", "[b]: its worker died", "failed", "c: went wrong"):
         assert words in above
 
 
@@ -136,12 +136,12 @@ with watching() as watch:
 """
 
 
-def test_on_a_terminal_what_goes_to_a_file_still_goes_there(tmp_path):
+def test_on_a_terminal_output_for_a_file_still_goes_there(tmp_path):
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "TERM": "xterm"}
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "TERM": "xterm"}
     with (tmp_path / "out").open("w") as out:
         subprocess.run(
-            [sys.executable, "-c", SCRIPT], stdout=out, stderr=theirs, env=environment, check=True, timeout=120
+            [sys.executable, "-c", SCRIPT], stdout=out, stderr=theirs, env=environment, check=True, timeout=600
         )
     os.close(theirs)
     shown = os.read(ours, 100_000).decode()

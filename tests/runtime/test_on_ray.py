@@ -1,4 +1,4 @@
-"""A Ray cluster gives the same results, bears the same losses, and is gone when the sweep is over."""
+"""A Ray cluster gives the same results, survives the same losses, and ends with the sweep."""
 
 import contextlib
 import gc
@@ -15,7 +15,18 @@ import pytest
 
 from leakgauge.core.errors import LeakgaugeError, TasksFailed
 from leakgauge.runtime import Task, run_tasks
-from tests.runtime.work import TASKS, Noted, alive, children, fails, mistaken, not_the_first_time, unpicklable, within
+from tests.runtime.work import (
+    PYTHONPATH,
+    TASKS,
+    Noted,
+    alive,
+    children,
+    fails,
+    mistaken,
+    not_the_first_time,
+    unpicklable,
+    within,
+)
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -23,7 +34,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for proce
 LOSSES = {
     "killed": "its worker died",
     "exits": "its worker died",
-    "hangs": "it reported nothing for 2 seconds",
+    "hangs": "the task reported nothing for 2 seconds",
     "memory": "MemoryError",
     "disk": "OSError: the disk is away",
 }
@@ -32,19 +43,19 @@ FAILURES = {
     "broken": "^ValueError: task went wrong$",
     "mistaken": "^there is no thing 'x' ",
     "unpicklable": "the result cannot be sent to the driver",
-    "local": "the task 'local' cannot go to another process",
+    "local": "the task 'local' cannot be sent to another process",
 }
 
 
 class Looking(Noted):
-    """Looks about when the first task begins: which processes there are since then, and where they listen."""
+    """Records, when the first task begins, the new processes and the addresses at which they listen."""
 
     processes: frozenset[int] = frozenset()
     addresses: frozenset[str] = frozenset()
 
     def __init__(self):
         super().__init__()
-        self.before = frozenset(family(os.getpid()))  # other tests may have left some that stay
+        self.before = frozenset(family(os.getpid()))  # other tests may have left processes that stay
 
     def began(self, task):
         super().began(task)
@@ -54,13 +65,13 @@ class Looking(Noted):
 
 
 def family(process):
-    """All that a process has started, directly or not."""
-    own = children(process)
-    return own + [one for child in own for one in family(child)]
+    """The descendants of a process."""
+    direct = children(process)
+    return direct + [descendant for child in direct for descendant in family(child)]
 
 
 def listening(processes):
-    """The addresses, as the kernel writes them, at which processes wait for connections."""
+    """The addresses at which processes wait for connections, as the kernel writes them."""
     sockets = {}
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -84,7 +95,7 @@ def folders(process):
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """One sweep in which much goes wrong; starting a cluster is what takes long."""
+    """One sweep with all kinds of failures, because starting a cluster takes long."""
     folder = tmp_path_factory.mktemp("ray")
     tasks = [
         *TASKS,
@@ -99,12 +110,12 @@ def swept(tmp_path_factory):
     ]
     watch, results = Looking(), []
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()) as printed:
-        warnings.simplefilter("ignore")  # of processes of Ray's own, which it does not wait for
-        with pytest.raises(TasksFailed) as told:
+        warnings.simplefilter("ignore")  # about Ray's own processes, for which it does not wait
+        with pytest.raises(TasksFailed) as raised:
             results.extend(run_tasks(tasks, engine="ray", jobs=2, watch=watch))
         gc.collect()
-    assert printed.getvalue() == ""  # where results may go
-    return [(task.name, value) for task, value in results], watch, told.value
+    assert printed.getvalue() == ""  # results may go to standard output
+    return [(task.name, value) for task, value in results], watch, raised.value
 
 
 def test_the_results_are_those_of_this_process_each_once(swept):
@@ -117,7 +128,7 @@ def test_the_results_are_those_of_this_process_each_once(swept):
         assert process != os.getpid()
 
 
-def test_whatever_ends_a_worker_its_task_is_tried_again(swept):
+def test_a_task_is_restarted_whatever_ended_its_worker(swept):
     results, watch, _ = swept
     why = dict(watch.of("again"))
     for how, words in LOSSES.items():
@@ -125,19 +136,19 @@ def test_whatever_ends_a_worker_its_task_is_tried_again(swept):
         assert why[how].startswith(words)
 
 
-def test_what_always_fails_is_told_with_its_error(swept):
-    _, _, told = swept
-    assert told.failures.keys() == FAILURES.keys()
+def test_a_task_that_always_fails_is_listed_with_its_error(swept):
+    _, _, error = swept
+    assert error.failures.keys() == FAILURES.keys()
     for name, words in FAILURES.items():
-        assert re.search(words, told.failures[name])
+        assert re.search(words, error.failures[name])
 
 
 def test_progress_is_live(swept):
     _, watch, _ = swept
     for task in TASKS:
-        whats = [what for what, name, *_ in watch.all[1:] if name == task.name]
-        assert whats[0] == "began"
-        assert whats[-1] == "done"
+        kinds = [kind for kind, name, *_ in watch.all[1:] if name == task.name]
+        assert kinds[0] == "began"
+        assert kinds[-1] == "done"
     assert ["seed 3", 1, 2, 3.0] in watch.of("step")
 
 
@@ -145,7 +156,7 @@ def test_the_cluster_listened_on_the_loopback_address_only_and_is_gone(swept):
     _, watch, _ = swept
     assert watch.addresses <= {"0100007F", "0000000000000000FFFF00000100007F"}
     assert watch.addresses
-    assert within(30, lambda: not any(map(alive, watch.processes)))
+    assert within(300, lambda: not any(map(alive, watch.processes)))
     assert not folders(os.getpid())
 
 
@@ -159,22 +170,24 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT], ids=lambda ending: ending.name)
-def test_nothing_outlives_a_driver_that_is_ended(tmp_path, ending):
+def test_no_process_outlives_its_driver(tmp_path, ending):
     (tmp_path / "driver.py").write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
     command = [sys.executable, str(tmp_path / "driver.py"), str(tmp_path)]
     driver = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
-        assert within(120, (tmp_path / "0").exists)
-        # Two agents of Ray's, which do no work, notice a kill by themselves after a minute.
-        processes = [one for one in family(driver.pid) if "Agent" not in Path(f"/proc/{one}/cmdline").read_text()]
+        assert within(300, (tmp_path / "0").exists)
+        # Two agents of Ray, which run no tasks, notice a kill only after a minute.
+        processes = [pid for pid in family(driver.pid) if "Agent" not in Path(f"/proc/{pid}/cmdline").read_text()]
         assert int((tmp_path / "0").read_text()) in processes
-        os.killpg(driver.pid, ending) if ending == signal.SIGINT else driver.kill()  # a terminal tells all
-        driver.wait(60)
+        os.killpg(
+            driver.pid, ending
+        ) if ending == signal.SIGINT else driver.kill()  # a terminal interrupts the whole group
+        driver.wait(300)
     finally:
         driver.kill()
         driver.wait()
-    assert within(60, lambda: not any(map(alive, processes)))
+    assert within(300, lambda: not any(map(alive, processes)))
     if ending == signal.SIGINT:
         assert not folders(driver.pid)
 
@@ -187,27 +200,28 @@ time.sleep(300)
 """
 
 
-def test_a_cluster_that_runs_is_used_and_left_running():
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.getcwd()}
+def test_a_running_cluster_is_used_and_left_running():
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": PYTHONPATH}
     owner = subprocess.Popen(
         [sys.executable, "-c", CLUSTER], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     try:
         address = owner.stdout.readline().strip()
-        for _ in range(2):  # the first sweep leaves it as it was
-            found = list(run_tasks(TASKS[:2], engine=f"ray:{address}"))
-            assert len(found) == 2
+        for _ in range(2):  # the first sweep leaves it unchanged
+            results = list(run_tasks(TASKS[:2], engine=f"ray:{address}"))
+            assert len(results) == 2
     finally:
         owner.send_signal(signal.SIGINT)
-        owner.wait(60)
+        owner.wait(300)
         owner.stdout.close()
 
 
-def test_no_cluster_at_an_address_is_one_sentence(monkeypatch):
+def test_a_missing_cluster_is_an_error_in_words(monkeypatch):
     import ray
 
     monkeypatch.setattr(ray, "init", lambda *_, **__: (_ for _ in ()).throw(ConnectionError("nobody\nanswers")))
-    with pytest.raises(LeakgaugeError, match=r"no Ray cluster at '10.0.0.9:1' \(nobody\); the engine processes works"):
+    message = r"no Ray cluster at '10.0.0.9:1' \(nobody\)\. The engine processes needs no cluster"
+    with pytest.raises(LeakgaugeError, match=message):
         list(run_tasks(TASKS, engine="ray:10.0.0.9:1"))
 
 

@@ -1,4 +1,4 @@
-"""Tasks for workers, which find them here by name."""
+"""Tasks at the level of a module, so that workers can import them."""
 
 import os
 import resource
@@ -14,14 +14,14 @@ from leakgauge.runtime import Task, Watch
 
 
 def noisy_sum(seed, report):
-    """A result that hangs on the seed alone, with the process that made it."""
+    """A result that depends on the seed alone, with the process that made it."""
     values = torch.randn(1000, generator=torch.Generator().manual_seed(seed))
     report(1, 2, float(seed))
     return (values.exp() @ values).item(), torch.get_num_threads(), os.getpid()
 
 
 def slow_sum(seed, seconds, report):
-    """The same, with steps that take their time."""
+    """The same, with slow steps."""
     for step in range(10):
         report(step, 10, 0.0)
         time.sleep(seconds / 10)
@@ -46,7 +46,7 @@ def adds(first, second, report):
 
 
 def not_the_first_time(path, how, report):
-    """Goes wrong once, in one of many ways; ``path`` remembers."""
+    """Fails once, in one of many ways. ``path`` marks the failure."""
     path = Path(path)
     if path.exists():
         return f"after {path.read_text()}"
@@ -60,7 +60,7 @@ def not_the_first_time(path, how, report):
         time.sleep(300)
     elif how == "memory":
         raise MemoryError
-    elif how == "limit":  # as where the machine refuses more
+    elif how == "limit":  # as on a machine that refuses more memory
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + 2**28, hard))
@@ -76,7 +76,7 @@ def always_dies(report):
 
 
 def takes(megabytes, seconds, report):
-    """Hold memory for a while; say when."""
+    """Hold memory for a while. Return when."""
     began = time.time()
     held = torch.ones(megabytes * 2**18)
     report(1, 2, 0.0)
@@ -89,7 +89,7 @@ def unpicklable(report):
 
 
 class OneWay:
-    """Is pickled, and cannot be unpickled."""
+    """An object that can be pickled and cannot be unpickled."""
 
     def __reduce__(self):
         return _no, ()
@@ -111,13 +111,13 @@ def say_and_sleep(path, report):
 
 
 class Noted(Watch):
-    """Notes all that it is told, by what and the name of the task."""
+    """A watch that records all calls, as the kind and the name of the task."""
 
     def __init__(self):
         self.all = []
 
-    def of(self, what):
-        return [rest for kind, *rest in self.all if kind == what]
+    def of(self, wanted):
+        return [rest for kind, *rest in self.all if kind == wanted]
 
     def planned(self, tasks):
         self.all.append(("planned", len(tasks)))
@@ -138,6 +138,8 @@ class Noted(Watch):
         self.all.append(("failed", task.name, why))
 
 
+#: The path for other processes, on which these tests and the package under test are found.
+PYTHONPATH = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
 TASKS = [Task(f"seed {seed}", noisy_sum, {"seed": seed}) for seed in range(5)]
 
 
@@ -158,8 +160,8 @@ def status(process):
 
 
 def children(process):
-    every = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-    return [one for one in every if int(status(one).get("PPid", -1)) == process]
+    everything = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [pid for pid in everything if int(status(pid).get("PPid", -1)) == process]
 
 
 def alive(process):

@@ -1,1 +1,1 @@
-"""Flower's PyTorch quickstart in miniature, recorded."""
+"""A small copy of Flower's PyTorch quickstart that is recorded."""

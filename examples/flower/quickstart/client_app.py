@@ -1,4 +1,4 @@
-"""What a client does: train on its own digits, and send the weights; as they are, with noise, or masked."""
+"""The client: it trains on its own digits and sends the weights unchanged, with noise, or masked."""
 
 import functools
 
@@ -13,7 +13,8 @@ from flwr.clientapp.mod import LocalDpMod
 from leakgauge.federation.recording.flower import Recorder
 from quickstart.task import DATA, Net, client_data, train
 
-# A hundredth of the noise that this epsilon takes at this clipping norm (sensitivity=1.0): no guarantee, an example.
+# An example without a guarantee: a hundredth of the noise that this epsilon needs at this clipping norm
+# (sensitivity=1.0).
 local_dp = LocalDpMod(clipping_norm=1.0, sensitivity=0.01, epsilon=1.0, delta=1e-5)
 
 
@@ -21,13 +22,13 @@ recorder = functools.cache(lambda folder: Recorder(folder, model=Net(), data=DAT
 
 
 def record(message, context, call_next):
-    """Record what leaves this client, if the run asks for it."""
+    """Record what leaves this client, if the run's configuration names a folder for it."""
     folder = context.run_config["own-captures"]
     return recorder(folder).mod(message, context, call_next) if folder else call_next(message, context)
 
 
 def protect(message, context, call_next):
-    """Flower's own local differential privacy, if the run asks for it."""
+    """Apply Flower's own local differential privacy, if privacy is "dp"."""
     return (
         local_dp(message, context, call_next) if context.run_config["privacy"] == "dp" else call_next(message, context)
     )
@@ -58,7 +59,7 @@ def fit(model, context):
 
 
 class MaskedClient(NumPyClient):
-    """The same client in Flower's older form, which SecAgg+ asks for."""
+    """The same client in Flower's older API, which SecAgg+ needs."""
 
     def __init__(self, context):
         self.context = context

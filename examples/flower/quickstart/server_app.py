@@ -1,4 +1,4 @@
-"""What the server does: federated averaging, and to keep what it sees of its clients."""
+"""The server: federated averaging that records what it gets from its clients."""
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
@@ -34,7 +34,7 @@ def main(grid, context):
 
 
 def aggregate_securely(grid, context, model, recorder):
-    """The same with SecAgg+, whose workflow takes a strategy of Flower's older form."""
+    """Run the same training with SecAgg+, whose workflow needs a strategy of Flower's older API."""
     strategy = FedAvgOfResults(
         fraction_evaluate=0.0,
         initial_parameters=ndarrays_to_parameters([value.numpy() for value in model.state_dict().values()]),
@@ -44,7 +44,7 @@ def aggregate_securely(grid, context, model, recorder):
         config=ServerConfig(num_rounds=context.run_config["num-server-rounds"]),
         strategy=recorder.strategy(strategy),
     )
-    # What a client's weight is quantised by: Flower's default of 1,000 would drown the updates of small clients.
+    # SecAgg+ quantises by max_weight. Flower's default of 1,000 would drown the updates of small clients.
     largest = float(context.run_config["samples-a-client"])
     secagg = SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2, max_weight=largest)
     DefaultWorkflow(fit_workflow=secagg)(grid, legacy)

@@ -11,7 +11,7 @@ DATA = lg.DataSpec(shape=(1, 28, 28), classes=CLASSES)
 
 
 class Net(nn.Module):
-    """Two convolutions and three linear layers; the quickstart's own has 6 and 16 channels."""
+    """Two convolutions and three linear layers. The original quickstart has 6 and 16 channels."""
 
     def __init__(self, channels=(32, 64)):
         super().__init__()
@@ -23,7 +23,7 @@ class Net(nn.Module):
         self.fc3 = nn.Linear(84, CLASSES)
 
     def forward(self, x):
-        """Class scores."""
+        """Return the class scores."""
         x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
         x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
         x = functional.relu(self.fc1(x.flatten(1)))
@@ -31,14 +31,14 @@ class Net(nn.Module):
 
 
 def client_data(partition, samples):
-    """The digits of one client: a share of its own, the same in every run."""
+    """Return the digits of one client, the same in every run. No two clients share a digit."""
     data = lg.data.load("mnist5k")
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
     return data.share(order[partition * samples : (partition + 1) * samples], f"client-{partition}")
 
 
 def train(model, data, *, lr, epochs, batch_size):
-    """Plain SGD; returns the mean loss of the last epoch."""
+    """Train by plain SGD, and return the mean loss of the last epoch."""
     optimiser = torch.optim.SGD(model.parameters(), lr=lr)
     model.train()
     for _ in range(epochs):

@@ -1,4 +1,7 @@
-"""Sample reconstruction (SRA): what a class looks like to a model, or what a round's gradient shows (LMRA, 5 and 4)."""
+"""Sample reconstruction (SRA): samples of each class from a model, or the samples behind one gradient.
+
+The two attacks are equations 5 and 4 of LMRA (Driouich et al.).
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from leakgauge.attacks import inverting_gradients
 from leakgauge.attacks.base import Reconstruction
-from leakgauge.attacks.local_model.messages import LocalModel
+from leakgauge.attacks.local_model.base import LocalModel
+from leakgauge.attacks.papers.inverting_gradients import inverting_gradients
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report, silent
@@ -19,7 +22,13 @@ from leakgauge.core.progress import Report, silent
 
 @dataclass(frozen=True, eq=False)
 class ClassSamples:
-    """One sample for each class, as a person sees it, with the probability that the model gives the class."""
+    """One rebuilt sample for each class.
+
+    Args:
+        samples: The samples in their original units.
+        labels: The class of each sample.
+        probabilities: The probability of this class under the model.
+    """
 
     samples: Tensor = field(repr=False)
     labels: Tensor
@@ -35,42 +44,55 @@ def by_model(
     smooth: int = 4,
     report: Report = silent,
 ) -> ClassSamples:
-    r"""The sample that a model takes most for one of a class, for each class (LMRA, equation 5).
+    r"""Rebuild the sample that a model assigns to a class most clearly, for each class (LMRA, equation 5).
 
-    Gradient ascent on :math:`\log h_\theta(x)[k]`, which has the same maximum as the probability and does not fade
-    where that is near 0 or 1 (after Fredrikson et al. 2015), from a zero sample; steps have the length ``lr`` in the
-    root mean square over pixels, and shrink to nothing. Pixels stay in [0, 1]. The sample of the highest probability
-    on the way is kept. The slopes of pictures are blurred by a radius of ``smooth`` pixels: without that a dense
-    network likes noise as well as a face.
+    This is gradient ascent on :math:`\log h_\theta(x)[k]` from a zero sample (after Fredrikson et al. 2015). The
+    logarithm has the same maximum as the probability, and its gradient does not vanish where the probability is near 0
+    or 1. Pixels stay in [0, 1]. The result is the sample with the highest probability on the way.
+
+    Args:
+        model: A model of the client.
+        classes: The classes to rebuild. ``None`` stands for all.
+        steps: The number of steps.
+        lr: The length of the first step, as a root mean square over pixels. It falls to zero over the steps.
+        smooth: The radius in pixels of a blur of the gradient, for images. Without it, noise scores as high as a face
+            on a dense network.
+        report: A function ``report(step, total, loss)`` that shows progress.
     """
     data = model.data
-    if data.classes is None:
-        raise InvalidInput("samples of classes can be rebuilt for a classification only; this data is a regression")
-    wanted = torch.tensor(list(range(data.classes)) if classes is None else list(classes))
-    if len(wanted) == 0 or int(wanted.min()) < 0 or int(wanted.max()) >= data.classes:
-        raise InvalidInput(f"classes must lie in 0 to {data.classes - 1}, not {wanted.tolist()}")
+    labels = _labels(model, classes)
     like = next(iter(model.weights.values()))
-    wanted = wanted.to(like.device)
-    samples = torch.zeros(len(wanted), *data.shape).to(like)
-    best, height = samples.clone(), like.new_full((len(wanted),), -torch.inf)
+    samples = torch.zeros(len(labels), *data.shape).to(like)
+    best, height = samples.clone(), like.new_full((len(labels),), -torch.inf)
     for step in range(steps + 1):
         samples.requires_grad_()
-        chances = model.probabilities(samples).clamp_min(1e-30).log().gather(1, wanted.unsqueeze(1)).squeeze(1)
-        (slope,) = torch.autograd.grad(chances.sum(), samples)
+        log_likelihoods = model.probabilities(samples).clamp_min(1e-30).log().gather(1, labels.unsqueeze(1)).squeeze(1)
+        (slope,) = torch.autograd.grad(log_likelihoods.sum(), samples)
         with torch.no_grad():
-            higher = chances > height
-            best[higher], height = samples[higher], torch.maximum(chances, height)
+            higher = log_likelihoods > height
+            best[higher], height = samples[higher], torch.maximum(log_likelihoods, height)
             slope = _blurred(slope, smooth) if data.is_image else slope
             norm = slope.flatten(1).norm(dim=1).clamp_min(1e-30).view(-1, *[1] * len(data.shape))
             size = lr * (1 - step / (steps + 1)) * (slope[0].numel() ** 0.5)
             samples = samples + size * slope / norm
             samples = samples.clamp(0, 1) if data.bounded else samples
-        report(step, steps, -float(chances.mean().detach()))
-    return ClassSamples(best.detach(), wanted, height.exp())
+        report(step, steps, -float(log_likelihoods.mean().detach()))
+    return ClassSamples(best.detach(), labels, height.exp())
+
+
+def _labels(model: LocalModel, classes: Sequence[int] | None) -> Tensor:
+    """Return the classes to rebuild as a tensor, after checking them."""
+    count = model.data.classes
+    if count is None:
+        raise InvalidInput("samples of classes can be rebuilt for a classification only, and this data is a regression")
+    labels = torch.tensor(list(range(count)) if classes is None else list(classes))
+    if len(labels) == 0 or int(labels.min()) < 0 or int(labels.max()) >= count:
+        raise InvalidInput(f"classes must lie in 0 to {count - 1}, not {labels.tolist()}")
+    return labels.to(next(iter(model.weights.values())).device)
 
 
 def _blurred(pictures: Tensor, radius: int) -> Tensor:
-    """Pictures under a window of two box means of a radius."""
+    """Blur pictures by two box means of the same radius."""
     for _ in range(2 if radius else 0):
         pictures = F.avg_pool2d(pictures, 2 * radius + 1, 1, radius, count_include_pad=False)
     return pictures
@@ -79,8 +101,15 @@ def _blurred(pictures: Tensor, radius: int) -> Tensor:
 def by_gradient(
     observation: Observation, *, steps: int = 200, seed: int = 0, report: Report = silent
 ) -> Reconstruction:
-    """The samples whose gradient points where a client went in one round, with total variation (LMRA, equation 4).
+    """Rebuild the samples whose gradient points in the direction of one update (LMRA, equation 4).
 
-    This is :func:`leakgauge.attacks.papers.inverting_gradients` (Geiping et al. 2020).
+    This is :func:`leakgauge.attacks.papers.inverting_gradients.inverting_gradients` with total variation (Geiping et
+    al. 2020).
+
+    Args:
+        observation: The message of one round.
+        steps: The number of steps.
+        seed: The seed of all random draws.
+        report: A function ``report(step, total, loss)`` that shows progress.
     """
     return inverting_gradients(steps=steps)(observation, seed=seed, progress=report)

@@ -1,10 +1,13 @@
-"""The file format of reconstructions."""
+"""Save and load the results of attacks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from leakgauge.attacks.base import Reconstruction
 from leakgauge.attacks.inversion.solve import Trace
@@ -16,49 +19,60 @@ KIND = "reconstruction"
 VERSION = 1
 
 
-def save_reconstruction(result: Reconstruction, path: Location, *, source: str = "") -> Path:
-    """Save a reconstruction with its loss curve. The file is complete or absent.
+def to_parts(reconstruction: Reconstruction) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return a reconstruction as plain values and tensors."""
+    outcome = reconstruction.outcome
+    document = {
+        "attack": reconstruction.attack,
+        "client": reconstruction.client,
+        "round": reconstruction.round,
+        "seed": reconstruction.seed,
+        "seconds": reconstruction.seconds,
+        "outcome": [outcome.kind, outcome.step, outcome.sentence],
+    }
+    tensors = {"samples": reconstruction.samples, "loss": torch.tensor(reconstruction.loss, dtype=torch.double)}
+    if reconstruction.labels is not None:
+        tensors["labels"] = reconstruction.labels
+    if reconstruction.trace is not None:
+        tensors["trace"] = reconstruction.trace.losses
+    return document, tensors
+
+
+def from_parts(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Reconstruction:
+    """Return the reconstruction that :func:`to_parts` took apart.
 
     Args:
-        result: The reconstruction.
-        path: The file.
-        source: A note on the message behind the reconstruction, such as its file.
+        document: The plain values.
+        tensors: The samples, the loss, and the labels and the loss curve if there are any.
     """
-    outcome = result.outcome
-    document = {
-        "attack": result.attack,
-        "client": result.client,
-        "round": result.round,
-        "seed": result.seed,
-        "seconds": result.seconds,
-        "outcome": [outcome.kind, outcome.step, outcome.sentence],
-        "source": source,
-    }
-    tensors = {"samples": result.samples, "loss": torch.tensor(result.loss, dtype=torch.double)}
-    if result.labels is not None:
-        tensors["labels"] = result.labels
-    if result.trace is not None:
-        tensors["trace"] = result.trace.losses
-    return write_container(path, KIND, VERSION, document, tensors)
+    return Reconstruction(
+        samples=tensors["samples"],
+        labels=tensors.get("labels"),
+        outcome=Outcome(*document["outcome"]),
+        loss=float(tensors["loss"]),
+        trace=Trace(tensors["trace"], {}) if "trace" in tensors else None,
+        client=document["client"],
+        round=document["round"],
+        attack=document["attack"],
+        seed=document["seed"],
+        seconds=document["seconds"],
+    )
 
 
-def load_reconstruction(path: Location) -> tuple[Reconstruction, str]:
-    """Load a reconstruction, and the note on its source."""
+def save_reconstruction(reconstruction: Reconstruction, path: Location) -> Path:
+    """Save a reconstruction with its loss curve to one file, atomically.
+
+    Args:
+        reconstruction: The result of an attack.
+        path: The file to write.
+    """
+    return write_container(path, KIND, VERSION, *to_parts(reconstruction))
+
+
+def load_reconstruction(path: Location) -> Reconstruction:
+    """Load a reconstruction from a file."""
     document, tensors = read_container(path, KIND, VERSION)
     try:
-        trace = Trace(tensors["trace"], {}) if "trace" in tensors else None
-        result = Reconstruction(
-            samples=tensors["samples"],
-            labels=tensors.get("labels"),
-            outcome=Outcome(*document["outcome"]),
-            loss=float(tensors["loss"]),
-            trace=trace,
-            client=document["client"],
-            round=document["round"],
-            attack=document["attack"],
-            seed=document["seed"],
-            seconds=document["seconds"],
-        )
-        return result, str(document["source"])
+        return from_parts(document, tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as problem:
-        raise CorruptFile(f"{path} does not describe a reconstruction ({problem!r})") from problem
+        raise CorruptFile(f"{path}: its description is not that of a reconstruction ({problem!r})") from problem

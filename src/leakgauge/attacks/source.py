@@ -1,11 +1,12 @@
-"""Source inference (SIA): which client holds a record (Hu et al. 2021; LMRA, section 2.3).
+"""Source inference (SIA): the client that holds a record (Hu et al. 2021; LMRA, section 2.3).
 
-================  ======================================================================================================
-``by_loss``       the client whose model has the least loss on the record, on whichever models are given (Hu et al.)
-``by_vote``       the same over the models returned in each round, by majority (LMRA, appendix C.2)
-``by_inputs``     ours, without any model: the client whose inputs lie nearest to the record, as far as gradients tell
-``by_equations``  ours, without any model: the client whose gradients the record's own gradient is a part of
-================  ======================================================================================================
+====================  ==================================================================================================
+:func:`by_loss`       The client whose model has the smallest loss on the record, for any models (Hu et al. 2021)
+:func:`by_vote`       The same for the models returned in each round, by majority (LMRA, appendix C.2)
+:func:`by_inputs`     The client whose mean input is nearest to the record, without any model (beyond the papers)
+:func:`by_equations`  The client whose gradients contain the gradient of the record, without any model (beyond the
+                      papers)
+====================  ==================================================================================================
 """
 
 from __future__ import annotations
@@ -13,74 +14,97 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from leakgauge.attacks.local_model.dummies import first_layer, stacked
-from leakgauge.attacks.local_model.messages import LocalModel, Messages, gradients_of, losses_of
-from leakgauge.attacks.local_model.methods import LastReturned
+from leakgauge.attacks.local_model.base import LocalModel, needs_step_length
+from leakgauge.attacks.local_model.baselines import LastReturned
+from leakgauge.attacks.local_model.first_layer import input_statistics
+from leakgauge.attacks.local_model.messages import Messages, gradients_of, losses_of, stacked
+from leakgauge.attacks.spec import AttackSpec, Cost, Fit, always
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params, flatten
 from leakgauge.core.progress import Report, silent
 
-#: So many numbers of records' gradients are held at a time.
+#: The largest number of values in the records' gradients that are held in memory at a time.
 ROOM = 2**27
 
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """The client inferred for each record, and what speaks for each client, (N, clients): the highest score wins."""
+    """The inferred sources of records.
+
+    Args:
+        choice: The index of the inferred client for each record, (N,).
+        scores: The score of every client for each record, (N, clients). The highest score wins.
+    """
 
     choice: Tensor
     scores: Tensor = field(repr=False)
 
 
 def by_loss(models: Sequence[LocalModel], inputs: Tensor, targets: Tensor) -> Sources:
-    """The client whose model has the smallest loss on a record: Hu et al.'s attack, on whichever models are given."""
-    if len(models) < 2:
-        raise InvalidInput(f"a source is inferred among at least 2 clients, not {len(models)}")
+    """Infer the client whose model has the smallest loss on a record (Hu et al. 2021).
+
+    Args:
+        models: One model of each client, from any method.
+        inputs: The records in their original units.
+        targets: The targets of the records.
+    """
+    _check_clients(len(models))
     with torch.no_grad():
         losses = torch.stack([model.losses(inputs, targets) for model in models], dim=1)
     return Sources(losses.argmin(1), -losses)
 
 
 def by_vote(clients: Sequence[Sequence[Observation]], inputs: Tensor, targets: Tensor) -> Sources:
-    """The client that has the smallest loss on a record in most rounds, by its returned model (LMRA, appendix C.2).
+    """Infer the client whose returned model has the smallest loss on a record in most rounds (LMRA, appendix C.2).
 
-    ``clients`` holds the observations of each client; rounds that not all of them took part in are left out.
+    Only rounds with all clients count.
+
+    Args:
+        clients: The rounds of each client.
+        inputs: The records in their original units.
+        targets: The targets of the records.
     """
     votes = torch.zeros(len(inputs), len(clients))
-    for messages in _common(clients):
-        chosen = by_loss([LastReturned()([one], progress=False) for one in messages], inputs, targets)
-        votes[torch.arange(len(inputs)), chosen.choice.cpu()] += 1
+    for messages in _common_rounds(clients):
+        models = [LastReturned()([observation], progress=False) for observation in messages]
+        winners = by_loss(models, inputs, targets).choice.cpu()
+        votes[torch.arange(len(inputs)), winners] += 1
     return Sources(votes.argmax(1), votes)
 
 
 def by_inputs(clients: Sequence[Sequence[Observation]], inputs: Tensor) -> Sources:
-    """The client whose inputs have their mean nearest to a record, on the model's side (beyond the paper).
+    """Infer the client whose mean input is nearest to a record, after normalisation (beyond the papers).
 
-    A dense first layer gives that mean away (:mod:`leakgauge.attacks.local_model.dummies`). It needs no labels, and finds clients
-    whose inputs differ; of clients with the same distribution of inputs it tells nothing.
+    The gradients of a dense first layer show this mean (:mod:`leakgauge.attacks.local_model.first_layer`). The attack
+    needs no labels. It separates clients whose inputs differ, and it cannot separate clients with the same
+    distribution of inputs.
+
+    Args:
+        clients: The rounds of each client.
+        inputs: The records in their original units.
     """
-    if len(clients) < 2:
-        raise InvalidInput(f"a source is inferred among at least 2 clients, not {len(clients)}")
+    _check_clients(len(clients))
     means = []
     for rounds in clients:
         messages = Messages.read(rounds)
         data = messages.last.data
-        seen = first_layer(stacked(gradients_of(messages)[0], messages.last.sent), data)
-        if seen is None:
+        statistics = input_statistics(stacked(gradients_of(messages)[0], messages.last.sent), data)
+        if statistics is None:
             raise InvalidInput(
-                f"the first layer of {messages.last.client}'s model does not tell where its inputs lie: it is not "
-                "dense, has few neurons or a normalisation after it; ask by loss or by vote"
+                f"the first layer of {messages.last.client}'s model does not show the mean of its inputs, because it "
+                "is not dense, has few neurons or is followed by a normalisation; use by_loss() or by_vote()"
             )
-        means.append(seen[0].flatten())
-    found = torch.stack(means)
-    distances = torch.cdist(data.normalise(inputs.to(found)).flatten(1), found)
+        means.append(statistics[0].flatten())
+    centres = torch.stack(means)
+    distances = torch.cdist(data.normalise(inputs.to(centres)).flatten(1), centres)
     return Sources(distances.argmin(1), -distances)
 
 
@@ -93,30 +117,38 @@ def by_equations(
     ridge: float = 1e-2,
     report: Report = silent,
 ) -> Sources:
-    r"""The client of whose gradients a record's own gradient is most clearly a part (beyond the paper).
+    r"""Infer the client whose gradients most clearly contain the gradient of a record (beyond the papers).
 
     A mean gradient is linear in *which* records it is of:
-    :math:`g_{c,t} = \sum_i p_{ic} \nabla\ell(\theta_t; x_i, y_i)` with :math:`p_{ic}` one over the client's number of
-    records for those it holds, zero for the others. Least squares over the first ``rounds`` rounds that all clients
-    took part in, with a penalty of ``ridge`` times the mean squared length of a record's gradient, give :math:`p`; what
-    speaks for a client is by how many deviations (over the records) its :math:`p_{ic}` lies above the mean.
+    :math:`g_{c,t} = \sum_i p_{ic} \nabla\ell(\theta_t; x_i, y_i)`. Here :math:`p_{ic}` is one over the client's number
+    of records for the records that it holds, and zero for the others. Ridge regression over rounds with all clients
+    gives :math:`p`. The score of a client is the distance of :math:`p_{ic}` from the mean over the records, in standard
+    deviations.
 
-    Clients need not differ: it tells who holds a record even among clients with the same distribution. Records that are
-    not asked about are noise to these equations, so the more of the clients' are, the better. No recipe is needed.
+    Clients need not differ. The attack finds the holder of a record even among clients with the same distribution.
+    Records that are not passed are noise to these equations, so the result improves with the share of the clients'
+    records that is passed. The recipe may be unknown.
+
+    Args:
+        clients: The rounds of each client.
+        inputs: The records in their original units.
+        targets: The targets of the records.
+        rounds: The number of rounds to use, from the first one with all clients on.
+        ridge: The penalty, in units of the mean squared length of a record's gradient.
+        report: A function ``report(step, total, loss)`` that shows progress.
     """
-    if len(clients) < 2:
-        raise InvalidInput(f"a source is inferred among at least 2 clients, not {len(clients)}")
+    _check_clients(len(clients))
     if rounds < 1:
         raise InvalidInput(f"rounds must be at least 1, not {rounds}")
     if not ridge > 0:
         raise InvalidInput(f"ridge must be above 0, not {ridge}")
-    chosen = _common(clients)[:rounds]
+    chosen = _common_rounds(clients)[:rounds]
     gram, products = torch.zeros((), dtype=torch.double), torch.zeros((), dtype=torch.double)
     for number, messages in enumerate(chosen):
-        wanted = torch.stack([flatten(one.difference()) for one in messages])
-        first, second = _inner_products(messages, inputs, targets, wanted)
-        weight = 1 / wanted.double().square().sum().clamp_min(1e-30)  # late rounds count as much as early ones
-        gram, products = gram + weight * first, products + weight * second
+        updates = torch.stack([flatten(observation.difference()) for observation in messages])
+        round_gram, round_products = _inner_products(messages, inputs, targets, updates)
+        weight = 1 / updates.double().square().sum().clamp_min(1e-30)  # Late rounds count as much as early ones.
+        gram, products = gram + weight * round_gram, products + weight * round_products
         report(number + 1, len(chosen), math.nan)
     penalty = ridge * gram.diagonal().mean().clamp_min(1e-30)
     shares = torch.linalg.solve(gram + penalty * torch.eye(len(gram)).to(gram), products)
@@ -125,52 +157,230 @@ def by_equations(
 
 
 def _inner_products(
-    messages: Sequence[Observation], inputs: Tensor, targets: Tensor, wanted: Tensor
+    messages: Sequence[Observation], inputs: Tensor, targets: Tensor, updates: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Of records' gradients at one round's model: with each other, (N, N), and with what clients sent, (N, clients)."""
+    """Return inner products of the records' gradients at one round's model.
+
+    These are the products with each other, (N, N), and with the clients' updates, (N, clients).
+    """
     first = messages[0]
-    if any(not torch.equal(one.sent[name], value) for one in messages for name, value in first.sent.items()):
-        raise InvalidInput(f"in round {first.round} the clients were not sent the same model; ask by loss")
-    if first.training.mode == "train" and any(isinstance(module, _BatchNorm) for module in first.model.modules()):
+    if any(not torch.equal(message.sent[name], value) for message in messages for name, value in first.sent.items()):
+        raise InvalidInput(f"in round {first.round} the clients were not sent the same model; use by_loss()")
+    if _normalises_over_batches(first):
         raise InvalidInput(
-            "the model normalises over its batches, in which no record has a gradient of its own; ask by vote"
+            "the model normalises over its batches, so a single record has no gradient of its own; use by_vote()"
         )
     like = next(iter(first.sent.values()))
-    seen = first.data.normalise(inputs.to(like))
-    known = targets.to(like if targets.is_floating_point() else like.device)
-    parts = torch.arange(len(seen), device=like.device).split(max(1, ROOM // wanted.shape[1]))
-    gram = torch.zeros(len(seen), len(seen), dtype=torch.double, device=like.device)
+    normalised = first.data.normalise(inputs.to(like))
+    targets = targets.to(like if targets.is_floating_point() else like.device)
+    blocks = torch.arange(len(normalised), device=like.device).split(max(1, ROOM // updates.shape[1]))
+    gram = torch.zeros(len(normalised), len(normalised), dtype=torch.double, device=like.device)
     products = []
-    for place, rows in enumerate(parts):
-        own = _gradients(first, seen[rows], known[rows])
-        products.append((own @ wanted.T).double())
-        for other in parts[place:]:
-            others = own if other is rows else _gradients(first, seen[other], known[other])
-            block = (own @ others.T).double()
-            gram[rows[0] : rows[-1] + 1, other[0] : other[-1] + 1] = block
-            gram[other[0] : other[-1] + 1, rows[0] : rows[-1] + 1] = block.T
+    for place, rows in enumerate(blocks):
+        gradients = _gradients(first, normalised[rows], targets[rows])
+        products.append((gradients @ updates.T).double())
+        for columns in blocks[place:]:
+            others = gradients if columns is rows else _gradients(first, normalised[columns], targets[columns])
+            block = (gradients @ others.T).double()
+            gram[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] = block
+            gram[columns[0] : columns[-1] + 1, rows[0] : rows[-1] + 1] = block.T
     return gram, torch.cat(products)
 
 
+def _normalises_over_batches(observation: Observation) -> bool:
+    batch_norm = any(isinstance(module, _BatchNorm) for module in observation.model.modules())
+    return batch_norm and observation.training.mode == "train"
+
+
 def _gradients(observation: Observation, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The gradient of each record by itself, (N, parameters)."""
+    """Return the gradient of each record alone, (N, parameters)."""
 
-    def loss(weights: Params, one: Tensor, target: Tensor) -> Tensor:
-        return losses_of(observation, weights, one[None], target[None])[0]
+    def loss(weights: Params, record: Tensor, target: Tensor) -> Tensor:
+        return losses_of(observation, weights, record[None], target[None])[0]
 
+    per_record = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
     try:
-        found = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(dict(observation.sent), inputs, targets)
+        gradients = per_record(dict(observation.sent), inputs, targets)
     except RuntimeError as problem:
         raise InvalidInput(
-            f"the model cannot be run record by record ({str(problem).splitlines()[0]}); ask by vote"
+            f"the model cannot be run record by record ({str(problem).splitlines()[0]}); use by_vote()"
         ) from problem
-    return torch.cat([value.flatten(1) for value in found.values()], dim=1)
+    return torch.cat([value.flatten(1) for value in gradients.values()], dim=1)
 
 
-def _common(clients: Sequence[Sequence[Observation]]) -> list[list[Observation]]:
-    """The rounds that all clients took part in, in their order, each with the messages of all."""
-    by_round = [{one.round: one for one in rounds} for rounds in clients]
+def _common_rounds(clients: Sequence[Sequence[Observation]]) -> list[list[Observation]]:
+    """Return the rounds with all clients in their order, each as the messages of all clients."""
+    by_round = [{observation.round: observation for observation in rounds} for rounds in clients]
     shared = sorted(set.intersection(*map(set, by_round))) if by_round else []
     if not shared:
-        raise InvalidInput("this attack needs rounds that all clients took part in, and there is none")
+        raise InvalidInput("this attack needs rounds that all clients took part in, and there is none; use by_loss()")
     return [[rounds[number] for rounds in by_round] for number in shared]
+
+
+def _check_clients(count: int) -> None:
+    if count < 2:
+        raise InvalidInput(f"a source is inferred among at least 2 clients, not {count}; pass more clients")
+
+
+class SourceAttack(Protocol):
+    """A registered attack on the source of records."""
+
+    def __call__(
+        self,
+        rounds: Sequence[Sequence[Observation]],
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        models: Sequence[LocalModel] | None = None,
+        report: Report = silent,
+    ) -> Sources:
+        """Infer the client that holds each record.
+
+        Args:
+            rounds: The rounds of each client.
+            inputs: The records in their original units.
+            targets: The targets of the records.
+            models: One rebuilt model of each client, for the attacks that use them.
+            report: A function ``report(step, total, loss)`` that shows progress.
+        """
+
+
+@dataclass(frozen=True)
+class SourceByLoss:
+    """The attack :func:`by_loss` under a name. It has no options."""
+
+    def __call__(
+        self,
+        rounds: Sequence[Sequence[Observation]],
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        models: Sequence[LocalModel] | None = None,
+        report: Report = silent,
+    ) -> Sources:
+        """Infer sources with the clients' rebuilt models."""
+        if models is None:
+            raise InvalidInput(
+                "source_by_loss needs a model of each client; rebuild them from the clients' rounds with "
+                "leakgauge.attacks.local_model.Distilled() and pass them as models=..."
+            )
+        return by_loss(models, inputs, targets)
+
+
+@dataclass(frozen=True)
+class SourceByVote:
+    """The attack :func:`by_vote` under a name. It has no options."""
+
+    def __call__(
+        self,
+        rounds: Sequence[Sequence[Observation]],
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        models: Sequence[LocalModel] | None = None,
+        report: Report = silent,
+    ) -> Sources:
+        """Infer sources with the models that the clients returned."""
+        return by_vote(rounds, inputs, targets)
+
+
+@dataclass(frozen=True)
+class SourceByInputs:
+    """The attack :func:`by_inputs` under a name. It has no options."""
+
+    def __call__(
+        self,
+        rounds: Sequence[Sequence[Observation]],
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        models: Sequence[LocalModel] | None = None,
+        report: Report = silent,
+    ) -> Sources:
+        """Infer sources from the means of the clients' inputs."""
+        return by_inputs(rounds, inputs)
+
+
+@dataclass(frozen=True)
+class SourceByEquations:
+    """The attack :func:`by_equations` under a name.
+
+    Args:
+        rounds: The number of rounds to use, from the first one with all clients on.
+        ridge: The penalty, in units of the mean squared length of a record's gradient.
+    """
+
+    rounds: int = 5
+    ridge: float = 1e-2
+
+    def __call__(
+        self,
+        rounds: Sequence[Sequence[Observation]],
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        models: Sequence[LocalModel] | None = None,
+        report: Report = silent,
+    ) -> Sources:
+        """Infer sources from the equations of the clients' gradients."""
+        return by_equations(rounds, inputs, targets, rounds=self.rounds, ridge=self.ridge, report=report)
+
+
+def _first_layer_shows_inputs(observation: Observation) -> Fit:
+    gradients = {name: value.unsqueeze(0) for name, value in observation.difference().items()}
+    if input_statistics(gradients, observation.data) is None:
+        return Fit(
+            False,
+            "needs a dense first layer with a bias, with at least 8 neurons and without a normalisation after it",
+        )
+    return Fit(True, "the first layer is dense, so its gradients show the mean input")
+
+
+def _records_have_gradients(observation: Observation) -> Fit:
+    if _normalises_over_batches(observation):
+        return Fit(False, "the model normalises over its batches, so a single record has no gradient of its own")
+    return Fit(True, "solves for the records that each gradient is of; the recipe may be unknown")
+
+
+SPECS = (
+    AttackSpec(
+        name="source_by_loss",
+        factory=SourceByLoss,
+        summary="The client whose rebuilt model has the smallest loss on the record (Hu et al. 2021).",
+        recovers="source",
+        reads="rounds",
+        fits=always("works with any models of the clients"),
+        cost=Cost.INSTANT,
+        rank=1,
+    ),
+    AttackSpec(
+        name="source_by_vote",
+        factory=SourceByVote,
+        summary="The client whose returned model has the smallest loss in most rounds (LMRA, appendix C.2).",
+        recovers="source",
+        reads="rounds",
+        fits=needs_step_length("compares the losses of the models that the clients returned"),
+        cost=Cost.INSTANT,
+        rank=2,
+    ),
+    AttackSpec(
+        name="source_by_inputs",
+        factory=SourceByInputs,
+        summary="The client whose mean input, seen in the first layer's gradients, is nearest (beyond LMRA).",
+        recovers="source",
+        reads="rounds",
+        fits=_first_layer_shows_inputs,
+        cost=Cost.INSTANT,
+        rank=3,
+    ),
+    AttackSpec(
+        name="source_by_equations",
+        factory=SourceByEquations,
+        summary="Least squares on the clients' gradients, which are linear in the records they are of (beyond LMRA).",
+        recovers="source",
+        reads="rounds",
+        fits=_records_have_gradients,
+        cost=Cost.SECONDS,
+        rank=1,
+    ),
+)

@@ -1,6 +1,7 @@
 """The command line. A mistake is one clear sentence and exit code 2, never a traceback.
 
-A file holds the commands of one kind, and importing it lists them; what they need is imported when they run.
+Each file holds the commands of one kind. Importing it registers them. Commands import what they need when they run, so
+that ``leakgauge --help`` does not import torch.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def main() -> None:
     except TasksFailed as problem:
         if os.environ.get("LEAKGAUGE_DEBUG"):
             raise
-        complain(f"{problem}\n(LEAKGAUGE_DEBUG=1 shows where the first went wrong)")
+        complain(f"{problem}\n(LEAKGAUGE_DEBUG=1 shows the traceback of the first)")
         code = 3
     except LeakgaugeError as problem:
         code = complain(str(problem))
@@ -39,10 +40,10 @@ def main() -> None:
 
 
 def _words(problem: Exception) -> str:
-    """A mistake on the command line in Typer's words, which come in a class that depends on its version; or a bug."""
-    if hasattr(problem, "format_message"):
+    """Return the words of a mistake on the command line, or those of a bug."""
+    if hasattr(problem, "format_message"):  # Typer's own errors come in a class that depends on its version
         return str(problem.format_message())
     if os.environ.get("LEAKGAUGE_DEBUG"):
         raise problem
-    what = str(problem).partition("\n")[0] or "no message"
-    return f"{type(problem).__name__}: {what} (unexpected: please report it; LEAKGAUGE_DEBUG=1 shows the traceback)"
+    text = str(problem).partition("\n")[0] or "no message"
+    return f"{type(problem).__name__}: {text} (unexpected: please report it; LEAKGAUGE_DEBUG=1 shows the traceback)"

@@ -1,116 +1,115 @@
-"""Commands on captures: what was recorded from a federation, or saved by hand."""
+"""Commands on captures, which were recorded from a federation or saved by hand: attack and infer."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from leakgauge.cli.common import app, command_line, screen, settings, show
-from leakgauge.core.errors import InvalidInput
+from leakgauge.cli.common import (
+    AsJson,
+    Device,
+    Engine,
+    FailIf,
+    Jobs,
+    Junit,
+    Output,
+    Quiet,
+    Redact,
+    Seed,
+    app,
+    command_line,
+    present,
+    screen,
+    settings,
+    watching,
+)
+
+Option = Annotated[list[str] | None, typer.Option(help="A setting of the attack, such as steps=500. May be repeated.")]
+Model = Annotated[str | None, typer.Option(help="Your own model: module:factory.")]
+ModelOption = Annotated[list[str] | None, typer.Option(help="A setting of your model, such as classes=10.")]
+Know = Annotated[list[str] | None, typer.Option(help="More of the recipe, such as lr=0.1. May be repeated.")]
+Client = Annotated[str | None, typer.Option(help="Only this client's captures.")]
+Data = Annotated[
+    Path | None, typer.Option(help="The clients' own data: CLIENT.npz of one client, or a folder with one for each.")
+]
 
 
 @app.command()
 def attack(
     observations: Annotated[Path, typer.Argument(help="A saved observation, or a folder of them.")],
-    name: Annotated[str, typer.Option("--attack", "-a", help="Which attack; see: leakgauge list attacks.")] = (
+    name: Annotated[str, typer.Option("--attack", "-a", help="The attack. See: leakgauge list attacks.")] = (
         "inverting_gradients"
     ),
-    option: Annotated[list[str] | None, typer.Option("--option", "-o", help="A setting: steps=500.")] = None,
-    model: Annotated[str | None, typer.Option(help="Your own model: module:factory.")] = None,
-    model_option: Annotated[list[str] | None, typer.Option(help="Its settings: classes=10.")] = None,
-    know: Annotated[list[str] | None, typer.Option(help="More of the recipe: lr=0.1; may be given again.")] = None,
-    client: Annotated[str | None, typer.Option(help="Only this client's captures.")] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="To score: a client's samples (.npz), or a folder with CLIENT.npz for each.")
-    ] = None,
-    output: Annotated[Path, typer.Option(help="Folder for the reconstructions.")] = Path("reconstructions"),
-    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
-    device: Annotated[str | None, typer.Option(help="Where to compute: cpu, cuda, cuda:1.")] = None,
+    option: Option = None,
+    model: Model = None,
+    model_option: ModelOption = None,
+    know: Know = None,
+    client: Client = None,
+    data: Data = None,
+    output: Output = Path("reconstructions"),
+    seed: Seed = 0,
+    fail_if: FailIf = None,
+    junit: Junit = None,
+    redact: Redact = "none",
+    engine: Engine = "auto",
+    jobs: Jobs = None,
+    device: Device = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Attack saved observations; no truth needed, and scored with it. Finished ones are not attacked again."""
-    from leakgauge import attacks, models
-    from leakgauge.core import observation_file
-    from leakgauge.core.container import output_folder
-    from leakgauge.workflows import attack_captures as captured
+    """Attack captures. Pass --data to score the results. Finished captures are not attacked again."""
+    from leakgauge.reports.captures import captures_table, refused_sentences, summary
+    from leakgauge.workflows.attack_captures import attack as run
 
-    attacker = attacks.build(name, **settings(option))
-    own = None if model is None else models.build(model, **settings(model_option))
-    truths = None if data is None else captured.ClientData(data)
-    _check_device(device)
-    files, found = observation_file.observation_files(observations), []
-    output_folder(output)
-    options: dict[str, Any] = {"model": own, "knowing": settings(know), "client": client, "data": truths}
-    for one in captured.attack_captures(files, attacker, output, seed=seed, device=device, **options):
-        found.append(one)
-        if one.result is not None and one.result.outcome.kind == "interrupted":
-            break
-    refused = captured.refused_of(found)
-    if not any(one.result is not None for one in found):
-        raise InvalidInput(refused[0] if refused else f"there are no captures of a client called {client!r}")
-    head, *rows = captured.rows_of(found, brief=True)
-    show(head, rows)
-    for sentence in refused:
-        screen.print(f"refused: {escape(sentence)}", style="yellow", soft_wrap=True)
-    page = captured.write_captured(found, output, attacker, command_line())
-    screen.print(f"[bold]{escape(captured.verdict_of(found)[0])}[/bold]", soft_wrap=True)
-    screen.print(f"reconstructions: {escape(str(output))}\npage: {escape(str(page))}", soft_wrap=True)
-    if rows and found[-1].result is not None and found[-1].result.outcome.kind == "interrupted":
-        raise typer.Exit(130)
-    if refused:
-        raise typer.Exit(2)
+    with watching(quiet) as watch:
+        result = run(
+            observations, name, output, options=settings(option), model=model, model_options=settings(model_option),
+            know=settings(know), client=client, data=data, seed=seed, fail_if=fail_if or (), junit=junit,
+            redact=redact, engine=engine, jobs=jobs, device=device, watch=watch,  # type: ignore[arg-type]
+            command=command_line(),
+        )  # fmt: skip
+    if not quiet and not as_json:
+        for reason in refused_sentences(result.refused):
+            screen.print(f"refused: {escape(reason)}", style="yellow", soft_wrap=True)
+    present(result, [captures_table(result, brief=True)], summary(result), quiet=quiet, as_json=as_json)
 
 
 @app.command()
 def infer(
-    observations: Annotated[Path, typer.Argument(help="A folder of captures: many rounds of one client or more.")],
+    observations: Annotated[Path, typer.Argument(help="A folder of captures with many rounds.")],
     method: Annotated[str, typer.Option(help="How to rebuild a client's model: lmra, learned, secant, ...")] = "lmra",
-    option: Annotated[list[str] | None, typer.Option("--option", "-o", help="A setting of it: steps=200.")] = None,
-    model: Annotated[str | None, typer.Option(help="Your own model: module:factory.")] = None,
-    model_option: Annotated[list[str] | None, typer.Option(help="Its settings: classes=10.")] = None,
-    know: Annotated[list[str] | None, typer.Option(help="More of the recipe: lr=0.1; may be given again.")] = None,
-    client: Annotated[str | None, typer.Option(help="Only this client's captures.")] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="The records to ask about: a client's (.npz), or a folder with CLIENT.npz each.")
-    ] = None,
-    sensitive: Annotated[str | None, typer.Option(help="The column of these that is hidden, and inferred.")] = None,
-    output: Annotated[Path, typer.Option(help="Folder for the models and the page.")] = Path("inferred"),
-    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
+    option: Option = None,
+    model: Model = None,
+    model_option: ModelOption = None,
+    know: Know = None,
+    client: Client = None,
+    data: Data = None,
+    sensitive: Annotated[str | None, typer.Option(help="The column that is hidden from the attacker.")] = None,
+    output: Output = Path("inferred"),
+    seed: Seed = 0,
+    fail_if: FailIf = None,
+    junit: Junit = None,
+    engine: Engine = "auto",
+    jobs: Jobs = None,
+    device: Device = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Rebuild clients' own models from many rounds, infer a hidden column, and who holds a record."""
-    from leakgauge import models
-    from leakgauge.attacks import local_model
-    from leakgauge.core import observation_file
-    from leakgauge.core.errors import printable
-    from leakgauge.workflows import attack_captures as captured
-    from leakgauge.workflows import infer_captures as inferring
+    """Rebuild clients' own models from many rounds, infer a hidden column, and find the owners of records."""
+    from leakgauge.reports.inference import models_table, sentences
+    from leakgauge.workflows.infer_captures import infer as run
 
-    attack = local_model.build(method, **settings(option))
-    own = None if model is None else models.build(model, **settings(model_option))
-    found = inferring.infer_captures(
-        observation_file.observation_files(observations), attack, output, model=own, knowing=settings(know), client=client,
-        data=None if data is None else captured.ClientData(data), sensitive=sensitive, seed=seed,
-    )  # fmt: skip
-    for head, *rows in (inferring.models_table(found, brief=True), inferring.figures_table(found, brief=True)):
-        if rows:
-            show(head, rows)
-    for sentence in inferring.sentences(found):
-        screen.print(escape(sentence), style="yellow" if sentence.startswith("refused") else "dim", soft_wrap=True)
-    page = inferring.write_inferred(found, output, command_line())
-    verdict = printable(found.verdict()[0], longest=1000)
-    screen.print(f"[bold]{escape(verdict)}[/bold]\npage: {escape(str(page))}", soft_wrap=True)
-    if found.refused:
-        raise typer.Exit(2)
-
-
-def _check_device(device: str | None) -> None:
-    if device is None:
-        return
-    import torch
-
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as problem:
-        raise InvalidInput(f"cannot compute on {device!r}: {str(problem).splitlines()[0]}") from problem
+    with watching(quiet) as watch:
+        result = run(
+            observations, method, output, options=settings(option), model=model, model_options=settings(model_option),
+            know=settings(know), client=client, data=data, sensitive=sensitive, seed=seed, fail_if=fail_if or (),
+            junit=junit, engine=engine, jobs=jobs, device=device, watch=watch, command=command_line(),
+        )  # fmt: skip
+    if not quiet and not as_json:
+        for sentence in sentences(result):
+            style = "yellow" if sentence.startswith("refused") else "dim"
+            screen.print(escape(sentence), style=style, soft_wrap=True)
+    present(result, [models_table(result, brief=True)], result.sentence(), quiet=quiet, as_json=as_json)

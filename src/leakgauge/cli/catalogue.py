@@ -1,24 +1,26 @@
-"""Commands that tell what there is."""
+"""Commands that list what there is: list and data."""
 
 from __future__ import annotations
 
 import inspect
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from leakgauge.cli.common import app, screen
+from leakgauge.cli.common import AsJson, app, screen, show
 from leakgauge.core.errors import UnknownName
 
 KINDS = ("attacks", "datasets", "defences", "metrics", "models")
 
 
 @app.command("list")
-def list_names(kind: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(KINDS)}.")] = None) -> None:
-    """What there is: attacks, datasets, defences, metrics, models."""
+def list_names(
+    kind: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(KINDS)}.")] = None, as_json: AsJson = False
+) -> None:
+    """List attacks, datasets, defences, metrics and models."""
     from leakgauge import attacks, data, models
     from leakgauge.evaluation import metrics
     from leakgauge.federation import defences
@@ -26,39 +28,43 @@ def list_names(kind: Annotated[str | None, typer.Argument(help=f"One of: {', '.j
     if kind is not None and kind not in KINDS:
         raise UnknownName("kind of thing", kind, KINDS)
     tables: dict[str, dict[str, str]] = {
-        "attacks": {key: _summary(factory) for key, factory in attacks.ATTACKS.items()},
-        "datasets": {key: f"{source.summary} [{source.origin}]" for key, source in data.DATASETS.items()},
-        "defences": {key: _summary(factory) for key, factory in defences.DEFENCES.items()},
-        "metrics": {key: metric.description for key, metric in metrics.METRICS.items()},
+        "attacks": {name: spec.summary for name, spec in attacks.ATTACKS.items()},
+        "datasets": {name: f"{source.summary} [{source.origin}]" for name, source in data.DATASETS.items()},
+        "defences": {name: _summary(factory) for name, factory in defences.DEFENCES.items()},
+        "metrics": {name: metric.description for name, metric in metrics.METRICS.items()},
         "models": {
-            **{key: _summary(factory) for key, factory in models.MODELS.items()},
+            **{name: _summary(factory) for name, factory in models.MODELS.items()},
             "module:factory": "your own: any importable function that returns an nn.Module",
         },
     }
-    for title in KINDS if kind is None else (kind,):
+    chosen = {title: tables[title] for title in (KINDS if kind is None else (kind,))}
+    if as_json:
+        print(json.dumps(chosen))
+        return
+    for title, entries in chosen.items():
         screen.print(title, style="bold")
-        for key, text in tables[title].items():
-            screen.print(f"  {escape(key):<20} {escape(text)}", soft_wrap=True)
+        for name, text in entries.items():
+            screen.print(f"  {escape(name):<24} {escape(text)}", soft_wrap=True)
 
 
 @app.command()
 def data(
-    name: Annotated[str | None, typer.Argument(help="A dataset: load it and say what is in it.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A dataset to load and describe.")] = None,
     folder: Annotated[Path | None, typer.Option(help="A data folder instead of LEAKGAUGE_DATA.")] = None,
-    split: Annotated[str | None, typer.Option(help="Which part of it.")] = None,
-    download: Annotated[bool, typer.Option(help="Whether the network may be asked.")] = True,
+    split: Annotated[str | None, typer.Option(help="The part of the dataset.")] = None,
+    download: Annotated[bool, typer.Option(help="Whether to download what is missing.")] = True,
 ) -> None:
-    """Where each dataset would be found on this machine; with a name, load it and describe it."""
+    """Show where each dataset would be found on this machine, or load one and describe it."""
     from leakgauge.data import DATASETS, load, locate
 
     if name is None:
-        table = Table("dataset", "found", "where")
+        rows = [["dataset", "found", "where"]]
         for key in DATASETS:
             places = [place for place in locate(key, folder) if place.found]
             first = places[0] if places else locate(key, folder)[-1]
             word = "no" if not places else "by download" if first.place == "download" else "yes"
-            table.add_row(key, word, escape(f"{first.place}: {first.detail}"))
-        screen.print(table)
+            rows.append([key, word, f"{first.place}: {first.detail}"])
+        show(rows)
         return
     for place in locate(name, folder):
         screen.print(f"{'found' if place.found else 'not':>6}  {escape(place.place)}: {escape(place.detail)}")
@@ -73,7 +79,5 @@ def data(
 
 
 def _summary(thing: object) -> str:
-    """The first line of a docstring; for an attack, of the paper's file."""
-    module = inspect.getmodule(thing)
-    where = module if module is not None and ".attacks." in module.__name__ else thing
-    return (inspect.getdoc(where) or "").partition("\n")[0].rstrip(":")
+    """Return the first line of a docstring."""
+    return (inspect.getdoc(thing) or "").partition("\n")[0].rstrip(":")

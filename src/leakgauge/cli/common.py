@@ -1,10 +1,13 @@
-"""What all commands share: where they are listed, what they print on, and words that are read alike."""
+"""The parts that all commands share: the list of commands, the options, and how results are printed."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,48 +16,132 @@ from rich.table import Table
 
 from leakgauge.core.errors import InvalidInput, printable
 
+if TYPE_CHECKING:
+    from leakgauge.runtime import Watch
+    from leakgauge.workflows.result import WorkflowResult
+
 app = typer.Typer(
-    help="How much of your clients' data can be rebuilt from the updates they send.",
+    help="Measure how much of clients' data can be rebuilt from the updates that they send.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 screen = Console()
-Engine = Annotated[
-    str, typer.Option(help="Where it runs: in-process, processes, ray, ray:ADDRESS; auto takes processes if that pays.")
+
+_OUTPUT = typer.Option("--output", "-o", help="Folder for the page, the figures and the cache.")
+Output = Annotated[Path, _OUTPUT]
+FailIf = Annotated[
+    list[str] | None,
+    typer.Option(help="A limit, such as 'recovered > 0.05', 'idlg.psnr > 20' or 'leaks'. May be repeated."),
 ]
+Junit = Annotated[Path | None, typer.Option(help="Write the limits as JUnit XML to this file.")]
+Redact = Annotated[str, typer.Option(help="Clients' samples in pictures: none, blur or omit.")]
+Engine = Annotated[str, typer.Option(help="Where tasks run: auto, in-process, processes, ray or ray:ADDRESS.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Tasks at a time, one core each.", show_default="all cores")]
+Device = Annotated[str | None, typer.Option(help="Where attacks compute: cpu, cuda, cuda:1.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON instead of tables.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+
+
+@app.callback()
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        from leakgauge import __version__
+
+        print(f"leakgauge {__version__}")
+        raise typer.Exit
 
 
 def command_line() -> str:
-    """The command as it was given, for the record."""
+    """Return the command as it was given, for the record."""
     return "leakgauge " + " ".join(sys.argv[1:])
 
 
-def show(head: list[str], rows: list[list[str]]) -> None:
-    """Print a table of texts, which may come from files."""
-    table = Table(*head, padding=(0, 1))
-    for row in rows:
-        table.add_row(*map(escape, row))
+@contextmanager
+def watching(quiet: bool) -> Iterator[Watch | None]:
+    """Yield a listener that shows progress on standard error, or ``None`` for a quiet command."""
+    if quiet:
+        yield None
+        return
+    from leakgauge.runtime import display
+
+    with display.watching() as watch:
+        yield watch
+
+
+def show(rows: Sequence[Sequence[str]], colours: Sequence[str] = ()) -> None:
+    """Print a table of texts, which may come from files.
+
+    Args:
+        rows: The rows. The first one is the head.
+        colours: The colour of the last cell of each row after the head.
+    """
+    head, *body = rows
+    table = Table(padding=(0, 1))
+    for name in head:
+        table.add_column(name, overflow="fold")
+    for number, row in enumerate(body):
+        cells = list(map(escape, row))
+        if colours:
+            cells[-1] = f"[{colours[number]}]{cells[-1]}[/{colours[number]}]"
+        table.add_row(*cells)
     screen.print(table)
 
 
+def present(
+    result: WorkflowResult, tables: Sequence[Sequence[Sequence[str]]], summary: str, *, quiet: bool, as_json: bool
+) -> None:
+    """Print a result in the form that all commands share, and end with its exit code.
+
+    Args:
+        result: The result of the workflow.
+        tables: Tables to print before that of the findings.
+        summary: The verdict in words.
+        quiet: Whether to print errors only.
+        as_json: Whether to print JSON instead of tables.
+    """
+    from leakgauge.reports.findings import brief_table, document
+
+    if as_json:
+        print(json.dumps({**document(result), "page": None if result.page is None else str(result.page)}))
+    elif not quiet:
+        for rows in tables:
+            if len(rows) > 1:
+                show(rows)
+        if any(finding.measures for finding in result.findings):
+            show(brief_table(result.findings), [finding.verdict.colour for finding in result.findings])
+        for one in result.checks:
+            if one.failed:
+                screen.print(f"limit broken: {escape(one.sentence())}", style="bold red", soft_wrap=True)
+        screen.print(f"verdict: {result.verdict}", style=f"bold {result.verdict.colour}")
+        screen.print(escape(printable(summary, longest=2000)), soft_wrap=True)
+        if result.page is not None:
+            screen.print(f"page: {escape(str(result.page))}", soft_wrap=True)
+    if result.failed is not None:
+        complain(str(result.failed))
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)
+
+
 def settings(pairs: list[str] | None) -> dict[str, Any]:
-    """``key=value`` words as a dict; a value is read as JSON, or else is a text."""
-    found: dict[str, Any] = {}
+    """Return ``key=value`` words as a dictionary. A value is read as JSON, or else as text."""
+    values: dict[str, Any] = {}
     for pair in pairs or ():
         key, sign, value = pair.partition("=")
         if not sign or not key:
             raise InvalidInput(f"a setting is written key=value, not {pair!r}")
         try:
-            found[key] = json.loads(value)
+            values[key] = json.loads(value)
         except ValueError:
-            found[key] = value
-    return found
+            values[key] = value
+    return values
 
 
 def complain(sentence: str) -> int:
-    """Say what is wrong, and give the exit code for it."""
+    """Print an error, and return the exit code for it."""
     lines = [printable(line, longest=2000) for line in sentence.splitlines()]  # a file's name may hold anything
     print("leakgauge:", "\n".join(lines), file=sys.stderr)
     return 2

@@ -1,121 +1,190 @@
-"""A limit that a set-up must keep: ``recovered > 0.05`` fails when any attack recovers more than that.
+"""Limits that a set-up must keep, for continuous integration.
 
-A condition names a metric and a limit, and may name an attack: ``idlg.psnr >= 20``. What is compared is the mean over
-clients. ``worst(psnr) > 25`` compares the client that leaks most instead.
+=========================  ==========================================================================
+``recovered > 0.05``       the mean over clients of any attack
+``idlg.psnr >= 20``        the same of one attack
+``worst(psnr) > 25``       the client that leaks most
+``excess(psnr) > 3``       the distance from chance, positive on the attacker's side
+``leaks``                  the verdict of any attack
+=========================  ==========================================================================
+
+A limit that nothing measured counts as broken.
 """
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 from xml.etree import ElementTree
 
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.measure import Measure
-from leakgauge.evaluation import METRICS
+from leakgauge.evaluation.metrics.catalogue import METRICS
+from leakgauge.evaluation.verdict import Finding
 
+Statistic = Literal["mean", "worst", "excess"]
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
 }  # fmt: skip
 _FORM = re.compile(
-    r"^(?:(?P<attack>\w+)\.)?(?:(?P<worst>worst)\()?(?P<metric>\w+)\)?\s*(?P<sign>>=|<=|>|<)\s*(?P<limit>\S+)$"
+    r"^(?:(?P<attack>\w+)\.)?(?:(?P<statistic>\w+)\()?(?P<metric>\w+)\)?\s*(?P<sign>>=|<=|>|<)\s*(?P<limit>\S+)$"
 )
+_LEAKS = re.compile(r"^(?:(?P<attack>\w+)\.)?leaks$")
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One way for a set-up to fail."""
+    """One way for a set-up to fail.
+
+    Args:
+        metric: The metric that is compared, or ``"leaks"`` for the verdict.
+        sign: The comparison, such as ``">"``.
+        limit: The number to compare with.
+        attack: The attack that the condition is about. ``None`` is any.
+        statistic: The mean over clients, the worst client, or the mean distance from chance.
+    """
 
     metric: str
-    sign: str
-    limit: float
+    sign: str = ">"
+    limit: float = 0.0
     attack: str | None = None
-    worst: bool = False
+    statistic: Statistic = "mean"
+
+    @property
+    def name(self) -> str:
+        """The compared number, such as ``worst(psnr)``."""
+        return self.metric if self.statistic == "mean" else f"{self.statistic}({self.metric})"
 
     def __str__(self) -> str:
-        name = f"worst({self.metric})" if self.worst else self.metric
-        return f"{f'{self.attack}.' if self.attack else ''}{name} {self.sign} {self.limit:g}"
+        attack = f"{self.attack}." if self.attack else ""
+        return f"{attack}leaks" if self.metric == "leaks" else f"{attack}{self.name} {self.sign} {self.limit:g}"
 
-    def value(self, figures: Mapping[str, Measure]) -> float | None:
-        """The number that is compared, if there is one."""
-        figure = figures.get(self.metric)
-        if figure is None:
-            return None
-        return figure.worst if self.worst else figure.value
+    def concerns(self, finding: Finding) -> bool:
+        """Return whether the condition is about the attack of a finding."""
+        return self.attack in (None, finding.attack)
 
-    def holds(self, figures: Mapping[str, Measure]) -> bool:
-        """Whether these figures are a failure."""
-        value = self.value(figures)
+    def value(self, finding: Finding) -> float | None:
+        """Return the number that is compared, or ``None`` if it was not measured."""
+        if self.metric == "leaks":
+            return None if finding.verdict.leaks is None else float(finding.verdict.leaks)
+        measure = finding.measures.get(self.metric)
+        return None if measure is None else _statistic(measure, self.statistic)
+
+    def breaks(self, finding: Finding) -> bool:
+        """Return whether a finding breaks the limit."""
+        value = self.value(finding)
         return value is not None and _COMPARE[self.sign](value, self.limit)
+
+
+def _statistic(measure: Measure, statistic: Statistic) -> float | None:
+    return {"mean": measure.value, "worst": measure.worst, "excess": measure.excess}[statistic]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One condition on one attack: what was compared, and whether it failed."""
+    """One condition on one attack.
+
+    Args:
+        condition: The condition.
+        attack: The attack that was compared.
+        setup: The set-up that it attacked.
+        value: The number that was compared. ``None`` if it was not measured.
+        failed: Whether the limit is broken.
+    """
 
     condition: Condition
     attack: str
-    title: str
+    setup: str
     value: float | None
     failed: bool
 
     def sentence(self) -> str:
-        """What was found, in words."""
-        where = f"{self.attack} ({self.title})"
+        """Return what was compared, in words."""
+        where = f"{self.attack} ({self.setup})"
         if self.value is None:
-            return f"{where}: has no {self.condition.metric}"
+            return f"{where}: {self.condition.metric} was not measured"
+        if self.condition.metric == "leaks":
+            return f"{where}: {'leaks' if self.failed else 'does not leak'}"
         verb = "is" if self.failed else "is not"
         return (
-            f"{where}: {self.condition.metric} = {self.value:.4g} {verb} {self.condition.sign} {self.condition.limit:g}"
+            f"{where}: {self.condition.name} = {self.value:.4g} {verb} {self.condition.sign} {self.condition.limit:g}"
         )
 
 
 def read_condition(text: str, attacks: Sequence[str]) -> Condition:
-    """A condition from its text; attacks that do not run, metrics that there are not and wrong forms are refused."""
-    found = _FORM.match(text.strip())
-    if found is None or text.count("(") != text.count(")"):
+    """Return the condition in a text.
+
+    Args:
+        text: The condition as it is written on the command line.
+        attacks: The attacks that will run. A condition on another one is refused.
+    """
+    stripped = text.strip()
+    match = _LEAKS.match(stripped) or _FORM.match(stripped)
+    if match is None or text.count("(") != text.count(")"):
         raise InvalidInput(
-            f"--fail-if {text!r} is no condition; write for example 'recovered > 0.05' or 'idlg.psnr > 20'"
+            f"--fail-if {text!r} is not a condition. Write for example 'recovered > 0.05', 'idlg.psnr > 20' or 'leaks'"
         )
-    if found["metric"] not in METRICS:
-        raise UnknownName(f"metric for --fail-if {text!r} called", found["metric"], METRICS)
-    if found["attack"] is not None and found["attack"] not in attacks:
-        raise UnknownName(f"attack in this audit for --fail-if {text!r} called", found["attack"], attacks)
+    attack = match["attack"]
+    if attack is not None and attack not in attacks:
+        raise UnknownName(f"attack in this run for --fail-if {text!r} called", attack, attacks)
+    if match.re is _LEAKS:
+        return Condition("leaks", attack=attack)
+    if match["metric"] not in METRICS:
+        raise UnknownName(f"metric for --fail-if {text!r} called", match["metric"], [*METRICS, "leaks"])
+    statistic = match["statistic"] or "mean"
+    if statistic not in get_args(Statistic):
+        raise UnknownName(f"statistic for --fail-if {text!r} called", statistic, get_args(Statistic))
+    return Condition(match["metric"], match["sign"], _limit(text, match["limit"]), attack, statistic)  # type: ignore[arg-type]
+
+
+def _limit(text: str, number: str) -> float:
     try:
-        limit = float(found["limit"])
+        limit = float(number)
     except ValueError as problem:
-        raise InvalidInput(f"--fail-if {text!r}: {found['limit']!r} is not a number") from problem
+        raise InvalidInput(f"--fail-if {text!r}: {number!r} is not a number") from problem
     if limit != limit:
-        raise InvalidInput(f"--fail-if {text!r}: nothing compares with NaN")
-    return Condition(found["metric"], found["sign"], limit, found["attack"], found["worst"] is not None)
+        raise InvalidInput(f"--fail-if {text!r}: nothing can be compared with NaN")
+    return limit
 
 
-def check(conditions: Sequence[Condition], results: Sequence[tuple[str, str, Mapping[str, Measure]]]) -> list[Check]:
-    """Every condition on every result it is about: ``(attack, title, figures)``."""
-    return [
-        Check(condition, attack, title, condition.value(figures), condition.holds(figures))
-        for condition in conditions
-        for attack, title, figures in results
-        if condition.attack in (None, attack)
-    ]
+def check(conditions: Sequence[Condition], findings: Sequence[Finding]) -> list[Check]:
+    """Return every condition on every finding that it concerns.
+
+    A condition that no finding has measured is one broken check.
+
+    Args:
+        conditions: The limits.
+        findings: What the attacks found.
+    """
+    checks = []
+    for condition in conditions:
+        concerned = [finding for finding in findings if condition.concerns(finding)]
+        values = [condition.value(finding) for finding in concerned]
+        for finding, value in zip(concerned, values, strict=True):
+            if value is not None:
+                checks.append(Check(condition, finding.attack, finding.title, value, condition.breaks(finding)))
+        if all(value is None for value in values):
+            checks.append(Check(condition, condition.attack or "any attack", "not measured", None, failed=True))
+    return checks
 
 
 def to_junit(checks: Sequence[Check], name: str = "leakgauge") -> bytes:
-    """The checks as JUnit XML, which continuous integration systems show."""
+    """Return the checks as JUnit XML, which continuous integration systems show.
+
+    Args:
+        checks: The limits and what they were compared with.
+        name: The name of the test suite.
+    """
     failed = sum(one.failed for one in checks)
-    missing = sum(one.value is None for one in checks)
-    suite = ElementTree.Element(
-        "testsuite", name=name, tests=str(len(checks)), failures=str(failed), errors="0", skipped=str(missing)
-    )
+    suite = ElementTree.Element("testsuite", name=name, tests=str(len(checks)), failures=str(failed), errors="0")
     for one in checks:
         case = ElementTree.SubElement(
-            suite, "testcase", classname=f"{name}.{one.attack}", name=f"{one.title}: not {one.condition}"
+            suite, "testcase", classname=f"{name}.{one.attack}", name=f"{one.setup}: not {one.condition}"
         )
         if one.failed:
             ElementTree.SubElement(case, "failure", message=one.sentence(), type="leak").text = one.sentence()
-        elif one.value is None:
-            ElementTree.SubElement(case, "skipped", message=one.sentence())
     ElementTree.indent(suite)
     return b'<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite)

@@ -6,12 +6,13 @@ A privacy verdict is about the worst case. One client whose samples are rebuilt 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import torch
 
 from leakgauge.core.measure import Measure
-from leakgauge.evaluation.intervals import mean_interval
+from leakgauge.evaluation.intervals import mean_interval, wilson_interval
 from leakgauge.evaluation.metrics.catalogue import METRICS
 
 #: For the metrics of samples: how far above chance one client must be to count by itself, and all on average.
@@ -62,6 +63,30 @@ _SENTENCES = {
 }
 
 
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """One attack on one set-up: its figures over clients, and the verdict on them.
+
+    Args:
+        attack: The name of the attack.
+        setup: The title of the defence, or of what was attacked.
+        measures: The figures by metric.
+        verdict: The verdict on these figures.
+        knows_defence: Whether the attacker knew the defence.
+    """
+
+    attack: str
+    setup: str
+    measures: Mapping[str, Measure]
+    verdict: Verdict
+    knows_defence: bool = False
+
+    @property
+    def title(self) -> str:
+        """The set-up, and who attacked it."""
+        return f"{self.setup}, defence known" if self.knows_defence else self.setup
+
+
 def judge(scores: Sequence[Mapping[str, Measure]], *, labels_granted: bool = False) -> Verdict:
     """Return the verdict on one attack.
 
@@ -77,6 +102,23 @@ def judge(scores: Sequence[Mapping[str, Measure]], *, labels_granted: bool = Fal
     if any(_inferred(scores, metric) for metric in inferred):
         return Verdict.RECOVERS_ATTRIBUTES
     return Verdict.NOTHING_ABOVE_CHANCE
+
+
+def judge_share(right: Sequence[torch.Tensor], chance: float, *, confidence: float = 0.999) -> Verdict:
+    """Return the verdict on the share of records for which an attack is right.
+
+    Several attacks are tried on the same records, and one of them always does best. The confidence is high for this
+    reason.
+
+    Args:
+        right: Whether the attack is right, for each record of each client.
+        chance: The share that is right without any message.
+        confidence: The confidence of Wilson's interval.
+    """
+    total = float(sum(part.sum() for part in right))
+    low = wilson_interval(total, sum(len(part) for part in right), confidence).low
+    above = low is not None and low > chance
+    return Verdict.RECOVERS_ATTRIBUTES if above else Verdict.NOTHING_ABOVE_CHANCE
 
 
 def worst_of(verdicts: Iterable[Verdict]) -> Verdict:

@@ -1,1 +1,1 @@
-"""What clients and servers do: local training, one round, many rounds."""
+"""Clients and servers: local training, one round, many rounds, defences and recordings."""

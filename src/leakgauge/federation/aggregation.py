@@ -1,9 +1,9 @@
-r"""What a server sees that sees only the sum of several clients' messages.
+r"""The message of a server that gets only the sum of several clients' messages.
 
-With :math:`N_k` samples at client :math:`k`, the mean of the messages weighted by samples is for gradients exactly the
-gradient of all clients' samples as one batch. For weights it is, to first order, what one client would send that has
-all their samples and whose batches are theirs together: the recipe of the sum says so, and attacks work on it as on any
-other.
+Let client :math:`k` have :math:`N_k` samples. The messages' mean, weighted by samples, is exactly the gradient of all
+clients' samples as one batch where clients send gradients. Where they send weights, it is to first order the message of
+one client that has all samples and whose batches are the clients' batches together. The recipe of the sum states
+this, and attacks work on it as on any other message.
 """
 
 from __future__ import annotations
@@ -15,45 +15,60 @@ import torch
 from torch import Tensor
 
 from leakgauge.core.errors import InvalidInput
-from leakgauge.core.observation import Observation
+from leakgauge.core.observation import LocalTraining, Observation
 from leakgauge.core.params import Params, weighted_mean
 from leakgauge.core.truth import Truth
 
 
 def aggregate(parts: Sequence[tuple[Observation, Truth]]) -> tuple[Observation, Truth]:
-    """The messages of several clients of one round as one, and all their samples as its truth."""
+    """Return the messages of several clients of one round as one, with all their samples as its truth.
+
+    Args:
+        parts: The message and the samples of each client.
+    """
     if not parts:
         raise InvalidInput("there are no messages to aggregate")
-    observations, truths = [one for one, _ in parts], [one for _, one in parts]
-    first = observations[0]
-    for one in observations[1:]:
-        same = all(torch.equal(value, first.sent[name]) for name, value in one.sent.items())
-        if one.kind != first.kind or one.data != first.data or not same:
-            raise InvalidInput(f"the messages of {first.client} and {one.client} are not of the same round")
+    observations, truths = [observation for observation, _ in parts], [truth for _, truth in parts]
+    _check_same_round(observations)
     samples = [len(truth) for truth in truths]
-    shares = [float(number) for number in samples]
-    sizes = [one.training.batch_size for one in observations]
-    training = replace(
-        first.training,
-        samples=None if first.training.samples is None else sum(samples),
-        batch_size=None if None in sizes else sum(size for size in sizes if size is not None),
-    )
+    shares = [float(count) for count in samples]
     observation = replace(
-        first,
-        training=training,
-        gradient=_mean([one.gradient for one in observations], shares),
-        returned=_mean([one.returned for one in observations], shares),
-        returned_buffers=_mean([one.returned_buffers for one in observations], shares),
-        labels=_joined([one.labels for one in observations]),
-        label_counts=_total([one.label_counts for one in observations]),
+        observations[0],
+        training=_recipe_of_sum([message.training for message in observations], sum(samples)),
+        gradient=_mean([message.gradient for message in observations], shares),
+        returned=_mean([message.returned for message in observations], shares),
+        returned_buffers=_mean([message.returned_buffers for message in observations], shares),
+        labels=_joined([message.labels for message in observations]),
+        label_counts=_total([message.label_counts for message in observations]),
         label_batches=None,
         client=f"sum of {len(parts)} clients",
     )
-    return observation, replace(
+    truth = replace(
         truths[0],
-        inputs=torch.cat([truth.inputs for truth in truths]),
-        targets=torch.cat([truth.targets for truth in truths]),
+        inputs=torch.cat([part.inputs for part in truths]),
+        targets=torch.cat([part.targets for part in truths]),
         order=(),
+    )
+    return observation, truth
+
+
+def _check_same_round(observations: Sequence[Observation]) -> None:
+    """Refuse messages that did not start from the same weights."""
+    first = observations[0]
+    for message in observations[1:]:
+        same_weights = all(torch.equal(value, first.sent[name]) for name, value in message.sent.items())
+        if message.kind != first.kind or message.data != first.data or not same_weights:
+            raise InvalidInput(f"the messages of {first.client} and {message.client} are not of the same round")
+
+
+def _recipe_of_sum(recipes: Sequence[LocalTraining], samples: int) -> LocalTraining:
+    """Return the recipe of one client with all samples. What is unknown of a client stays unknown."""
+    sizes = [recipe.batch_size for recipe in recipes]
+    known = [size for size in sizes if size is not None]
+    return replace(
+        recipes[0],
+        samples=None if recipes[0].samples is None else samples,
+        batch_size=sum(known) if len(known) == len(sizes) else None,
     )
 
 

@@ -1,27 +1,69 @@
-"""One client's part of one round: private samples in, what the server sees (and the truth, apart) out."""
+"""One client's part of one round.
+
+A client gets weights, works on its private samples and returns a gradient or new weights. The functions here return
+what the server sees (:class:`~leakgauge.core.observation.Observation`) and, separately, the private samples
+(:class:`~leakgauge.core.truth.Truth`).
+"""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _NormBase
 
-from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import LocalTraining, Mode, Observation
 from leakgauge.core.params import Params, buffers_of, parameters_of, subtract
 from leakgauge.core.seeding import generator, seeded
 from leakgauge.core.truth import Truth
 from leakgauge.data.dataset import Dataset
 from leakgauge.federation.defence import Defence, Protection, Trained, check_defences, recipe_with, training_of
+from leakgauge.federation.exposure import Exchanged, Exposure, architecture_of, observe
 from leakgauge.federation.training import Batch, Trainer, draw_order, in_mode, local_sgd
 
-GRANTS = ("labels", "label_counts", "label_batches")
-HIDEABLE = ("lr", "epochs", "batch_size", "samples", "momentum", "weight_decay")
+
+@dataclass(frozen=True)
+class Recipe:
+    """The training settings that all clients share.
+
+    Args:
+        lr: The learning rate. ``None`` where a single gradient is sent.
+        epochs: The passes over the client's samples.
+        batch_size: The samples of a local step. ``None`` means all of the client's samples.
+        momentum: The momentum of SGD.
+        weight_decay: The weight decay of SGD.
+        loss: A name in :data:`~leakgauge.federation.training.LOSSES`. ``None`` means cross-entropy for classes and
+            mean squared error for a regression.
+        mode: Whether the model trains in train or in eval mode.
+    """
+
+    lr: float | None = None
+    epochs: int = 1
+    batch_size: int | None = None
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    loss: str | None = None
+    mode: Mode = "train"
+
+    def for_client(self, data: Dataset) -> LocalTraining:
+        """Return the recipe of the client with this data. A batch is never larger than the data."""
+        if not len(data):
+            raise InvalidInput(f"client {data.name!r} has no samples to train on")
+        size = len(data) if self.batch_size is None else self.batch_size
+        training = LocalTraining(
+            lr=self.lr,
+            epochs=self.epochs,
+            batch_size=size,
+            samples=len(data),
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            loss=self.loss or ("mse" if data.spec.classes is None else "cross_entropy"),
+            mode=self.mode,
+        )
+        return replace(training, batch_size=min(size, len(data)))
 
 
 def fedsgd(
@@ -40,44 +82,53 @@ def fedsgd(
     participations: int = 1,
     seed: int = 0,
 ) -> tuple[Observation, Truth]:
-    """The client sends the gradient of its loss on all of ``data`` as one batch (FedSGD).
+    """Return the message of a client that sends the gradient of all its samples as one batch (FedSGD).
 
-    ``defences`` are what the client does to protect its samples (:mod:`leakgauge.federation.defences`), in their order.
-    ``granted`` gives the attacker the ``"labels"``, the ``"label_counts"`` or the ``"label_batches"`` (which labels
-    are in which batch); ``knows_defence`` tells it the defences; ``hidden`` withholds parts of the recipe;
-    ``share_statistics=False`` keeps batch-norm statistics from the server. ``participations`` is how often the client takes
-    part in all, over which a defence with a budget spreads it.
+    Args:
+        model: The global model. It is not changed.
+        data: The client's samples.
+        loss: A name in :data:`~leakgauge.federation.training.LOSSES`. ``None`` means cross-entropy for classes and
+            mean squared error for a regression.
+        mode: Whether the client's model is in train or in eval mode.
+        share_statistics: Whether the server gets batch-norm statistics.
+        defences: The client's defences, applied in this order (:mod:`leakgauge.federation.defences`).
+        granted: The granted knowledge: ``"labels"``, ``"label_counts"`` or ``"label_batches"`` (the labels of each
+            batch).
+        hidden: The parts of the recipe that the attacker does not know, such as ``"lr"`` or ``"samples"``.
+        knows_defence: Whether the attacker knows the client's defences.
+        client: The client's name. ``None`` means the name of the data.
+        round: The number of the round.
+        participations: The rounds in which the client takes part overall. A defence with a privacy budget spreads it
+            over these.
+        seed: The seed of the client's random numbers.
+
+    Returns:
+        What the server sees, and the client's samples for scoring.
     """
-    granted, hidden = check_exposure(data, granted, hidden)
-    training = recipe_for(data, loss=loss, mode=mode, epochs=1)
+    exposure = Exposure.of(granted, hidden, knows_defence, share_statistics)
+    exposure.check(data)
+    training = Recipe(loss=loss, mode=mode).for_client(data)
     chain = check_defences(defences, model, training.mode)
     if recipe_with(chain, training) != training:
-        raise InvalidInput("larger batches and more epochs change local training, and FedSGD has none; use fedavg()")
+        raise InvalidInput("FedSGD has no local training, so its batches and epochs cannot be changed. Use fedavg().")
     check_model(model, data, training.loss)
+    start = Trained((), parameters_of(model), buffers_of(model))
     protection = Protection(chain, seed, data.spec.classes)
-    trainer = Trainer(model, training, protection=protection)
-    state = trainer.start(parameters_of(model), None)
+    gradient, buffers = _defended_gradient(
+        model, prepared(data, start.weights), training, start, protection, participations, seed
+    )
     order = (torch.arange(len(data)),)
-    samples = prepared(data, state.weights)
-    try:
-        with seeded(seed, "dropout"), trainer.active():
-            if (own := training_of(chain)) is not None:
-                own.check(model, training)
-                start = Trained((), state.weights, state.buffers)
-                gradient, buffers = (
-                    own.gradient(model, protection.on_batch(samples), training, start, participations, seed),
-                    state.buffers,
-                )
-            else:
-                gradient, buffers = trainer.gradient(state, samples, graph=False)
-    except ValueError as problem:
-        raise explained(problem) from problem
-    gradient = protection.on_update(gradient)
+    exchanged = Exchanged(start.weights, start.buffers, buffers, gradient=gradient, order=order)
     observation = observe(
-        model, data, training, state.weights, gradient=gradient, returned=None, returned_buffers=buffers,
-        share_statistics=share_statistics, order=order, defences=chain, granted=granted, hidden=hidden, knows_defence=knows_defence, client=client,
+        architecture_of(model, share_statistics),
+        data,
+        training,
+        exchanged,
+        exposure,
+        defences=chain,
+        client=client or data.name,
         round=round,
-    )  # fmt: skip
+    )
     return observation, truth_of(data, order)
 
 
@@ -102,55 +153,92 @@ def fedavg(
     participations: int = 1,
     seed: int = 0,
 ) -> tuple[Observation, Truth]:
-    """The client trains on ``data`` and sends its weights (FedAvg, McMahan et al. 2017, algorithm 1).
+    """Return the message of a client that trains and sends its weights (FedAvg, McMahan et al. 2017, algorithm 1).
 
-    Every epoch has a new random order, drawn from ``seed``; the last batch may be ragged; ``batch_size=None``
-    is one full batch. See :func:`fedsgd` for ``defences``, ``granted``, ``hidden``, ``knows_defence``,
-    ``share_statistics`` and ``participations``.
+    Every epoch uses a new random order of the samples. The last batch of an epoch may be smaller.
+
+    Args:
+        model: The global model. It is not changed.
+        data: The client's samples.
+        lr: The learning rate.
+        epochs: The passes over the client's samples.
+        batch_size: The samples of a local step. ``None`` means all of them as one batch.
+        momentum: The momentum of SGD.
+        weight_decay: The weight decay of SGD.
+        loss: A name in :data:`~leakgauge.federation.training.LOSSES`. ``None`` means cross-entropy for classes and
+            mean squared error for a regression.
+        mode: Whether the client's model is in train or in eval mode.
+        share_statistics: Whether the server gets batch-norm statistics.
+        defences: The client's defences, applied in this order (:mod:`leakgauge.federation.defences`).
+        granted: The granted knowledge: ``"labels"``, ``"label_counts"`` or ``"label_batches"`` (the labels of each
+            batch).
+        hidden: The parts of the recipe that the attacker does not know, such as ``"lr"`` or ``"samples"``.
+        knows_defence: Whether the attacker knows the client's defences.
+        client: The client's name. ``None`` means the name of the data.
+        round: The number of the round.
+        participations: The rounds in which the client takes part overall. A defence with a privacy budget spreads it
+            over these.
+        seed: The seed of the client's random numbers, the order of its samples included.
+
+    Returns:
+        What the server sees, and the client's samples for scoring.
     """
-    granted, hidden = check_exposure(data, granted, hidden)
-    training = recipe_for(
-        data,
-        loss=loss,
-        mode=mode,
-        lr=lr,
-        epochs=epochs,
-        batch_size=batch_size,
-        momentum=momentum,
-        weight_decay=weight_decay,
-    )
+    exposure = Exposure.of(granted, hidden, knows_defence, share_statistics)
+    exposure.check(data)
+    training = Recipe(lr, epochs, batch_size, momentum, weight_decay, loss, mode).for_client(data)
     chain = check_defences(defences, model, training.mode)
     training = recipe_with(chain, training)
     check_model(model, data, training.loss)
-    check_training(chain, model, training, granted)
-    sent = parameters_of(model)
-    start = Trained((), sent, buffers_of(model))
-    trained = train_client(
-        model,
-        prepared(data, sent),
-        training,
-        start,
-        seed,
-        chain,
-        classes=data.spec.classes,
-        participations=participations,
-    )
+    check_training(chain, model, training, exposure)
+    start = Trained((), parameters_of(model), buffers_of(model))
+    protection = Protection(chain, seed, data.spec.classes)
+    trained = train_client(model, prepared(data, start.weights), training, start, protection, participations, seed)
+    exchanged = Exchanged(start.weights, start.buffers, trained.buffers, returned=trained.weights, order=trained.order)
     observation = observe(
-        model, data, training, sent, gradient=None, returned=trained.weights, returned_buffers=trained.buffers,
-        share_statistics=share_statistics, order=trained.order, defences=chain, granted=granted, hidden=hidden, knows_defence=knows_defence, client=client,
+        architecture_of(model, share_statistics),
+        data,
+        training,
+        exchanged,
+        exposure,
+        defences=chain,
+        client=client or data.name,
         round=round,
-    )  # fmt: skip
+    )
     return observation, truth_of(data, trained.order)
 
 
-def check_training(chain: Sequence[Defence], model: nn.Module, training: LocalTraining, granted: Sequence[str]) -> None:
-    """Refuse a model or a grant that a defence which does the training itself cannot serve, before it starts."""
-    own = training_of(chain)
-    if own is None:
-        return
-    own.check(model, training)
-    if "label_batches" in granted:
-        raise InvalidInput(f"label_batches cannot be granted: {own!r} draws batches of no fixed size")
+def check_training(defences: Sequence[Defence], model: nn.Module, training: LocalTraining, exposure: Exposure) -> None:
+    """Refuse a model, a recipe or a grant that a defence of the local training cannot serve."""
+    defence = training_of(defences)
+    if defence is not None:
+        defence.check(model, training)
+        exposure.check_order(defence)
+
+
+def _defended_gradient(
+    model: nn.Module,
+    samples: Batch,
+    training: LocalTraining,
+    start: Trained,
+    protection: Protection,
+    participations: int,
+    seed: int,
+) -> tuple[Params, Params]:
+    """Return the gradient that a client sends, and its buffers afterwards."""
+    trainer = Trainer(model, training, protection=protection)
+    state = trainer.start(start.weights, start.buffers)
+    defence = training_of(protection.defences)
+    try:
+        with seeded(seed, "dropout"), trainer.active():
+            if defence is None:
+                gradient, buffers = trainer.gradient(state, samples, graph=False)
+            else:
+                defence.check(model, training)
+                batch, buffers = protection.on_batch(samples), state.buffers
+                gradient = defence.gradient(model, batch, training, start, participations, seed)
+    except ValueError as problem:
+        raise explained(problem) from problem
+    return protection.on_update(gradient), buffers
 
 
 def train_client(
@@ -158,21 +246,29 @@ def train_client(
     samples: Batch,
     training: LocalTraining,
     start: Trained,
+    protection: Protection,
+    participations: int,
     seed: int,
-    defences: Sequence[Defence] = (),
-    *,
-    classes: int | None = None,
-    participations: int = 1,
 ) -> Trained:
-    """Train one client on its :func:`prepared` samples from the weights and buffers of ``start``.
+    """Train one client with its defences.
 
-    ``participations`` is how often it takes part in all, by which a defence with a budget spreads it.
+    Args:
+        model: The architecture.
+        samples: All of the client's samples, from :func:`prepared`.
+        training: The recipe.
+        start: The weights and buffers to start from.
+        protection: The client's defences.
+        participations: The rounds in which the client takes part overall.
+        seed: The seed of the client's random numbers.
+
+    Returns:
+        The rows of each local step, and the weights and buffers that the client returns.
     """
-    protection = Protection(defences, seed, classes)
+    defence = training_of(protection.defences)
     try:
         with seeded(seed, "dropout"):
-            if (own := training_of(defences)) is not None:
-                trained = own.train(model, samples, training, start, participations, seed, protection.on_batch)
+            if defence is not None:
+                trained = defence.train(model, samples, training, start, participations, seed, protection.on_batch)
             else:
                 inputs, targets = samples
                 order = order_of(training, seed)
@@ -187,101 +283,20 @@ def train_client(
 
 
 def protected(protection: Protection, sent: Params, returned: Params) -> Params:
-    """The weights that a client returns, after the defences on its update."""
+    """Return the weights that a client sends, after the defences on its update."""
     update = subtract(sent, returned)
     changed = protection.on_update(update)
     return returned if changed is update else subtract(sent, changed)
 
 
 def order_of(training: LocalTraining, seed: int) -> tuple[Tensor, ...]:
-    """The rows of each of a client's local steps."""
+    """Return the rows of each of a client's local steps."""
     samples, size, epochs = (int(training.need(name)) for name in ("samples", "batch_size", "epochs"))
     return draw_order(samples, size, epochs, generator(seed, "order"))
 
 
-def observe(
-    model: nn.Module,
-    data: Dataset,
-    training: LocalTraining,
-    sent: Params,
-    *,
-    gradient: Params | None,
-    returned: Params | None,
-    returned_buffers: Params | None,
-    buffers: Params | None = None,
-    share_statistics: bool = True,
-    order: Sequence[Tensor] = (),
-    defences: Sequence[Defence] = (),
-    granted: Iterable[str] = (),
-    hidden: Iterable[str] = (),
-    knows_defence: bool = False,
-    client: str | None = None,
-    round: int = 0,
-    architecture: nn.Module | None = None,
-) -> Observation:
-    """Put together what the server sees, and leave out what it does not.
-
-    ``architecture`` may be given to share one copy between many observations (:func:`architecture_of`).
-    """
-    granted, hidden = check_exposure(data, granted, hidden)
-    counts = None
-    if "label_counts" in granted:
-        counts = torch.bincount(data.targets, minlength=data.spec.classes or 0)
-    batches = None
-    if "label_batches" in granted:
-        batches = data.targets[torch.cat(tuple(order)).to(data.targets.device)].reshape(-1, len(data))
-    if buffers is None:
-        buffers = buffers_of(model)
-    return Observation(
-        model=architecture or architecture_of(model, share_statistics),
-        data=data.spec,
-        sent=sent,
-        training=replace(training, **dict.fromkeys(hidden)),  # type: ignore[arg-type]
-        gradient=gradient,
-        returned=returned,
-        buffers=buffers if share_statistics and buffers else None,
-        returned_buffers=returned_buffers if share_statistics and returned_buffers else None,
-        labels=data.targets.clone() if "labels" in granted else None,
-        label_counts=counts,
-        label_batches=batches,
-        defences=tuple(map(repr, defences)) if knows_defence else None,
-        client=client or data.name,
-        round=round,
-    )
-
-
-def check_exposure(
-    data: Dataset, granted: Iterable[str], hidden: Iterable[str]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of what is granted and hidden, refused before any work starts if there is no such thing."""
-    grants, withheld = ((names,) if isinstance(names, str) else tuple(names) for names in (granted, hidden))
-    for name in grants:
-        if name not in GRANTS:
-            raise UnknownName("thing to grant", name, GRANTS)
-    for name in withheld:
-        if name not in HIDEABLE:
-            raise UnknownName("part of the recipe to hide", name, HIDEABLE)
-    for name in ("label_counts", "label_batches"):
-        if name in grants and data.spec.classes is None:
-            raise InvalidInput(f"{name} cannot be granted: this data is a regression and has no classes")
-    for name in ("epochs", "batch_size", "samples"):
-        if "label_batches" in grants and name in withheld:
-            raise InvalidInput(f"label_batches tell the {name}: grant the one, or hide the other")
-    return grants, withheld
-
-
-def architecture_of(model: nn.Module, share_statistics: bool) -> nn.Module:
-    """A copy of the model for the attacker, without the client's statistics where those are withheld."""
-    architecture = copy.deepcopy(model)
-    if not share_statistics:
-        for module in architecture.modules():
-            if isinstance(module, _NormBase):
-                module.reset_running_stats()
-    return architecture
-
-
 def truth_of(data: Dataset, order: tuple[Tensor, ...]) -> Truth:
-    """The client's samples, with others of the same kind for the chance level."""
+    """Return a client's samples, with other samples of the same population as the reference for chance levels."""
     others = data.others()
     return Truth(
         data.inputs,
@@ -293,21 +308,8 @@ def truth_of(data: Dataset, order: tuple[Tensor, ...]) -> Truth:
     )
 
 
-def recipe_for(data: Dataset, *, loss: str | None, batch_size: int | None = None, **settings: object) -> LocalTraining:
-    """The recipe of one client, with the loss that its data asks for unless another is named.
-
-    ``batch_size=None``, or one that is larger than the data, is one full batch.
-    """
-    if not len(data):
-        raise InvalidInput(f"client {data.name!r} has no samples to train on")
-    chosen = loss or ("mse" if data.spec.classes is None else "cross_entropy")
-    size = len(data) if batch_size is None else batch_size
-    training = LocalTraining(samples=len(data), loss=chosen, batch_size=size, **settings)  # type: ignore[arg-type]
-    return replace(training, batch_size=min(size, len(data)))
-
-
 def prepared(data: Dataset, weights: Params) -> Batch:
-    """All of a client's samples and targets as its model takes them: normalised, on its device, in its type."""
+    """Return all samples and targets of a client, normalised, on the device and in the type of ``weights``."""
     like = next(iter(weights.values()))
     inputs = data.spec.normalise(data.inputs.to(like.device, like.dtype))
     targets = data.targets.to(like.device)
@@ -315,38 +317,39 @@ def prepared(data: Dataset, weights: Params) -> Batch:
 
 
 def check_model(model: nn.Module, data: Dataset, loss: str) -> None:
-    """Refuse a model that does not fit the data and the loss before any work starts."""
+    """Refuse a model that does not fit the data or the loss."""
     weights = parameters_of(model)
     if not weights:
-        raise InvalidInput("the model has no parameters: there is nothing to train")
+        raise InvalidInput("the model has no parameters, so there is nothing to train")
     inputs, targets = prepared(data.share([0]), weights)
     try:
         with torch.no_grad(), in_mode(model, "eval"), seeded(0, "check"):
             outputs = functional_call(model, {**weights, **buffers_of(model)}, (inputs,))
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as problem:
-        first = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-        raise InvalidInput(f"the model does not accept samples of shape {data.spec.shape}: {first}") from problem
+        first_line = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+        raise InvalidInput(f"the model does not accept samples of shape {data.spec.shape}: {first_line}") from problem
     if not isinstance(outputs, Tensor):
         raise InvalidInput(f"the model must return a tensor of outputs, not {type(outputs).__name__}")
-    wanted = {
-        "cross_entropy": data.spec.classes,
-        "binary_cross_entropy": targets.numel(),
-        "mse": targets.numel(),
-    }.get(loss, outputs.numel())
-    if wanted is None:
-        raise InvalidInput(f"the loss {loss!r} needs classes, but {data.name!r} is a regression; use loss='mse'")
-    if outputs.numel() != wanted:
-        what = f"has {wanted} classes" if loss == "cross_entropy" else f"with the loss {loss!r} needs {wanted}"
+    _check_outputs(outputs.numel(), targets.numel(), data, loss)
+
+
+def _check_outputs(outputs: int, targets: int, data: Dataset, loss: str) -> None:
+    """Refuse a model whose outputs for one sample do not fit the loss. A user's own loss takes any outputs."""
+    expected = {"cross_entropy": data.spec.classes, "binary_cross_entropy": targets, "mse": targets}.get(loss, outputs)
+    if expected is None:
+        raise InvalidInput(f"the loss {loss!r} needs classes, but {data.name!r} is a regression. Use loss='mse'.")
+    if outputs != expected:
+        reason = f"has {expected} classes" if loss == "cross_entropy" else f"with the loss {loss!r} needs {expected}"
         raise InvalidInput(
-            f"the model has {outputs.numel()} outputs, but {data.name!r} {what}; build the model with {wanted} outputs"
+            f"the model has {outputs} outputs, but {data.name!r} {reason}. Build the model with {expected} outputs."
         )
 
 
 def explained(problem: ValueError) -> InvalidInput:
-    """The error to show for one that came up inside a client's training."""
+    """Return the error to raise for a problem inside a client's training."""
     if "more than 1 value per channel" in str(problem):
         return InvalidInput(
-            "batch norm in train mode cannot train on a batch of one sample; "
-            "use a batch size that leaves no single last sample, or mode='eval'"
+            "batch norm in train mode cannot train on a batch of one sample. "
+            "Use a batch size that leaves no single last sample, or mode='eval'."
         )
     return problem if isinstance(problem, InvalidInput) else InvalidInput(f"the client's training failed: {problem}")

@@ -1,9 +1,9 @@
-r"""The model that a client would have trained by itself: the audit's reference for LMRA, never seen by an attack.
+r"""The model that a client would have trained alone, as the reference for LMRA. No attack sees it.
 
-LMRA's optimal local model is :math:`\theta_c^* = \arg\min_\theta L_c(\theta)`. For a linear regression that is a solve;
-else it is where training on the client's data leads from the federation's first model, until its loss has stopped
-falling or hardly anything is left of it. Whose steps lead there is the audit's choice: the client's own, plain SGD, may
-take thousands of epochs where Adam takes hundreds.
+LMRA's optimal local model is :math:`\theta_c^* = \arg\min_\theta L_c(\theta)`. For a linear regression it is the
+solution of a linear system. Otherwise it is the end of training on the client's data alone, from the federation's first
+model, when the loss no longer falls or almost none of it is left. The audit chooses the optimiser. The client's plain
+SGD may take thousands of epochs where Adam takes hundreds.
 """
 
 from __future__ import annotations
@@ -21,22 +21,28 @@ from leakgauge.core.observation import Mode
 from leakgauge.core.params import Params, buffers_of, parameters_of
 from leakgauge.core.seeding import generator, seeded
 from leakgauge.data.dataset import Dataset
-from leakgauge.federation.client import check_model, prepared, recipe_for
+from leakgauge.federation.client import Recipe, check_model, prepared
 from leakgauge.federation.training import Batch, State, Trainer, draw_order
 
-#: How often the loss must not have fallen: that of SGD goes up and down on its way.
+#: The number of checks without a lower loss after which training has converged. One is not enough, because the loss of
+#: SGD goes up and down.
 STILL = 10
-#: By how much of the lowest loss another may lie above it and still count as no change: what is higher has leapt away.
+#: The relative distance above the lowest loss within which a check counts as no change. A higher loss is a leap.
 LEAP = 0.1
-#: After so many looks at all data nothing is left of earlier statistics, which count for nine tenths each time.
+#: The number of passes over all data for batch-norm statistics. Each pass keeps nine tenths of the earlier statistics.
 SETTLE = 100
 
 
 @dataclass(frozen=True, eq=False)
 class Alone:
-    """What a client's training by itself led to.
+    """The result of a client's training alone.
 
-    ``losses`` are those on all of its data, at first and after every ``patience`` epochs.
+    Args:
+        weights: The weights of the lowest loss.
+        buffers: The batch-norm statistics that belong to these weights.
+        epochs: The number of epochs that were trained.
+        losses: The loss on all of the client's data, before training and after every ``patience`` epochs.
+        converged: Whether training converged within the allowed epochs.
     """
 
     weights: Params = field(repr=False)
@@ -61,16 +67,31 @@ def train_alone(
     patience: int = 20,
     seed: int = 0,
 ) -> Alone:
-    """Train a client by itself for up to ``epochs`` epochs of plain SGD, or of Adam, from the weights of ``model``.
+    """Train a client alone until its loss no longer falls, and return the model of the lowest loss.
 
-    Every ``patience`` epochs the loss on all of its data is taken. Training has converged when for ten times that was
-    within a tenth of the lowest and not lower by ``tolerance`` of it, or when no more than ``fitted`` of the first loss
-    is left: a network that can learn its data by heart would else never be done. SGD may leap away from a minimum and
-    come back, which is not counted; the model of the lowest loss is kept.
+    The loss on all data is checked every ``patience`` epochs. Training has converged after ten checks whose loss was
+    within a tenth of the lowest and not lower by ``tolerance``. SGD may leap away from a minimum and come back, and
+    such a leap does not count as a check.
+
+    Args:
+        model: The model to start from. It is not changed.
+        data: The client's samples.
+        lr: The learning rate.
+        epochs: The most epochs to train.
+        batch_size: The samples of a step. ``None`` means all of them as one batch.
+        loss: A name in :data:`~leakgauge.federation.training.LOSSES`. ``None`` means cross-entropy for classes and
+            mean squared error for a regression.
+        mode: Whether the model trains in train or in eval mode.
+        adam: Whether to use Adam instead of plain SGD.
+        tolerance: The relative decrease of the loss that counts as progress.
+        fitted: The share of the first loss at which training has converged in any case. A network that can memorise
+            its data would otherwise never converge.
+        patience: The number of epochs between two checks.
+        seed: The seed of the order of samples and of dropout.
     """
     if epochs < 1 or patience < 1:
         raise InvalidInput(f"epochs and patience must be at least 1, not {epochs} and {patience}")
-    training = recipe_for(data, loss=loss, mode=mode, lr=lr, epochs=1, batch_size=batch_size)
+    training = Recipe(lr, batch_size=batch_size, loss=loss, mode=mode).for_client(data)
     check_model(model, data, training.loss)
     trainer = Trainer(model, training)
     weights = parameters_of(model)
@@ -78,30 +99,43 @@ def train_alone(
     state = trainer.start({name: value.clone() for name, value in weights.items()}, buffers_of(model))
     step = _adam(trainer, state, lr) if adam else partial(trainer.step, graph=False)
     draw = generator(seed, "alone")
-    losses, number, still, converged = [_loss(trainer, state, inputs, targets)], 0, 0, False
-    mark, lowest, best = losses[0], losses[0], _copied(state)
+    progress = _Progress(tolerance, fitted, _loss(trainer, state, inputs, targets), state)
+    epoch = 0
     with seeded(seed, "dropout"), trainer.active():
-        for number in range(1, epochs + 1):
+        for epoch in range(1, epochs + 1):
             for rows in draw_order(len(data), int(training.need("batch_size")), 1, draw):
                 state = step(state, (inputs[rows], targets[rows]))
-            if number % patience == 0:
-                losses.append(_loss(trainer, state, inputs, targets))
-                if losses[-1] < (1 - tolerance) * mark:
-                    mark, still = losses[-1], 0
-                elif losses[-1] <= (1 + LEAP) * mark:
-                    still += 1
-                if losses[-1] < lowest:
-                    lowest, best = losses[-1], _copied(state)
-                converged = still == STILL or lowest <= fitted * losses[0]
-                if converged:
+            if epoch % patience == 0:
+                progress.check(_loss(trainer, state, inputs, targets), state)
+                if progress.converged:
                     break
-    if epochs < patience:
-        best = state
-    return Alone(best.weights, _settled(trainer, best, inputs), number, tuple(losses), converged)
+    best = state if epochs < patience else progress.best
+    return Alone(best.weights, _settled(trainer, best, inputs), epoch, tuple(progress.losses), progress.converged)
+
+
+class _Progress:
+    """The losses of a training so far, the state of the lowest one, and whether training has converged."""
+
+    def __init__(self, tolerance: float, fitted: float, loss: float, state: State) -> None:
+        self.tolerance, self.fitted = tolerance, fitted
+        self.losses = [loss]
+        self.mark, self.lowest, self.best = loss, loss, _copied(state)
+        self.still, self.converged = 0, False
+
+    def check(self, loss: float, state: State) -> None:
+        """Add the loss of a state."""
+        self.losses.append(loss)
+        if loss < (1 - self.tolerance) * self.mark:
+            self.mark, self.still = loss, 0
+        elif loss <= (1 + LEAP) * self.mark:
+            self.still += 1
+        if loss < self.lowest:
+            self.lowest, self.best = loss, _copied(state)
+        self.converged = self.still == STILL or self.lowest <= self.fitted * self.losses[0]
 
 
 def _settled(trainer: Trainer, state: State, inputs: Tensor) -> Params:
-    """Batch-norm statistics as they belong to the weights: those that training leaves behind lag."""
+    """Return the batch-norm statistics that belong to the weights. Those at the end of training lag behind."""
     buffers = {name: value.clone() for name, value in state.buffers.items()}
     if buffers and trainer.mode == "train":
         with torch.no_grad(), trainer.active():
@@ -111,7 +145,7 @@ def _settled(trainer: Trainer, state: State, inputs: Tensor) -> Params:
 
 
 def _adam(trainer: Trainer, first: State, lr: float) -> Callable[[State, Batch], State]:
-    """Steps of Adam, each of which changes the weights of ``first`` in place."""
+    """Return the step function of Adam. Each step changes the weights of ``first`` in place."""
     optimiser = torch.optim.Adam(first.weights.values(), lr=lr)
 
     def step(state: State, batch: Batch) -> State:
@@ -136,11 +170,18 @@ def _loss(trainer: Trainer, state: State, inputs: Tensor, targets: Tensor) -> fl
 
 
 def least_squares_optimum(data: Dataset, *, bias: bool) -> Params:
-    """The optimum of a linear regression with weights ``head.weight`` (and ``head.bias``), by a direct solve."""
+    """Return the optimum of a linear regression by a direct solve, as ``head.weight`` and ``head.bias``.
+
+    Args:
+        data: The client's samples.
+        bias: Whether the model has a bias.
+    """
     if data.spec.classes is not None:
-        raise InvalidInput(f"{data.name} is a classification; its optimum has no closed form, use train_alone()")
+        raise InvalidInput(f"{data.name} is a classification, whose optimum has no closed form. Use train_alone().")
     inputs = data.spec.normalise(data.inputs.double()).flatten(1)
     if bias:
         inputs = torch.cat((inputs, torch.ones(len(data), 1, dtype=torch.double)), dim=1)
-    found = torch.linalg.lstsq(inputs, data.targets.double().reshape(len(data), 1), driver="gelsd").solution[:, 0]
-    return {"head.weight": found[: inputs.shape[1] - bias].unsqueeze(0), **({"head.bias": found[-1:]} if bias else {})}
+    targets = data.targets.double().reshape(len(data), 1)
+    solution = torch.linalg.lstsq(inputs, targets, driver="gelsd").solution[:, 0]
+    weights = {"head.weight": solution[: inputs.shape[1] - bias].unsqueeze(0)}
+    return {**weights, "head.bias": solution[-1:]} if bias else weights

@@ -1,12 +1,8 @@
-"""Many rounds with many clients, keeping the messages of those that are watched.
-
-Clients whose steps have the same shapes are trained together, as one vectorised step over stacked weights,
-where that pays: for small models the cost of a step is in starting its operations, not in computing them.
-"""
+"""Federated averaging over many rounds, with the messages of watched clients recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -16,46 +12,45 @@ from torch import nn
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import LocalTraining, Mode, Observation
 from leakgauge.core.params import Params, buffers_of, parameters_of, weighted_mean
-from leakgauge.core.seeding import derive, generator, seeded
+from leakgauge.core.seeding import derive, generator
 from leakgauge.core.truth import Truth
 from leakgauge.data.dataset import Dataset
 from leakgauge.federation.aggregation import aggregate
-from leakgauge.federation.client import (
-    architecture_of,
-    check_exposure,
-    check_model,
-    check_training,
-    explained,
-    observe,
-    order_of,
-    prepared,
-    protected,
-    recipe_for,
-    train_client,
-    truth_of,
-)
+from leakgauge.federation.client import Recipe, check_model, check_training, order_of, prepared, truth_of
 from leakgauge.federation.defence import (
     Defence,
     Protection,
     ServerDefence,
-    Trained,
     check_defences,
     recipe_with,
     training_of,
 )
-from leakgauge.federation.training import Batch, State, Trainer, in_mode
-
-#: Below this many parameters, training clients together is faster than one by one (measured on two cores).
-TOGETHER_BELOW = 200_000
-
-Returned = tuple[Params, Params]
+from leakgauge.federation.exposure import Exchanged, Exposure, architecture_of, observe
+from leakgauge.federation.together import (
+    Answer,
+    CannotTrainTogether,
+    Job,
+    Shared,
+    pays_off,
+    train_one_by_one,
+    train_together,
+)
+from leakgauge.federation.training import in_mode
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """What a federated training left behind: the global model, and the messages of the watched clients.
+    """The result of a federated training.
 
-    ``spent`` is the epsilon that each client has spent, where a defence accounts for it.
+    Args:
+        weights: The weights of the global model.
+        buffers: The batch-norm statistics of the global model.
+        observations: The recorded messages of each watched client, by its index.
+        truths: The samples of each watched client, by its index.
+        history: The number of finished rounds and the test score, for each tested round.
+        rounds: The number of finished rounds.
+        interrupted: Whether Ctrl-C ended the training.
+        spent: The epsilon that each client has spent, where a defence accounts for it.
     """
 
     weights: Params
@@ -68,7 +63,7 @@ class Federation:
     spent: dict[int, float] = field(default_factory=dict)
 
     def load_into(self, model: nn.Module) -> nn.Module:
-        """Put the trained weights and statistics into ``model``, and return it."""
+        """Copy the trained weights and statistics into ``model``, and return it."""
         with torch.no_grad():
             for name, value in (*model.named_parameters(), *model.named_buffers()):
                 value.copy_({**self.weights, **self.buffers}[name])
@@ -102,109 +97,75 @@ def run_federation(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Federation:
-    """Federated averaging (McMahan et al. 2017): ``rounds`` rounds of selected clients, weighted averaging.
+    """Train a model by federated averaging (McMahan et al. 2017) and record the messages of watched clients.
 
-    ``clients_per_round`` are drawn anew each round (default: all). ``weighting`` is by ``"samples"`` or
-    ``"uniform"``. Messages of the clients in ``watch`` are kept as observations every ``every``-th round.
-    With ``share_statistics=False`` each client keeps its own batch-norm statistics and nobody else sees them.
-    ``test`` is scored (accuracy, or mean squared error) every ``test_every`` rounds into ``history``; where
-    statistics are private, with each client's own, and averaged. ``defences`` are those of every client, each
-    with random numbers of its own.
-    ``together=None`` trains equal-shaped clients in one vectorised step where the model is small and allows it, and
-    no defence asks for the gradient of each sample, which would be those of all clients at once.
-    The model itself is left as it is. Ctrl-C returns what was reached. ``progress(done, rounds)`` is called
-    each round.
+    Ctrl-C ends the training and returns what was reached.
+
+    Args:
+        model: The first global model. It is not changed.
+        clients: The samples of each client.
+        rounds: The number of rounds.
+        lr: The learning rate of the clients.
+        epochs: The passes over a client's samples in a round.
+        batch_size: The samples of a local step. ``None`` means all of a client's samples as one batch.
+        momentum: The momentum of the clients' SGD.
+        weight_decay: The weight decay of the clients' SGD.
+        loss: A name in :data:`~leakgauge.federation.training.LOSSES`. ``None`` means cross-entropy for classes and
+            mean squared error for a regression.
+        mode: Whether the clients' models are in train or in eval mode.
+        clients_per_round: The number of clients drawn at random in each round. ``None`` means all of them.
+        weighting: The weights of the average, ``"samples"`` or ``"uniform"``.
+        share_statistics: Whether batch-norm statistics are sent and averaged. If not, each client keeps its own and
+            the server never sees them.
+        defences: The defences of every client, applied in this order.
+        watch: The indices of the clients whose messages are recorded.
+        every: The interval between recorded rounds.
+        granted: The knowledge granted to the attacker, as in :func:`~leakgauge.federation.client.fedavg`.
+        hidden: The parts of the recipe that the attacker does not know.
+        knows_defence: Whether the attacker knows the defences.
+        test: The test data, scored by accuracy or by mean squared error. With private statistics the score is the
+            mean over the statistics of all clients.
+        test_every: The interval between tested rounds. The last round is always tested.
+        together: Whether clients with equal recipes train in one vectorised step. ``None`` means only where the model
+            is small and can be vectorised, and no defence needs the gradient of each sample or acts on steps.
+        seed: The seed of all random numbers.
+        progress: A function that is called with the finished and the total rounds after each round.
     """
-    _check_arguments(clients, rounds, clients_per_round, weighting, watch, every, test, test_every)
-    granted, hidden = check_exposure(clients[0], granted, hidden)
-    recipes = [
-        recipe_for(
-            data, loss=loss, mode=mode, lr=lr, epochs=epochs, momentum=momentum, weight_decay=weight_decay,
-            batch_size=batch_size,
-        )
-        for data in clients
-    ]  # fmt: skip
+    _check_counts(clients, rounds, test, every=every, test_every=test_every)
+    sampling = _Sampling(clients_per_round, weighting, seed)
+    sampling.check(len(clients))
+    watching = _Watching(watch, every)
+    watching.check(len(clients))
+    exposure = Exposure.of(granted, hidden, knows_defence, share_statistics)
+    recipe = Recipe(lr, epochs, batch_size, momentum, weight_decay, loss, mode)
+    trainings = [recipe.for_client(data) for data in clients]
     chain = check_defences(defences, model, mode, server=True)
-    recipes = [recipe_with(chain, recipe) for recipe in recipes]
-    for data, recipe in zip(clients, recipes, strict=True):
-        check_model(model, data, recipe.loss)
-        check_training(chain, model, recipe, granted)
-    servers = [one for one in chain if isinstance(one, ServerDefence)]
-    for server in servers:
-        server.check(clients_per_round or len(clients))
-    architecture = architecture_of(model, share_statistics)
-    weights, shared = parameters_of(model), buffers_of(model)
-    own = [shared for _ in clients]
-    samples = [prepared(data, weights) for data in clients]
-    small = sum(value.numel() for value in weights.values()) < TOGETHER_BELOW
-    heavy = Protection(chain, seed)
-    light = small and not heavy.needs_sample_gradients and not heavy.acts_on_steps
-    if together and heavy.acts_on_steps:
-        raise InvalidInput(f"clients cannot train together with {chain!r}, which act on each step; use together=False")
-    train = _train_together if together or (together is None and light) else _train_one_by_one
-    part = Part(model, chain, clients[0].spec.classes, rounds)
-    taken = [0] * len(clients)
-    observations: dict[int, list[Observation]] = {index: [] for index in watch}
-    history: list[tuple[int, float]] = []
-    done, interrupted = 0, False
-    try:
-        for number in range(rounds):
-            chosen = _select(len(clients), clients_per_round, seed, number)
-            before = {index: shared if share_statistics else own[index] for index in chosen}
-            jobs = [(samples[i], recipes[i], before[i], derive(seed, "client", i, "round", number)) for i in chosen]
-            try:
-                results = train(part, jobs, weights)
-            except _CannotTrainTogether:
-                if together:
-                    raise
-                train = _train_one_by_one
-                results = train(part, jobs, weights)
-            for index in chosen:
-                taken[index] += 1
-            if number % every == 0 and observations.keys() & set(chosen):
-                seen = {
-                    index: observe(
-                        model, clients[index], recipes[index], weights, gradient=None,
-                        returned=returned, buffers=before[index], returned_buffers=statistics,
-                        share_statistics=share_statistics, order=order_of(recipes[index], job[3]),
-                        defences=chain, granted=granted, hidden=hidden, knows_defence=knows_defence, client=f"client-{index}", round=number,
-                        architecture=architecture,
-                    )
-                    for index, job, (returned, statistics) in zip(chosen, jobs, results, strict=True)
-                    if servers or index in observations
-                }  # fmt: skip
-                if servers:
-                    whole, _ = aggregate([(one, truth_of(clients[index], ())) for index, one in seen.items()])
-                    seen = dict.fromkeys(seen, whole)
-                for index in observations.keys() & seen.keys():
-                    observations[index].append(seen[index])
-            shares = [float(len(clients[i])) if weighting == "samples" else 1.0 for i in chosen]
-            weights = weighted_mean([returned for returned, _ in results], shares)
-            if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
-                raise InvalidInput(f"the global model became NaN or Inf in round {number}; use a smaller lr than {lr}")
-            if share_statistics:
-                shared = weighted_mean([statistics for _, statistics in results], shares)
-            else:
-                for index, (_, statistics) in zip(chosen, results, strict=True):
-                    own[index] = statistics
-            done = number + 1
-            if test is not None and (done % test_every == 0 or done == rounds):
-                kept = [shared] if share_statistics else own
-                history.append((done, fmean(evaluate(model, test, weights, buffers) for buffers in kept)))
-            if progress is not None:
-                progress(done, rounds)
-    except KeyboardInterrupt:
-        interrupted = True
-    truths = {index: truth_of(clients[index], ()) for index in watch}
-    spent = {}
-    if (training := training_of(chain)) is not None:
-        budgets = {i: training.spent(recipes[i], often, planned=rounds) for i, often in enumerate(taken) if often}
-        spent = {index: epsilon for index, epsilon in budgets.items() if epsilon is not None}
-    return Federation(weights, shared, observations, truths, history, done, interrupted, spent)
+    plan = _Plan(
+        model=model,
+        clients=clients,
+        recipes=[recipe_with(chain, training) for training in trainings],
+        defences=chain,
+        rounds=rounds,
+        sampling=sampling,
+        exposure=exposure,
+        watching=watching,
+        testing=_Testing(test, test_every),
+        together=together,
+    )
+    plan.check()
+    return _Training(plan).run(progress)
 
 
 def evaluate(model: nn.Module, data: Dataset, weights: Params, buffers: Params, batch: int = 1024) -> float:
-    """Accuracy (classification) or mean squared error (regression) of a model on ``data``."""
+    """Return the accuracy (classification) or the mean squared error (regression) of a model.
+
+    Args:
+        model: The architecture.
+        data: The test samples.
+        weights: The weights to test.
+        buffers: The batch-norm statistics to test.
+        batch: The number of samples in one forward pass.
+    """
     total = 0.0
     with torch.no_grad(), in_mode(model, "eval"):
         for inputs, targets in zip(*(side.split(batch) for side in prepared(data, weights)), strict=True):
@@ -218,137 +179,237 @@ def evaluate(model: nn.Module, data: Dataset, weights: Params, buffers: Params, 
     return total / len(data)
 
 
-Job = tuple[Batch, LocalTraining, Params, int]
+@dataclass(frozen=True)
+class _Sampling:
+    """The choice of the clients of a round, and their weights in the average."""
+
+    clients_per_round: int | None
+    weighting: str
+    seed: int
+
+    def check(self, clients: int) -> None:
+        """Refuse a selection or a weighting that is not possible."""
+        if self.clients_per_round is not None and not 1 <= self.clients_per_round <= clients:
+            raise InvalidInput(f"clients_per_round must lie between 1 and {clients}, not {self.clients_per_round}")
+        if self.weighting not in ("samples", "uniform"):
+            raise InvalidInput(f"weighting must be 'samples' or 'uniform', not {self.weighting!r}")
+
+    def chosen(self, clients: int, number: int) -> list[int]:
+        """Return the indices of the clients that take part in a round."""
+        if self.clients_per_round is None or self.clients_per_round == clients:
+            return list(range(clients))
+        order = torch.randperm(clients, generator=generator(self.seed, "selection", number))
+        return sorted(order[: self.clients_per_round].tolist())
+
+    def share(self, data: Dataset) -> float:
+        """Return the weight of one client in the average."""
+        return float(len(data)) if self.weighting == "samples" else 1.0
 
 
-class _CannotTrainTogether(InvalidInput):
-    """The model does something that cannot be vectorised, such as branching on a value."""
+@dataclass(frozen=True)
+class _Watching:
+    """The clients whose messages are recorded, and the interval between recorded rounds."""
+
+    clients: Collection[int]
+    every: int
+
+    def check(self, clients: int) -> None:
+        """Refuse clients that do not exist."""
+        for index in self.clients:
+            if not 0 <= index < clients:
+                raise InvalidInput(f"client {index} cannot be watched. The clients are 0 to {clients - 1}.")
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """What all clients of all rounds have in common."""
+class _Testing:
+    """The test data, and the interval between tested rounds."""
+
+    data: Dataset | None
+    every: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """The settings that are the same in every round."""
 
     model: nn.Module
+    clients: Sequence[Dataset]
+    recipes: Sequence[LocalTraining]
     defences: tuple[Defence, ...]
-    classes: int | None
     rounds: int
+    sampling: _Sampling
+    exposure: Exposure
+    watching: _Watching
+    testing: _Testing
+    together: bool | None
+
+    def check(self) -> None:
+        """Refuse a plan that cannot work, before any work starts."""
+        for data, recipe in zip(self.clients, self.recipes, strict=True):
+            self.exposure.check(data)
+            check_model(self.model, data, recipe.loss)
+            check_training(self.defences, self.model, recipe, self.exposure)
+        for defence in self.defences:
+            if isinstance(defence, ServerDefence):
+                defence.check(self.sampling.clients_per_round or len(self.clients))
+        if self.together and self.protection.acts_on_steps:
+            raise InvalidInput(
+                f"clients cannot train together with {self.defences!r}, which act on each step. Use together=False."
+            )
+
+    @property
+    def protection(self) -> Protection:
+        """The defences of every client."""
+        return Protection(self.defences, self.sampling.seed)
+
+    @property
+    def only_sums(self) -> bool:
+        """Whether the server gets only the mean of all messages of a round."""
+        return any(isinstance(defence, ServerDefence) for defence in self.defences)
 
 
-def _train_one_by_one(part: Part, jobs: Sequence[Job], weights: Params) -> list[Returned]:
-    results = []
-    for samples, recipe, buffers, seed in jobs:
-        start = Trained((), weights, buffers)
-        trained = train_client(
-            part.model, samples, recipe, start, seed, part.defences, classes=part.classes, participations=part.rounds
+class _Training:
+    """A federated training in progress."""
+
+    def __init__(self, plan: _Plan) -> None:
+        self.plan = plan
+        self.weights, self.buffers = parameters_of(plan.model), buffers_of(plan.model)
+        #: The statistics that each client keeps for itself, where they are not shared.
+        self.private_buffers = [self.buffers for _ in plan.clients]
+        self.samples = [prepared(data, self.weights) for data in plan.clients]
+        self.architecture = architecture_of(plan.model, plan.exposure.share_statistics)
+        self.shared = Shared(plan.model, plan.defences, plan.clients[0].spec.classes, plan.rounds)
+        vectorised = pays_off(self.weights, plan.protection) if plan.together is None else plan.together
+        self.train = train_together if vectorised else train_one_by_one
+        self.participations = [0] * len(plan.clients)
+        self.observations: dict[int, list[Observation]] = {index: [] for index in plan.watching.clients}
+        self.history: list[tuple[int, float]] = []
+        self.done = 0
+
+    def run(self, progress: Callable[[int, int], None] | None) -> Federation:
+        """Train all rounds, and return what was reached."""
+        interrupted = False
+        try:
+            for number in range(self.plan.rounds):
+                self._round(number)
+                if progress is not None:
+                    progress(self.done, self.plan.rounds)
+        except KeyboardInterrupt:
+            interrupted = True
+        return Federation(
+            self.weights,
+            self.buffers,
+            self.observations,
+            {index: truth_of(self.plan.clients[index], ()) for index in self.plan.watching.clients},
+            self.history,
+            self.done,
+            interrupted,
+            self._spent(),
         )
-        results.append((trained.weights, trained.buffers))
-    return results
 
+    def _round(self, number: int) -> None:
+        chosen = self.plan.sampling.chosen(len(self.plan.clients), number)
+        jobs = {index: self._job(index, number) for index in chosen}
+        answers = dict(zip(chosen, self._trained(list(jobs.values())), strict=True))
+        for index in chosen:
+            self.participations[index] += 1
+        if number % self.plan.watching.every == 0 and self.observations.keys() & answers.keys():
+            self._record(number, jobs, answers)
+        self._average(number, answers)
+        self.done = number + 1
+        self._test()
 
-def _train_together(part: Part, jobs: Sequence[Job], weights: Params) -> list[Returned]:
-    """Train clients of equal sizes and recipes as one; the others, and those alone of their kind, one by one."""
-    kinds: dict[LocalTraining, list[int]] = {}
-    for position, (_, recipe, _, _) in enumerate(jobs):
-        kinds.setdefault(recipe, []).append(position)
-    results: dict[int, Returned] = {}
-    for recipe, positions in kinds.items():
-        group = [jobs[position] for position in positions]
-        trained = (
-            _train_one_by_one(part, group, weights) if len(group) == 1 else _train_group(part, group, recipe, weights)
+    def _job(self, index: int, number: int) -> Job:
+        shared = self.plan.exposure.share_statistics
+        return Job(
+            self.samples[index],
+            self.plan.recipes[index],
+            self.buffers if shared else self.private_buffers[index],
+            derive(self.plan.sampling.seed, "client", index, "round", number),
         )
-        results.update(zip(positions, trained, strict=True))
-    return [results[position] for position in range(len(jobs))]
+
+    def _trained(self, jobs: Sequence[Job]) -> list[Answer]:
+        try:
+            return self.train(self.shared, jobs, self.weights)
+        except CannotTrainTogether:
+            if self.plan.together:
+                raise
+            self.train = train_one_by_one
+            return self.train(self.shared, jobs, self.weights)
+
+    def _record(self, number: int, jobs: Mapping[int, Job], answers: Mapping[int, Answer]) -> None:
+        """Record the messages of the watched clients, or the mean of all messages where the server gets only that."""
+        seen = {
+            index: self._observation(index, number, jobs[index], answer)
+            for index, answer in answers.items()
+            if self.plan.only_sums or index in self.observations
+        }
+        if self.plan.only_sums:
+            mean, _ = aggregate([(one, truth_of(self.plan.clients[index], ())) for index, one in seen.items()])
+            seen = dict.fromkeys(seen, mean)
+        for index in self.observations.keys() & seen.keys():
+            self.observations[index].append(seen[index])
+
+    def _observation(self, index: int, number: int, job: Job, answer: Answer) -> Observation:
+        exchanged = Exchanged(
+            self.weights,
+            job.buffers,
+            answer.buffers,
+            returned=answer.weights,
+            order=order_of(job.training, job.seed),
+        )
+        return observe(
+            self.architecture,
+            self.plan.clients[index],
+            job.training,
+            exchanged,
+            self.plan.exposure,
+            defences=self.plan.defences,
+            client=f"client-{index}",
+            round=number,
+        )
+
+    def _average(self, number: int, answers: Mapping[int, Answer]) -> None:
+        shares = [self.plan.sampling.share(self.plan.clients[index]) for index in answers]
+        self.weights = weighted_mean([answer.weights for answer in answers.values()], shares)
+        if not all(bool(torch.isfinite(value).all()) for value in self.weights.values()):
+            raise InvalidInput(
+                f"the global model became NaN or Inf in round {number}. "
+                f"Use a smaller lr than {self.plan.recipes[0].lr}."
+            )
+        if self.plan.exposure.share_statistics:
+            self.buffers = weighted_mean([answer.buffers for answer in answers.values()], shares)
+        else:
+            for index, answer in answers.items():
+                self.private_buffers[index] = answer.buffers
+
+    def _test(self) -> None:
+        testing = self.plan.testing
+        if testing.data is None or (self.done % testing.every and self.done != self.plan.rounds):
+            return
+        statistics = [self.buffers] if self.plan.exposure.share_statistics else self.private_buffers
+        scores = (evaluate(self.plan.model, testing.data, self.weights, buffers) for buffers in statistics)
+        self.history.append((self.done, fmean(scores)))
+
+    def _spent(self) -> dict[int, float]:
+        """Return the epsilon of each client that took part, where a defence accounts for it."""
+        defence = training_of(self.plan.defences)
+        if defence is None:
+            return {}
+        budgets = {
+            index: defence.spent(self.plan.recipes[index], count, planned=self.plan.rounds)
+            for index, count in enumerate(self.participations)
+            if count
+        }
+        return {index: epsilon for index, epsilon in budgets.items() if epsilon is not None}
 
 
-def _train_group(part: Part, jobs: Sequence[Job], recipe: LocalTraining, weights: Params) -> list[Returned]:
-    trainer = Trainer(part.model, recipe, functional=True)
-    orders = [order_of(recipe, seed) for *_, seed in jobs]
-    protections = [Protection(part.defences, seed, part.classes) for *_, seed in jobs]
-    count = len(jobs)
-    state = trainer.start(
-        {name: value.expand(count, *value.shape) for name, value in weights.items()},
-        {name: torch.stack([buffers[name] for _, _, buffers, _ in jobs]) for name in jobs[0][2]},
-    )
-    step = _defended_step if protections[0].needs_sample_gradients else _plain_step
-    try:
-        with seeded(jobs[0][3], "dropout"), torch.no_grad(), trainer.active():
-            for number in range(len(orders[0])):
-                batches = [
-                    protection.on_batch((samples[0][rows[number]], samples[1][rows[number]]))
-                    for (samples, *_), rows, protection in zip(jobs, orders, protections, strict=True)
-                ]
-                inputs, targets = (torch.stack([batch[side] for batch in batches]) for side in (0, 1))
-                state = step(trainer, state, (inputs, targets), protections)
-    except ValueError as problem:
-        raise explained(problem) from problem
-    except RuntimeError as problem:
-        first = str(problem).partition("\n")[0]
-        raise _CannotTrainTogether(f"these clients cannot train together ({first}); use together=False") from problem
-    return [
-        (protected(protection, weights, _one_of(state.weights, index)), _one_of(state.buffers, index))
-        for index, protection in enumerate(protections)
-    ]
-
-
-def _plain_step(trainer: Trainer, state: State, batch: Batch, _: Sequence[Protection]) -> State:
-    """One step of all clients at once."""
-
-    def step(weights: Params, velocity: Params, buffers: Params, batch: Batch) -> tuple[Params, Params, Params]:
-        after = trainer.step(State(weights, velocity, buffers), batch, graph=True)
-        return after.weights, after.velocity, after.buffers
-
-    every_client = torch.func.vmap(step, randomness="different")
-    return State(*every_client(state.weights, state.velocity, state.buffers, batch))
-
-
-def _defended_step(trainer: Trainer, state: State, batch: Batch, protections: Sequence[Protection]) -> State:
-    """One step: the gradients of all clients' samples at once, then each client's defences by themselves."""
-
-    def of_samples(weights: Params, buffers: Params, batch: Batch) -> tuple[Params, Params]:
-        return trainer.sample_gradients(State(weights, {}, buffers), batch)
-
-    gradients, buffers = torch.func.vmap(of_samples, randomness="different")(state.weights, state.buffers, batch)
-    means = [
-        protection.mean_gradient({name: value[index] for name, value in gradients.items()})
-        for index, protection in enumerate(protections)
-    ]
-    return trainer.descend(state, {name: torch.stack([mean[name] for mean in means]) for name in means[0]}, buffers)
-
-
-def _one_of(stacked: Params, index: int) -> Params:
-    """One client's tensors, as copies: a view would keep every client's in memory."""
-    return {name: value[index].clone() for name, value in stacked.items()}
-
-
-def _select(clients: int, wanted: int | None, seed: int, number: int) -> list[int]:
-    if wanted is None or wanted == clients:
-        return list(range(clients))
-    order = torch.randperm(clients, generator=generator(seed, "selection", number))
-    return sorted(order[:wanted].tolist())
-
-
-def _check_arguments(
-    clients: Sequence[Dataset],
-    rounds: int,
-    wanted: int | None,
-    weighting: str,
-    watch: Collection[int],
-    every: int,
-    test: Dataset | None,
-    test_every: int,
-) -> None:
+def _check_counts(clients: Sequence[Dataset], rounds: int, test: Dataset | None, **intervals: int) -> None:
+    """Refuse an empty federation, empty test data, and numbers of rounds below 1."""
     if not clients:
         raise InvalidInput("a federation needs at least one client")
-    for name, value in (("rounds", rounds), ("every", every), ("test_every", test_every)):
+    for name, value in {"rounds": rounds, **intervals}.items():
         if value < 1:
             raise InvalidInput(f"{name} must be at least 1, not {value}")
     if test is not None and not len(test):
         raise InvalidInput("the test data holds no samples")
-    if wanted is not None and not 1 <= wanted <= len(clients):
-        raise InvalidInput(f"clients_per_round must lie between 1 and {len(clients)}, not {wanted}")
-    if weighting not in ("samples", "uniform"):
-        raise InvalidInput(f"weighting must be 'samples' or 'uniform', not {weighting!r}")
-    for index in watch:
-        if not 0 <= index < len(clients):
-            raise InvalidInput(f"cannot watch client {index}: there are clients 0 to {len(clients) - 1}")

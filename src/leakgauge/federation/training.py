@@ -1,4 +1,4 @@
-r"""A client's local training, written once: real clients run it, attackers differentiate through it.
+r"""Local training, as real clients run it and as attackers differentiate through it.
 
 One step of SGD with momentum :math:`\mu` and weight decay :math:`\omega` on batch :math:`(x_t, y_t)`:
 
@@ -10,17 +10,17 @@ One step of SGD with momentum :math:`\mu` and weight decay :math:`\omega` on bat
 :func:`local_sgd` runs :math:`T` such steps in one of three ways, with the same numbers:
 
 =============  =====================================================  ======================================
-``gradients``  what is kept                                           an attack step then costs
+``gradients``  what is stored                                         cost of an attack step
 =============  =====================================================  ======================================
 ``"none"``     nothing (the real client)                              \-
 ``"graph"``    every step's graph                                     least time, memory grows with T graphs
-``"adjoint"``  the states of every sqrt(T)-th step; the graph of one  about one training more, memory of one
-               step at a time, from the last to the first             graph and 2 sqrt(T) states
+``"adjoint"``  the states of every sqrt(T)-th step, and the graph of  about one training more, memory of one
+               one step at a time, from the last to the first         graph and 2 sqrt(T) states
 =============  =====================================================  ======================================
 
-Both differentiate :math:`\theta_T` with respect to the inputs and to soft labels. The adjoint carries
-:math:`(a_\theta, a_v)` backwards through one step's vector-Jacobian product after another; between stored
-states it trains forward again, with the same random numbers for dropout.
+The last two differentiate :math:`\theta_T` with respect to the inputs and to soft labels. The adjoint carries
+:math:`(a_\theta, a_v)` backwards through the vector-Jacobian product of each step. Between two stored states it trains
+forward again, with the same random numbers for dropout.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ Gradients = Literal["none", "graph", "adjoint"]
 
 
 def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean squared error of a regression whose model gives one number a sample."""
+    """Return the mean squared error of a regression whose model returns one number for each sample."""
     return (outputs.reshape(targets.shape) - targets).square().mean()
 
 
 def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of one logit a sample."""
+    """Return the cross-entropy of a model that returns one logit for each sample."""
     return F.binary_cross_entropy_with_logits(outputs.reshape(targets.shape), targets.to(outputs.dtype))
 
 
-#: The losses a recipe may name. Add your own: ``LOSSES["mine"] = function_of(outputs, targets)``.
+#: The losses by name. Add your own with ``LOSSES["mine"] = function_of(outputs, targets)``.
 LOSSES: dict[str, Loss] = {
     "cross_entropy": F.cross_entropy,
     "mse": mean_squared_error,
@@ -67,7 +67,7 @@ LOSSES: dict[str, Loss] = {
 
 @contextmanager
 def in_mode(model: nn.Module, mode: Mode) -> Iterator[None]:
-    """Put a model into train or eval mode, and each of its parts back afterwards."""
+    """Put a model into train or eval mode, and restore the mode of each of its parts afterwards."""
     before = {module: module.training for module in model.modules()}
     model.train(mode == "train")
     try:
@@ -78,13 +78,26 @@ def in_mode(model: nn.Module, mode: Mode) -> Iterator[None]:
 
 
 def draw_order(samples: int, batch_size: int, epochs: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """The rows of each local step: every epoch a new order, the last batch ragged."""
+    """Return the rows of each local step. Every epoch has a new order, and its last batch may be smaller.
+
+    Args:
+        samples: The number of the client's samples.
+        batch_size: The samples of a step.
+        epochs: The passes over all samples.
+        generator: The random generator of the order.
+    """
     return tuple(rows for _ in range(epochs) for rows in torch.randperm(samples, generator=generator).split(batch_size))
 
 
 @dataclass(frozen=True)
 class State:
-    """Where local training stands between two steps."""
+    """The state of local training between two steps.
+
+    Args:
+        weights: The weights.
+        velocity: The velocity of the trained weights. Empty without momentum.
+        buffers: The batch-norm statistics and other buffers.
+    """
 
     weights: Params
     velocity: Params
@@ -94,9 +107,13 @@ class State:
 class Trainer:
     """The step function of one model under one recipe.
 
-    ``functional`` takes gradients by ``torch.func``, as ``torch.func.vmap`` over steps needs. The numbers are
-    the same but for dropout masks on transposed tensors, and for weight decay, which then also shrinks
-    parameters that the forward pass does not touch. ``protection`` are the client's defences.
+    Args:
+        model: The architecture.
+        training: The recipe.
+        functional: Whether gradients come from ``torch.func``, as ``torch.func.vmap`` over steps needs. The numbers
+            are the same, with two exceptions. Dropout masks on transposed tensors differ, and weight decay also
+            shrinks parameters that the forward pass does not use.
+        protection: The client's defences.
     """
 
     def __init__(
@@ -119,19 +136,19 @@ class Trainer:
         self.weight_decay = float(training.weight_decay or 0.0)
         self.trainable = [name for name, value in model.named_parameters() if value.requires_grad]
         if not self.trainable:
-            raise InvalidInput("the model has no parameter that requires a gradient: there is nothing to train")
+            raise InvalidInput("no parameter of the model requires a gradient, so there is nothing to train")
 
     def start(self, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None) -> State:
-        """The state before the first step."""
+        """Return the state before the first step. ``buffers=None`` means the model's own."""
         velocity = {name: torch.zeros_like(weights[name]) for name in self.trainable} if self.momentum else {}
-        kept = buffers_of(self.model) if buffers is None else buffers
-        return State(dict(weights), velocity, {name: value.clone() for name, value in kept.items()})
+        initial = buffers_of(self.model) if buffers is None else buffers
+        return State(dict(weights), velocity, {name: value.clone() for name, value in initial.items()})
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """The surroundings in which steps are taken: the model's mode, and attention by its plain formula.
+        """Set the model's mode, and compute attention by its plain formula, while steps are taken.
 
-        Fused attention kernels have no second derivative, and draw other dropout masks than the formula.
+        Fused attention kernels have no second derivative, and their dropout masks differ from the formula's.
         """
         with in_mode(self.model, self.mode), sdpa_kernel(SDPBackend.MATH):
             yield
@@ -141,50 +158,60 @@ class Trainer:
         return self.loss_function(outputs, targets)
 
     def gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
-        """The gradient of the loss on one batch (without weight decay), and the buffers after it.
+        """Return the gradient of the loss on one batch (without weight decay), and the buffers after it.
 
-        With ``graph`` it is itself differentiable. It is zero for what is frozen or not used.
+        The gradient is zero for parameters that are frozen or not used.
+
+        Args:
+            state: The state to compute the gradient at.
+            batch: The inputs and targets.
+            graph: Whether the gradient is itself differentiable.
         """
-        found, buffers = self._gradient(state, batch, graph=graph)
-        every = {name: found[name] if name in found else torch.zeros_like(v) for name, v in state.weights.items()}
+        partial, buffers = self._gradient(state, batch, graph=graph)
+        every = {name: partial[name] if name in partial else torch.zeros_like(v) for name, v in state.weights.items()}
         return every, buffers
 
     def _gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
-        """The gradient of those parameters that have one."""
-        if self.protection is not None:
-            batch = self.protection.on_batch(batch)
-        if self.protection is not None and self.protection.needs_sample_gradients:
-            of_samples, after = self._explained_sample_gradients(state, batch)
-            return self.protection.mean_gradient(of_samples), after
+        """Return the gradient of the parameters that have one, after the defences, and the buffers."""
+        if self.protection is None:
+            return self._plain_gradient(state, batch, graph=graph)
+        batch = self.protection.on_batch(batch)
+        if self.protection.needs_sample_gradients:
+            of_samples, buffers = self._explained_sample_gradients(state, batch)
+            return self.protection.mean_gradient(of_samples), buffers
+        gradient, buffers = self._plain_gradient(state, batch, graph=graph)
+        return self.protection.on_gradient(gradient), buffers
+
+    def _plain_gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
         trained, fixed, buffers = self._parts(state)
         if self.functional:
 
             def loss(trained: Params, buffers: Params, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Params]:
                 return self._loss(trained, fixed, buffers, inputs, targets), buffers
 
-            found: tuple[Params, Params] = torch.func.grad(loss, has_aux=True)(trained, buffers, *batch)
-            return found
+            result: tuple[Params, Params] = torch.func.grad(loss, has_aux=True)(trained, buffers, *batch)
+            return result
         with torch.enable_grad():
             if graph:
                 leaves = {name: v if v.requires_grad else v.detach().requires_grad_() for name, v in trained.items()}
             else:
                 leaves = {name: value.detach().requires_grad_() for name, value in trained.items()}
             value = self._loss(leaves, fixed, buffers, *batch)
-            # A parameter that the forward pass does not touch stands still, as with an optimiser.
+            # A parameter that the forward pass does not use is not updated, as with an optimiser of torch.
             gradients = torch.autograd.grad(value, list(leaves.values()), create_graph=graph, allow_unused=True)
-        every = {name: value for name, value in zip(leaves, gradients, strict=True) if value is not None}
-        return every if self.protection is None else self.protection.on_gradient(every), buffers
+        return {name: value for name, value in zip(leaves, gradients, strict=True) if value is not None}, buffers
 
     def _parts(self, state: State) -> tuple[Params, Params, Params]:
-        """The weights that are trained, those that are not, and buffers of their own for one forward pass."""
+        """Return the trained weights, the frozen weights, and a copy of the buffers for one forward pass."""
         trained = {name: state.weights[name] for name in self.trainable}
         fixed = {name: value for name, value in state.weights.items() if name not in trained}
         return trained, fixed, {name: value.detach().clone() for name, value in state.buffers.items()}
 
     def sample_gradients(self, state: State, batch: Batch) -> tuple[Params, Params]:
-        """The gradient of each sample's own loss, stacked along the first dimension, and the buffers afterwards.
+        """Return the gradient of each sample's loss, stacked along the first dimension, and the buffers afterwards.
 
-        Their mean is the batch's gradient, for losses that are a mean over samples. By ``torch.func``.
+        For a loss that is a mean over samples, the mean of these gradients is the batch's gradient. They are computed
+        with ``torch.func``.
         """
         trained, fixed, buffers = self._parts(state)
 
@@ -194,31 +221,37 @@ class Trainer:
         every_sample = torch.func.vmap(
             torch.func.grad(loss, has_aux=True),
             in_dims=(None, None, 0, 0),
-            out_dims=(0, None),  # type: ignore[arg-type]  # buffers that samples write to are refused
+            out_dims=(0, None),  # type: ignore[arg-type]  # a forward pass that writes to buffers is refused
             randomness="different",
         )
-        found: tuple[Params, Params] = every_sample(trained, buffers, *batch)
-        return found
+        result: tuple[Params, Params] = every_sample(trained, buffers, *batch)
+        return result
 
     def _explained_sample_gradients(self, state: State, batch: Batch) -> tuple[Params, Params]:
         try:
             return self.sample_gradients(state, batch)
         except (RuntimeError, ValueError) as problem:
-            first = str(problem).partition("\n")[0]
+            first_line = str(problem).partition("\n")[0]
             raise InvalidInput(
-                f"the gradient of each sample, which a defence asks for, cannot be taken of this model ({first}); "
-                "use a model that treats the samples of a batch apart, or no such defence"
+                f"a defence needs the gradient of each sample, which this model does not have ({first_line}). "
+                "Use a model that treats the samples of a batch separately, or another defence."
             ) from problem
 
     def step(self, state: State, batch: Batch, *, graph: bool) -> State:
-        """One local step."""
+        """Return the state after one local step. With ``graph`` it is differentiable."""
         return self.descend(state, *self._gradient(state, batch, graph=graph))
 
     def descend(self, state: State, gradient: Params, buffers: Params) -> State:
-        """The state after a step along a batch's gradient; clients may be stacked along the first dimension."""
+        """Return the state after a step along a gradient.
+
+        Args:
+            state: The state before the step. Clients may be stacked along the first dimension.
+            gradient: The gradient of the parameters that have one.
+            buffers: The buffers after the forward pass.
+        """
         weights, velocity = dict(state.weights), dict(state.velocity)
         for name, value in gradient.items():
-            # Sums with a factor: one pass over the numbers less than a product and a sum, in both directions.
+            # A sum with a factor reads the numbers once less than a product and a sum, forwards and backwards.
             if self.weight_decay:
                 value = value.add(state.weights[name], alpha=self.weight_decay)
             if self.momentum:
@@ -238,15 +271,21 @@ def local_sgd(
     functional: bool = False,
     protection: Protection | None = None,
 ) -> tuple[Params, Params]:
-    """Train ``weights`` on ``batches`` one after another; return the weights and buffers after the last.
+    """Train weights on batches one after another, and return the weights and buffers after the last.
 
-    ``model`` gives the architecture only and is left as it is. ``gradients`` chooses how the result depends
-    on the batches (see the module's table); ``functional`` makes ``"graph"`` fit for ``torch.func.vmap``.
-    ``protection`` are a real client's defences: what they do is not to be differentiated.
+    Args:
+        model: The architecture. Its own weights are neither used nor changed.
+        weights: The weights to start from.
+        batches: The inputs and targets of each step.
+        training: The recipe, of which ``lr``, ``momentum``, ``weight_decay``, ``loss`` and ``mode`` are used.
+        buffers: The buffers to start from. ``None`` means the model's own.
+        gradients: The way in which the result can be differentiated, from the table above.
+        functional: Whether ``"graph"`` works under ``torch.func.vmap``.
+        protection: The defences of a real client. They cannot be differentiated.
     """
     training.need("lr")
     if protection is not None and gradients != "none":
-        raise InvalidInput(f"training with defences cannot be differentiated; use gradients='none', not {gradients!r}")
+        raise InvalidInput(f"training with defences cannot be differentiated. Use gradients='none', not {gradients!r}.")
     trainer = Trainer(model, training, functional=functional, protection=protection)
     state = trainer.start(weights, buffers)
     with trainer.active():
@@ -267,12 +306,12 @@ def _adjoint(trainer: Trainer, start: State, batches: Sequence[Batch]) -> tuple[
 
 
 class _AdjointRun:
-    """What one adjoint run keeps between its forward and its backward pass."""
+    """The values that an adjoint run stores between its forward and its backward pass."""
 
     def __init__(self, trainer: Trainer, start: State, steps: int) -> None:
         self.trainer, self.start, self.steps = trainer, start, steps
-        # A state is stored every segment, and within one segment at a time: least memory at the square root.
-        # Storing all of them costs more in fresh memory pages than it saves in training again.
+        # One state is stored for each segment, and the states of one segment at a time. Segments of sqrt(steps) take
+        # the least memory. Storing all states costs more in fresh memory pages than it saves in training again.
         self.segment = max(1, math.isqrt(steps))
         self.states: dict[int, State] = {}
         self.random: list[_RandomState] = []
@@ -289,7 +328,7 @@ class _AdjointRun:
         return state
 
     def states_of_segment(self, first: int, batches: Sequence[Batch]) -> list[State]:
-        """The states before each step of a segment, trained again from its stored one."""
+        """Return the states before each step of a segment, trained again from its stored state."""
         states = [self.states[first]]
         for index in range(first, min(first + self.segment, self.steps) - 1):
             with self.random[index].restored():
@@ -298,7 +337,7 @@ class _AdjointRun:
 
 
 class _RandomState:
-    """The random generators' state before a step, so that dropout draws the same masks again."""
+    """The state of the random generators before a step, with which dropout draws the same masks again."""
 
     def __init__(self, device: torch.device) -> None:
         self.cpu = torch.get_rng_state()
@@ -316,14 +355,14 @@ class _RandomState:
 
 
 class _Adjoint(torch.autograd.Function):
-    """Training as one autograd node, from all batches to the final weights."""
+    """A whole training as one autograd node, from all batches to the final weights."""
 
     @staticmethod
     def forward(ctx: Any, run: _AdjointRun, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.run = run
         ctx.save_for_backward(*tensors)
         final = run.forward(list(zip(tensors[: run.steps], tensors[run.steps :], strict=True)))
-        # Detached, because weights that stood still are the caller's own tensors: autograd would mark those.
+        # Detached, because autograd would otherwise mark unchanged weights, which are the caller's tensors.
         return tuple(final.weights[name].detach() for name in run.trainer.trainable)
 
     @staticmethod
@@ -361,7 +400,7 @@ def _step_adjoint(
     adjoint: Params,
     momentum_adjoint: Params,
 ) -> tuple[Params, Params, Tensor | None, Tensor | None]:
-    """Carry the adjoints of (weights, velocity) back through one step, and give those of its batch."""
+    """Carry the adjoints of weights and velocity back through one step, and return those of its batch too."""
     with torch.enable_grad():
         weights = {name: state.weights[name].detach().requires_grad_() for name in trainer.trainable}
         velocity = {name: value.detach().requires_grad_() for name, value in state.velocity.items()}
@@ -379,9 +418,9 @@ def _step_adjoint(
             [adjoint[name] for name in weights] + list(momentum_adjoint.values()),
             materialize_grads=True,
         )
-    found = iter(gradients)
-    new_adjoint = {name: next(found) for name in weights}
-    new_momentum = {name: next(found) for name in velocity}
-    input_gradient = next(found) if wanted[0] else None
-    target_gradient = next(found) if wanted[1] else None
+    remaining = iter(gradients)
+    new_adjoint = {name: next(remaining) for name in weights}
+    new_momentum = {name: next(remaining) for name in velocity}
+    input_gradient = next(remaining) if wanted[0] else None
+    target_gradient = next(remaining) if wanted[1] else None
     return new_adjoint, new_momentum, input_gradient, target_gradient

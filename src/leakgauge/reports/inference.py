@@ -1,68 +1,92 @@
-"""What was inferred, as tables, as one page for people, and as JSON for programs."""
+"""The report of inference from many rounds: a page for people, ``inferred.json`` for programs."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from leakgauge.core.container import Location, write_atomically
+from leakgauge.attacks import registry
 from leakgauge.core.errors import printable
-from leakgauge.reports import Page, Section, write_page
-from leakgauge.workflows.attack_captures import SHOWN
-from leakgauge.workflows.infer_captures.inferences import HEAD, WORDS
-from leakgauge.workflows.infer_captures.run import MODELS, Inferred
+from leakgauge.reports.captures import refused_sentences
+from leakgauge.reports.findings import document, shared_sections, write_json
+from leakgauge.reports.page import Page, Section, write_page
+
+if TYPE_CHECKING:
+    from leakgauge.workflows.infer_captures import InferredCaptures
+
+HEAD = ["about", "attack", "right", "95% interval", "chance", "client to client", "clients", "records", "verdict"]
+#: The columns of a narrow terminal.
+BRIEF = (0, 1, 2, 3, 4, 8)
 
 
-def models_table(found: Inferred, *, brief: bool = False) -> list[list[str]]:
-    """The rebuilt models as a table, its head first; unless ``brief``, with what each method says of its model."""
-    fitted = [name for name in MODELS if any(name in fits for fits in found.fits.values())]
-    rows = [["client", "rounds", "seconds", *(f"loss, {name}" for name in fitted), *([] if brief else ["outcome"])]]
-    for name, model in found.models.items():
-        losses = [f"{found.fits[name][one]:.3g}" if one in found.fits.get(name, {}) else "-" for one in fitted]
-        said = [] if brief else [printable(model.outcome)]
-        rows.append([printable(name), str(model.rounds), f"{model.seconds:.1f}", *losses, *said])
+def write_inference(result: InferredCaptures, folder: Path, command: str = "") -> Path:
+    """Write the page and ``inferred.json``, and return the path of the page.
+
+    Args:
+        result: The inferred facts.
+        folder: The folder to write into.
+        command: The command line, for the page.
+    """
+    sections = [
+        *shared_sections(result),
+        Section("What the attacker sees and knows", [printable(line) for line in result.threat_model]),
+    ]
+    if result.inferences:
+        names = dict.fromkeys(inference.attack for inference in result.inferences)
+        words = [f"{name}: {registry.ATTACKS[name].summary}" for name in names]
+        heading = "What the messages show about records"
+        sections.append(Section(heading, [*words, "Shares are of all records together."], inferences_table(result)))
+    method = f"Method: {next(iter(result.models.values())).method}. Losses are on the client's own data."
+    sections.append(Section("Rebuilt models", [method], models_table(result)))
+    if result.notes or result.refused:
+        sections.append(Section("Notes", sentences(result)))
+    sections.append(Section("How to run it again", code=command or "leakgauge infer CAPTURES"))
+    spread = [
+        {"about": one.about, "attack": one.attack, "shares": {printable(name): v for name, v in one.shares.items()}}
+        for one in result.inferences
+    ]
+    losses = {printable(name): values for name, values in result.losses.items()}
+    more = {"shares": spread, "losses": losses, "notes": [printable(note) for note in result.notes]}
+    write_json({**document(result), **more}, folder / "inferred.json")
+    text = printable(result.sentence(), longest=1000)
+    return write_page(Page("Leakgauge inference", result.verdict, text, sections), folder / "inferred.html")
+
+
+def models_table(result: InferredCaptures, *, brief: bool = False) -> list[list[str]]:
+    """Return the rebuilt models as a table, its head first.
+
+    Args:
+        result: The inferred facts.
+        brief: Whether to leave out the outcomes.
+    """
+    compared = list(dict.fromkeys(name for losses in result.losses.values() for name in losses))
+    rows = [["client", "rounds", "seconds", *(f"loss, {name}" for name in compared), *([] if brief else ["outcome"])]]
+    for client, model in result.models.items():
+        own = result.losses.get(client, {})
+        losses = [f"{own[name]:.3g}" if name in own else "-" for name in compared]
+        outcome = [] if brief else [printable(model.outcome)]
+        rows.append([printable(client), str(model.rounds), f"{model.seconds:.1f}", *losses, *outcome])
     return rows
 
 
-def figures_table(found: Inferred, *, brief: bool = False) -> list[list[str]]:
-    """What each attack has right as a table, its head first; ``brief`` fits into a narrow terminal."""
-    rows = [HEAD, *([printable(cell) for cell in one.to_row()] for one in found.figures)]
-    return [row[:5] for row in rows] if brief else rows
+def inferences_table(result: InferredCaptures, *, brief: bool = False) -> list[list[str]]:
+    """Return the shares of records for which each attack is right, as a table with its head first.
+
+    Args:
+        result: The inferred facts.
+        brief: Whether to leave out columns, for a narrow terminal.
+    """
+    rows = [HEAD]
+    for one in result.inferences:
+        measure, shares = one.measure, one.shares.values()
+        spread = f"{min(shares):.2f} to {max(shares):.2f}"
+        interval = f"{measure.low:.2f} to {measure.high:.2f}"
+        row = [one.about, one.attack, f"{measure.value:.2f}", interval, f"{measure.chance:.2f}", spread]
+        rows.append([printable(text) for text in (*row, str(len(shares)), str(measure.n), str(one.verdict))])
+    return [[row[place] for place in BRIEF] for row in rows] if brief else rows
 
 
-def sentences(found: Inferred) -> list[str]:
-    """What is to be said of the figures, and then of what was refused."""
-    refused = [f"refused: {printable(one)}" for one in found.refused[:SHOWN]]
-    more = [f"and {len(found.refused) - SHOWN} more were refused"] if len(found.refused) > SHOWN else []
-    return [*(printable(note) for note in found.notes), *refused, *more]
-
-
-def write_inferred(found: Inferred, output: Location, command: str) -> Path:
-    """The page, and the figures as JSON beside it."""
-    verdict, leaks = found.verdict()
-    verdict = printable(verdict, longest=1000)
-    sections = [Section("What the attacker sees and knows", [printable(one) for one in found.threat_model])]
-    if found.figures:
-        used = dict.fromkeys(one.attack for one in found.figures)
-        words = [*(f"{name}: {WORDS[name]}" for name in used), "Shares are of all records together."]
-        sections.append(Section("What the messages tell of the records", words, figures_table(found)))
-    method = f"Method: {next(iter(found.models.values())).method}; losses are on the client's own data."
-    sections.append(Section("Rebuilt models", [method], models_table(found)))
-    if found.notes or found.refused:
-        sections.append(Section("To be read with it", sentences(found)))
-    sections.append(Section("To do it again", code=command))
-    document = {
-        "verdict": verdict,
-        "leaks": leaks,
-        "figures": [
-            {"what": one.what, "attack": one.attack, "right": one.right.mean, "low": one.right.low,
-             "high": one.right.high, "guess": one.chance, "above_guess": one.above_chance, "least": one.least,
-             "most": one.most, "clients": one.clients, "records": one.records}
-            for one in found.figures
-        ],
-        "losses": found.fits,
-        "notes": found.notes,
-        "refused": found.refused,
-    }  # fmt: skip
-    write_atomically(Path(output) / "inferred.json", json.dumps(document, indent=1).encode())
-    return write_page(Page("Many rounds, together", verdict, leaks, sections), Path(output) / "inferred.html")
+def sentences(result: InferredCaptures) -> list[str]:
+    """Return the notes, and then the refused captures."""
+    refused = [f"refused: {reason}" for reason in refused_sentences(result.refused)]
+    return [*(printable(note, longest=1000) for note in result.notes), *refused]

@@ -1,4 +1,4 @@
-"""One HTML page that opens from disk: no network, prints well, dark and light; its tables sort."""
+"""One self-contained HTML page: no network, dark and light, printable, with tables that sort."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from leakgauge.core.container import write_atomically
+from leakgauge.evaluation.verdict import Verdict
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: a heading, sentences, a table (its first row is the head), a PNG picture."""
+    """A part of the page.
+
+    Args:
+        heading: The heading.
+        sentences: Paragraphs below the heading.
+        table: Rows of cells. The first row is the head.
+        picture: A PNG picture.
+        alt: The description of the picture for people who cannot see it.
+        code: Text that is shown as it is.
+    """
 
     heading: str
     sentences: Sequence[str] = ()
@@ -29,16 +39,28 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A page: what was found in one sentence, and the parts that show it; ``leaks`` is ``None`` where that is open."""
+    """A page that leads with the verdict.
+
+    Args:
+        title: The title.
+        verdict: The verdict, which sets the colour of the page.
+        summary: The verdict in words.
+        sections: The parts that show it.
+    """
 
     title: str
-    verdict: str
-    leaks: bool | None
+    verdict: Verdict
+    summary: str
     sections: Sequence[Section] = field(default_factory=tuple)
 
 
 def write_page(page: Page, path: str | Path) -> Path:
-    """Write the page as one self-contained file; return its path."""
+    """Write the page as one file, and return its path.
+
+    Args:
+        page: The page.
+        path: The file to write.
+    """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 
 import torch
+import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
@@ -88,6 +89,11 @@ def _spread(count: int, wanted: int) -> list[int]:
         return list(range(count))
     places = [round((count - 1) * (number / (wanted - 1)) ** 1.6) for number in range(wanted)]
     return sorted(set(places))
+
+
+def blurred(images: Tensor) -> Tensor:
+    """Return images as four by four blocks, too coarse to show what is on them."""
+    return F.interpolate(F.adaptive_avg_pool2d(images, 4), size=images.shape[-2:], mode="nearest")
 
 
 def to_png(image: Image.Image) -> bytes:

@@ -30,7 +30,7 @@ from leakgauge.reproduction.kinds.weight_search import search_weights
 from leakgauge.reproduction.rows import Method, Row
 from leakgauge.reproduction.setting import client_of
 from leakgauge.runtime import Task, Watch
-from leakgauge.runtime.kept import run_kept
+from leakgauge.runtime.cache import run_cached
 
 #: What one client gave: a value and a chance level a metric, the steps and seconds it took.
 Outcome = dict[str, Any]
@@ -110,7 +110,7 @@ def run_rows(
     waiting: list[Figure] = []
     references: dict[str, Figure] = {}
     try:
-        for task, outcome in run_kept(tasks, defined_by, folder, engine=engine, jobs=jobs, watch=watch):
+        for task, outcome in run_cached(tasks, defined_by, folder, engine=engine, jobs=jobs, watch=watch):
             outcomes[task.name] = outcome
             row, method = owners[task.name]
             names = [name for name, (one, other) in owners.items() if one is row and other is method]

@@ -1,4 +1,4 @@
-"""Where the work runs: this process, one single-threaded process a core, or a Ray cluster."""
+"""Execution of independent tasks in this process, in worker processes or on a Ray cluster."""
 
 from leakgauge.runtime.engines import check_engine, run_tasks
 from leakgauge.runtime.tasks import Task, Watch

@@ -1,6 +1,6 @@
-"""One live display of a sweep on standard error: a line for every running task, and one for the whole.
+"""The live display of a sweep on standard error: a line for each running task, and one for the whole sweep.
 
-Where standard error is no terminal, quiet lines say what was finished.
+Where standard error is not a terminal, one line is printed for each task that ends.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from leakgauge.runtime import Task, Watch
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Show a sweep, live on a terminal and in lines elsewhere."""
+    """Show the progress of a sweep, with bars on a terminal and with lines elsewhere."""
     if not sys.stderr.isatty():
         yield Lines()
         return
-    with bars(Console(stderr=True)) as shown:
-        yield Bars(shown)
+    with bars(Console(stderr=True)) as progress:
+        yield Bars(progress)
 
 
 def bars(screen: Console) -> Progress:
-    """Lines with a bar, how far a task is, and how long it takes yet."""
+    """Return lines with a bar, the progress of the task and the time that is left."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
@@ -39,12 +39,14 @@ def bars(screen: Console) -> Progress:
         TextColumn("{task.fields[left]}", style="cyan"),
         console=screen,
         transient=True,
-        redirect_stdout=sys.stdout.isatty(),  # else what goes to a file or a pipe would go to the terminal
+        redirect_stdout=sys.stdout.isatty(),  # otherwise output for a file or a pipe would go to the terminal
     )
 
 
 @dataclass
 class _Running:
+    """A running task: its kind, when it began, and the share of its steps that is done."""
+
     kind: str
     began: float
     share: float = 0.0
@@ -54,10 +56,11 @@ class _Running:
 
 
 class Clock(Watch):
-    """Keeps count of a sweep, and of how long its rest will take, as far as that can be told.
+    """An estimate of the time that is left in a sweep.
 
-    A task takes as long as those of its kind took on average or, before any has ended, as long as the running ones will
-    by the share that they have done. What is of a kind that nothing is known of is not counted.
+    The time of a task is the average of the finished tasks of its kind. Before any has finished, it is extrapolated
+    from the share of steps that the running tasks of its kind have done. Tasks of a kind without either are not
+    counted.
     """
 
     def __init__(self) -> None:
@@ -67,67 +70,67 @@ class Clock(Watch):
         self._taken: dict[str, list[float]] = {}
 
     def planned(self, tasks: Sequence[Task]) -> None:
-        """These come on top of those before."""
+        """Add tasks to those before."""
         self.total += len(tasks)
-        self._waiting |= {task.name: task.like for task in tasks}
+        self._waiting |= {task.name: task.resolved_kind for task in tasks}
 
     def began(self, task: Task) -> None:
-        """Its time runs."""
+        """Start the time of a task."""
         self._waiting.pop(task.name, None)
-        self._running[task.name] = _Running(task.like, time.monotonic())
+        self._running[task.name] = _Running(task.resolved_kind, time.monotonic())
 
     def step(self, task: Task, step: int, total: int | None, loss: float) -> None:
-        """It has done a share."""
+        """Record the share of its steps that a task has done."""
         self._running[task.name].share = min(1.0, step / total) if total else 0.0
 
     def again(self, task: Task, why: str) -> None:
-        """What it has done is lost."""
+        """Put a task back among those that wait."""
         self._running.pop(task.name, None)
-        self._waiting[task.name] = task.like
+        self._waiting[task.name] = task.resolved_kind
 
     def done(self, task: Task) -> None:
-        """Its kind takes so long."""
+        """Record the time that a task of this kind takes."""
         self.ended += 1
-        one = self._running.pop(task.name)
-        self._taken.setdefault(one.kind, []).append(one.seconds())
+        run = self._running.pop(task.name)
+        self._taken.setdefault(run.kind, []).append(run.seconds())
 
     def failed(self, task: Task, why: str) -> None:
-        """Nothing is known from it."""
+        """Remove a task without recording its time."""
         self.ended += 1
         self._waiting.pop(task.name, None)
         self._running.pop(task.name, None)
 
     def seconds(self, task: Task) -> float:
-        """How long a running task has taken, or the last one of its kind took."""
+        """Return the seconds of a running task so far, or of the last finished task of its kind."""
         if task.name in self._running:
             return self._running[task.name].seconds()
-        return self._taken[task.like][-1]
+        return self._taken[task.resolved_kind][-1]
 
     def left_of(self, task: Task) -> float | None:
-        """Seconds that a running task has left."""
+        """Return the seconds that a running task has left, or ``None`` if they are unknown."""
         return self._left(self._running[task.name])
 
     def left(self) -> tuple[float, bool]:
-        """Seconds that the rest takes, with as many at a time as now, and whether everything is counted in them."""
-        parts = [self._left(one) for one in self._running.values()] + list(map(self._usual, self._waiting.values()))
+        """Return the seconds left with as many tasks at a time as now, and whether all tasks are counted."""
+        parts = [self._left(run) for run in self._running.values()] + list(map(self._usual, self._waiting.values()))
         known = [part for part in parts if part is not None]
         longest = max((part for part in map(self._left, self._running.values()) if part is not None), default=0.0)
         return max(longest, sum(known) / max(1, len(self._running))), len(known) == len(parts)
 
-    def _left(self, one: _Running) -> float | None:
-        if one.share > 0:
-            return one.seconds() * (1 - one.share) / one.share
-        taken = self._taken.get(one.kind)
-        return None if taken is None else max(0.0, sum(taken) / len(taken) - one.seconds())
+    def _left(self, run: _Running) -> float | None:
+        if run.share > 0:
+            return run.seconds() * (1 - run.share) / run.share
+        taken = self._taken.get(run.kind)
+        return None if taken is None else max(0.0, sum(taken) / len(taken) - run.seconds())
 
     def _usual(self, kind: str) -> float | None:
         taken = self._taken.get(kind) or [
-            one.seconds() / one.share for one in self._running.values() if one.kind == kind and one.share > 0
+            run.seconds() / run.share for run in self._running.values() if run.kind == kind and run.share > 0
         ]
         return sum(taken) / len(taken) if taken else None
 
     def rest(self) -> str:
-        """What :meth:`left` says, in words."""
+        """Return the time of :meth:`left` in words, or an empty text if it is unknown."""
         seconds, everything = self.left()
         if self.ended == self.total or (seconds == 0 and not everything):
             return ""
@@ -135,31 +138,35 @@ class Clock(Watch):
 
 
 class Lines(Clock):
-    """A line for every task that ends."""
+    """A display that prints one line for each task that ends or is restarted."""
 
     def done(self, task: Task) -> None:
-        """Say so."""
+        """Print the task and its time."""
         super().done(task)
-        self._say("done", f"{task.name} ({duration(self.seconds(task))})")
+        self._print("done", f"{task.name} ({duration(self.seconds(task))})")
 
     def again(self, task: Task, why: str) -> None:
-        """Say so."""
+        """Print the task and why it is restarted."""
         super().again(task, why)
-        self._say("again", f"{task.name}: {why}")
+        self._print("restarted", f"{task.name}: {why}")
 
     def failed(self, task: Task, why: str) -> None:
-        """Say so."""
+        """Print the task and its error."""
         super().failed(task, why)
-        self._say("failed", f"{task.name}: {why}")
+        self._print("failed", f"{task.name}: {why}")
 
-    def _say(self, what: str, line: str) -> None:
+    def _print(self, status: str, text: str) -> None:
         rest = self.rest()
-        words = f"[{self.ended}/{self.total}] {what}: {printable(line)}"
-        print(f"{words}; {rest}" if rest else words, file=sys.stderr, flush=True)
+        line = f"[{self.ended}/{self.total}] {status}: {printable(text)}"
+        print(f"{line}; {rest}" if rest else line, file=sys.stderr, flush=True)
 
 
 class Bars(Clock):
-    """A bar for every running task, and one for the whole; what ends says so above them."""
+    """A display with a bar for each running task, one for the whole sweep, and lines above them for ended tasks.
+
+    Args:
+        bars: The live display of :func:`bars`.
+    """
 
     def __init__(self, bars: Progress) -> None:
         super().__init__()
@@ -168,44 +175,44 @@ class Bars(Clock):
         self._of: dict[str, TaskID] = {}
 
     def planned(self, tasks: Sequence[Task]) -> None:
-        """Show how many there are."""
+        """Show the number of tasks."""
         super().planned(tasks)
         self._show()
 
     def began(self, task: Task) -> None:
-        """Give it a bar."""
+        """Add a bar for a task."""
         super().began(task)
         self._remove(task)
         self._of[task.name] = self._bars.add_task(escape(printable(task.name)), total=None, far="", left="")
 
     def step(self, task: Task, step: int, total: int | None, loss: float) -> None:
-        """Move its bar."""
+        """Move the bar of a task."""
         super().step(task, step, total, loss)
         far = f"step {step}" + ("" if total is None else f" of {total}")
         far += f", loss {loss:.3g}" if math.isfinite(loss) else ""
-        left = self.left_of(task)
-        words = "" if left is None else f"{duration(left)} left"
-        self._bars.update(self._of[task.name], completed=step, total=total, far=far, left=words)
+        seconds = self.left_of(task)
+        left = "" if seconds is None else f"{duration(seconds)} left"
+        self._bars.update(self._of[task.name], completed=step, total=total, far=far, left=left)
         self._show()
 
     def again(self, task: Task, why: str) -> None:
-        """Take its bar away."""
+        """Remove the bar of a task, and print why it is restarted."""
         super().again(task, why)
-        self._end(task, "[yellow]again[/yellow]", f"{task.name}: {why}")
+        self._end(task, "[yellow]restarted[/yellow]", f"{task.name}: {why}")
 
     def done(self, task: Task) -> None:
-        """Take its bar away."""
+        """Remove the bar of a task, and print its time."""
         super().done(task)
         self._end(task, "[green]done[/green]", f"{task.name} ({duration(self.seconds(task))})")
 
     def failed(self, task: Task, why: str) -> None:
-        """Take its bar away."""
+        """Remove the bar of a task, and print its error."""
         super().failed(task, why)
         self._end(task, "[red]failed[/red]", f"{task.name}: {why}")
 
-    def _end(self, task: Task, what: str, line: str) -> None:
+    def _end(self, task: Task, status: str, text: str) -> None:
         self._remove(task)
-        self._bars.console.print(f"{what} {escape(printable(line))}", highlight=False)
+        self._bars.console.print(f"{status} {escape(printable(text))}", highlight=False)
         self._show()
 
     def _remove(self, task: Task) -> None:
@@ -218,7 +225,11 @@ class Bars(Clock):
 
 
 def duration(seconds: float) -> str:
-    """A length of time, as coarse as one wants it."""
+    """Return a length of time as a short text.
+
+    >>> duration(9000)
+    '2.5 h'
+    """
     for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 1.95 * size:
             return f"{seconds / size:.1f} {unit}"

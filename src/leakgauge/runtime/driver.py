@@ -1,9 +1,9 @@
-"""The driver's loop, whatever the workers are: what starts, what is tried again, what has failed.
+"""The loop of the driver, which starts, restarts and gives up tasks on any kind of workers.
 
-**Memory.** No more tasks start than fit. What a task needs is what it states or, if that is more, the largest peak
-that was seen of its kind: workers measure it and say it with every report, once a second, and at the end. Of a kind
-that nothing is known of, one task starts; the others wait until it has reported a step, ended, or worked for ten
-seconds. What running tasks have yet to take up to their need is set aside. One task always runs.
+**Memory.** No more tasks start than fit into memory. The need of a task is the larger of the memory that it states and
+the largest peak that was measured for its kind. Workers send the peak with every report, once a second, and at the end.
+Of a kind without a known need, one task starts. The others wait until it has reported a step, has ended or has run for
+ten seconds. Memory that running tasks have not taken yet, up to their need, is reserved. One task always runs.
 """
 
 from __future__ import annotations
@@ -15,46 +15,54 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from leakgauge.runtime.tasks import PACE, Task, Watch, WorkerLost, sentence
+from leakgauge.runtime.tasks import PACE, Task, Watch, WorkerLost, in_one_line
 
-#: Seconds of work after which the peak so far counts as known.
+#: The seconds of work after which the peak so far counts as the need.
 SETTLED = 10.0
 
 
 class Event(NamedTuple):
-    """What was heard of an attempt: ``begun``, ``step``, ``beat``, ``done`` or ``failed``, or that it was ``lost``."""
+    """A message about an attempt at a task.
+
+    Args:
+        attempt: The number of the attempt.
+        kind: ``begun``, ``step``, ``beat``, ``done`` or ``failed`` from the worker, or ``lost`` if the worker died.
+        values: The values of the message.
+    """
 
     attempt: int
-    what: str
+    kind: str
     values: tuple[Any, ...] = ()
 
 
 class Workers(Protocol):
-    """Where attempts run."""
+    """The place where attempts run."""
 
     def slots(self) -> int:
-        """How many may run at a time."""
+        """Return the number of attempts that may run at a time."""
 
     def start(self, attempt: int, task: Task, need: int | None) -> None:
-        """Begin with a task, which needs so much memory."""
+        """Start an attempt at a task, which needs ``need`` bytes of memory."""
 
     def events(self, timeout: float) -> list[Event]:
-        """What has happened, after ``timeout`` seconds at the latest."""
+        """Return the new events, after ``timeout`` seconds at the latest."""
 
     def stop(self, attempt: int) -> None:
-        """End an attempt by force; nothing more is heard of it."""
+        """Kill an attempt. No more events of it are returned."""
 
     def free(self) -> int | None:
-        """Memory that can be taken now; ``None`` if the workers look after that themselves."""
+        """Return the memory in bytes that can be taken now, or ``None`` if the workers manage memory themselves."""
 
     def largest(self) -> int:
-        """The most memory that one task can have."""
+        """Return the most memory in bytes that one task can have."""
 
 
 @dataclass
 class _Attempt:
+    """A running attempt: when it began, when it last reported, and its peak memory so far."""
+
     task: Task
-    tries: int  # with this one
+    tries: int  # including this one
     began: float | None = None
     heard: float | None = None
     peak: int = 0
@@ -63,25 +71,34 @@ class _Attempt:
 def drive(
     workers: Workers, tasks: Sequence[Task], watch: Watch, failures: dict[str, Exception]
 ) -> Iterator[tuple[Task, Any]]:
-    """Yield each task with its result as they finish; add what failed to ``failures``, by the task's name."""
+    """Yield each task with its result, in the order in which they finish.
+
+    Args:
+        workers: The workers.
+        tasks: The tasks.
+        watch: Receives the progress.
+        failures: Receives the error of each task that failed, by the task's name.
+    """
     loop = _Loop(workers, tasks, watch, failures)
     while loop.waiting or loop.running:
-        loop.start_what_fits()
+        loop.start_fitting()
         for event in workers.events(PACE):
-            yield from loop.take(event)
-        loop.end_the_hung()
+            yield from loop.handle(event)
+        loop.stop_hung()
 
 
 class _Loop:
+    """The state of a sweep: tasks that wait, attempts that run, and the peak memory of each kind."""
+
     def __init__(self, workers: Workers, tasks: Sequence[Task], watch: Watch, failures: dict[str, Exception]) -> None:
         self.workers, self.watch, self.failures = workers, watch, failures
         self.waiting = [(task, 1) for task in tasks]
         self.running: dict[int, _Attempt] = {}
-        self.seen: dict[str, int] = {}  # the largest peak of each kind
+        self.peaks: dict[str, int] = {}
         self.numbers = itertools.count()
 
-    def start_what_fits(self) -> None:
-        """Start the first of the waiting tasks, as many as there are workers and memory for."""
+    def start_fitting(self) -> None:
+        """Start the first waiting tasks for which there are workers and memory."""
         slots = self.workers.slots()
         if len(self.running) >= slots:
             return
@@ -89,7 +106,8 @@ class _Loop:
         for task, tries in self.waiting:
             need = self._need(task)
             if task.memory is not None and task.memory > (most := self.workers.largest()):
-                self._give_up(task, MemoryError(f"it needs {_size(task.memory)}, and there is only {_size(most)}"))
+                words = f"the task needs {_size(task.memory)} of memory, and the machine has {_size(most)}"
+                self._give_up(task, MemoryError(words))
             elif len(self.running) < slots and self._may_start(task, need, free):
                 number = next(self.numbers)
                 self.running[number] = _Attempt(task, tries)
@@ -100,84 +118,92 @@ class _Loop:
         self.waiting = left
 
     def _need(self, task: Task) -> int | None:
-        return max(task.memory or 0, self.seen.get(task.like, 0)) or None
+        return max(task.memory or 0, self.peaks.get(task.resolved_kind, 0)) or None
 
     def _may_start(self, task: Task, need: int | None, free: int | None) -> bool:
         if not self.running:
             return True
         if need is None:
-            return all(one.task.like != task.like for one in self.running.values())
+            return all(attempt.task.resolved_kind != task.resolved_kind for attempt in self.running.values())
         return free is None or need <= free
 
     def _free(self) -> int | None:
-        """What is left when the running tasks have taken what they need."""
+        """Return the memory that is left when the running tasks have taken what they need."""
         free = self.workers.free()
         if free is None:
             return None
-        return free - sum(max(0, (self._need(one.task) or 0) - one.peak) for one in self.running.values())
+        return free - sum(max(0, (self._need(run.task) or 0) - run.peak) for run in self.running.values())
 
-    def take(self, event: Event) -> Iterator[tuple[Task, Any]]:
-        """Note what a worker said; yield the task if that was its result."""
-        one = self.running.get(event.attempt)
-        if one is None:  # of an attempt that was ended
+    def handle(self, event: Event) -> Iterator[tuple[Task, Any]]:
+        """Handle an event. Yield the task with its result if it is done."""
+        attempt = self.running.get(event.attempt)
+        if attempt is None:  # it was stopped
             return
         now = time.monotonic()
-        if one.began is None and event.what not in ("failed", "lost"):  # on a cluster the first words may be lost
-            one.began = one.heard = now
-            self.watch.began(one.task)
-        if event.what == "beat":
-            self._saw(one, event.values[0], settled=one.began is not None and now - one.began > SETTLED)
-        elif event.what == "step":
+        if attempt.began is None and event.kind not in ("failed", "lost"):  # a cluster may lose the first messages
+            attempt.began = attempt.heard = now
+            self.watch.began(attempt.task)
+        if event.kind == "beat":
+            settled = attempt.began is not None and now - attempt.began > SETTLED
+            self._update_peak(attempt, event.values[0], settled=settled)
+        elif event.kind == "step":
             step, total, loss, peak = event.values
-            one.heard = now
-            self._saw(one, peak, settled=True)
-            self.watch.step(one.task, step, total, loss)
-        elif event.what == "lost":
-            self._again(event.attempt, WorkerLost(*event.values))
-        elif event.what == "failed":
-            problem, may_pass = event.values
-            if may_pass:
-                self._again(event.attempt, problem)
-            else:
-                self._give_up(self.running.pop(event.attempt).task, problem)
-        elif event.what == "done":
-            result, peak = event.values
-            self._saw(one, peak, settled=True)
-            del self.running[event.attempt]
-            try:
-                value = pickle.loads(result)
-            except Exception as problem:
-                self._give_up(one.task, TypeError(f"the result cannot be read by the driver: {problem}"))
-                return
-            self.watch.done(one.task)
-            yield one.task, value
+            attempt.heard = now
+            self._update_peak(attempt, peak, settled=True)
+            self.watch.step(attempt.task, step, total, loss)
+        elif event.kind == "lost":
+            self._restart(event.attempt, WorkerLost(*event.values))
+        elif event.kind == "failed":
+            self._handle_failure(event)
+        elif event.kind == "done":
+            yield from self._handle_result(event)
 
-    def _saw(self, one: _Attempt, peak: int, *, settled: bool) -> None:
-        one.peak = max(one.peak, peak)
-        if settled:
-            self.seen[one.task.like] = max(self.seen.get(one.task.like, 0), one.peak)
-
-    def end_the_hung(self) -> None:
-        """End attempts that have not reported for as long as their task allows."""
-        now = time.monotonic()
-        for number, one in list(self.running.items()):
-            limit = one.task.limit
-            if limit is not None and one.heard is not None and now - one.heard > limit:
-                self.workers.stop(number)
-                self._again(number, WorkerLost(f"it reported nothing for {limit:g} seconds"))
-
-    def _again(self, number: int, problem: Exception) -> None:
-        one = self.running.pop(number)
-        if one.tries >= one.task.tries:
-            problem.args = (f"{problem} ({one.tries} times)",) if one.tries > 1 else problem.args
-            self._give_up(one.task, problem)
+    def _handle_failure(self, event: Event) -> None:
+        problem, transient = event.values
+        if transient:
+            self._restart(event.attempt, problem)
         else:
-            self.watch.again(one.task, sentence(problem))
-            self.waiting.append((one.task, one.tries + 1))
+            self._give_up(self.running.pop(event.attempt).task, problem)
+
+    def _handle_result(self, event: Event) -> Iterator[tuple[Task, Any]]:
+        result, peak = event.values
+        attempt = self.running.pop(event.attempt)
+        self._update_peak(attempt, peak, settled=True)
+        try:
+            value = pickle.loads(result)
+        except Exception as problem:
+            self._give_up(attempt.task, TypeError(f"the result cannot be read by the driver: {problem}"))
+            return
+        self.watch.done(attempt.task)
+        yield attempt.task, value
+
+    def _update_peak(self, attempt: _Attempt, peak: int, *, settled: bool) -> None:
+        attempt.peak = max(attempt.peak, peak)
+        if settled:
+            kind = attempt.task.resolved_kind
+            self.peaks[kind] = max(self.peaks.get(kind, 0), attempt.peak)
+
+    def stop_hung(self) -> None:
+        """Stop the attempts that have not reported for as long as their task allows."""
+        now = time.monotonic()
+        for number, attempt in list(self.running.items()):
+            limit = attempt.task.limit
+            if limit is not None and attempt.heard is not None and now - attempt.heard > limit:
+                self.workers.stop(number)
+                self._restart(number, WorkerLost(f"the task reported nothing for {limit:g} seconds"))
+
+    def _restart(self, number: int, problem: Exception) -> None:
+        attempt = self.running.pop(number)
+        if attempt.tries >= attempt.task.tries:
+            problem.args = (f"{problem} ({attempt.tries} times)",) if attempt.tries > 1 else problem.args
+            self._give_up(attempt.task, problem)
+        else:
+            self.watch.again(attempt.task, in_one_line(problem))
+            self.waiting.append((attempt.task, attempt.tries + 1))
 
     def _give_up(self, task: Task, problem: Exception) -> None:
         self.failures[task.name] = problem
-        self.watch.failed(task, sentence(problem))
+        self.watch.failed(task, in_one_line(problem))
 
 
 def _size(number: int) -> str:

@@ -1,15 +1,15 @@
-"""One ``map`` over independent tasks, with three engines and the same results.
+"""Three engines that run independent tasks and give the same results.
 
 ================  =====================================================================================================
-``in-process``    here, one after the other
-``processes``     one single-threaded process a core (:mod:`leakgauge.runtime.processes`)
-``ray``           a Ray cluster on this machine, started for the sweep; ``ray:ADDRESS`` is one that runs, ``ray:auto``
-                  the one around this machine (:mod:`leakgauge.runtime.on_ray`, extra ``ray``)
-``auto``          here, and in processes once that pays: when the work has taken longer than processes take to start
+``in-process``    in this process, one task after the other
+``processes``     in one single-threaded process for each core (:mod:`leakgauge.runtime.processes`)
+``ray``           on a Ray cluster on this machine, started for the sweep. ``ray:ADDRESS`` is a running cluster, and
+                  ``ray:auto`` is the one that this machine belongs to (:mod:`leakgauge.runtime.on_ray`, extra ``ray``)
+``auto``          in this process, and in processes as soon as the work has taken longer than processes take to start
 ================  =====================================================================================================
 
-A task fails by itself. One that hangs, whose worker dies or that runs out of memory is tried again; what fails in the
-end is told in one exception when all the others are done.
+A task that fails does not stop the others. A task is restarted when it hangs, when its worker dies and when it runs out
+of memory. One exception at the end lists the tasks that failed.
 """
 
 from __future__ import annotations
@@ -20,27 +20,34 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, MissingExtra, TasksFailed, UnknownName
 from leakgauge.runtime.driver import drive
 from leakgauge.runtime.processes import Processes, usable_cores
-from leakgauge.runtime.tasks import Task, Watch, may_pass, sentence
+from leakgauge.runtime.tasks import Task, Watch, in_one_line, is_transient
 
 ENGINES = ("auto", "in-process", "processes", "ray")
-#: Seconds that a process takes to start and to load torch (2 to 3 on two cores).
+#: The seconds that a process takes to start and to load torch (2 to 3 on two cores).
 START = 3.0
 
 
 def check_engine(engine: str, jobs: int | None = None) -> None:
-    """Refuse an engine that does not exist, is not installed, or cannot do so many tasks at a time."""
+    """Refuse an engine that does not exist, is not installed, or cannot run that many tasks at a time.
+
+    Args:
+        engine: The name of an engine, with an address for a running Ray cluster.
+        jobs: The number of tasks at a time. ``None`` is one for each core.
+    """
     name = engine.partition(":")[0]
     if name not in ENGINES or (":" in engine and name != "ray"):
         raise UnknownName("engine", engine, [*ENGINES, "ray:ADDRESS"])
     if engine == "ray:":
-        raise InvalidInput("the engine ray: lacks an address; write ray:auto, ray:HOST:PORT, or ray to start one")
+        raise InvalidInput(
+            "the engine 'ray:' lacks an address. Write ray:auto or ray:HOST:PORT, or ray to start a cluster here"
+        )
     if name == "in-process" and jobs is not None and jobs > 1:
-        raise InvalidInput(f"the engine in-process does one task at a time, not {jobs}; use processes, or no jobs")
+        raise InvalidInput(
+            f"the engine in-process runs one task at a time, not {jobs}. Use the engine processes, or leave out jobs"
+        )
     if name == "ray" and importlib.util.find_spec("ray") is None:
         raise MissingExtra("the engine ray", "ray", "ray")
 
@@ -53,12 +60,20 @@ def run_tasks(
     watch: Watch | None = None,
     common: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[Task, Any]]:
-    """Yield each task with its result, as they finish. The results depend neither on ``engine`` nor on ``jobs``.
+    """Yield each task with its result, in the order in which they finish.
 
-    ``jobs`` tasks run at a time; ``None`` is one a core. ``common`` are arguments that all tasks get, sent once to a
-    worker. At the end :class:`~leakgauge.core.errors.TasksFailed` tells what failed, if anything did; where all tasks failed
-    by a mistake of the caller's, the first of them is raised as it is. Ctrl-C ends the workers; what was yielded before
-    is the caller's.
+    The results depend neither on ``engine`` nor on ``jobs``. Ctrl-C ends the workers.
+
+    Args:
+        tasks: The tasks. Each has a different name.
+        engine: Where the tasks run: ``auto``, ``in-process``, ``processes``, ``ray`` or ``ray:ADDRESS``.
+        jobs: The number of tasks at a time. ``None`` is one for each core.
+        watch: Receives the progress.
+        common: Arguments that all tasks share. They are sent to each worker once.
+
+    Raises:
+        TasksFailed: Some tasks failed. It is raised when all others are done.
+        LeakgaugeError: All tasks failed by a mistake of the caller. The first error is raised unchanged.
     """
     check_engine(engine, jobs)
     watch, common = watch or Watch(), common or {}
@@ -68,9 +83,9 @@ def run_tasks(
         yield from _on_engine(tasks, engine, jobs, watch, common, failures)
     if failures:
         first = next(iter(failures.values()))
-        if len(failures) == len(tasks) and all(isinstance(one, LeakgaugeError) for one in failures.values()):
+        if len(failures) == len(tasks) and all(isinstance(error, LeakgaugeError) for error in failures.values()):
             raise first
-        raise TasksFailed({name: sentence(one) for name, one in failures.items()}, len(tasks)) from first
+        raise TasksFailed({name: in_one_line(error) for name, error in failures.items()}, len(tasks)) from first
 
 
 def _on_engine(
@@ -99,8 +114,8 @@ def _on_engine(
             yield from drive(workers, rest, watch, failures)
 
 
-class _Pays(BaseException):
-    """Ends a task here, since it pays to start processes."""
+class _ProcessesPay(BaseException):
+    """Ends a task in this process, because it is worth it to start processes now."""
 
 
 def _here(
@@ -110,9 +125,11 @@ def _here(
     failures: dict[str, Exception],
     patience: float = math.inf,
 ) -> Generator[tuple[Task, Any], None, Sequence[Task]]:
-    """Do tasks one after the other; after ``patience`` seconds, give back those that are left, if they are several."""
+    """Run tasks one after the other. After ``patience`` seconds, return the rest if it is more than one task."""
+    import torch  # not at the top, so that the command line starts quickly
+
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in a worker: the number of threads may change the last bits
+    torch.set_num_threads(1)  # as in a worker, because the number of threads may change the last bits
     deadline = time.monotonic() + patience
     try:
         for index, task in enumerate(tasks):
@@ -123,16 +140,16 @@ def _here(
             def report(step: int, total: int | None, loss: float, task: Task = task, several: bool = several) -> None:
                 watch.step(task, step, total, loss)
                 if several and time.monotonic() > deadline:
-                    raise _Pays
+                    raise _ProcessesPay
 
             try:
                 result = _try(task, watch, {**common, **task.arguments, "report": report})
-            except _Pays:
-                watch.again(task, "the work goes on in processes")
+            except _ProcessesPay:
+                watch.again(task, "the work continues in worker processes")
                 return tasks[index:]
             except Exception as problem:
                 failures[task.name] = problem
-                watch.failed(task, sentence(problem))
+                watch.failed(task, in_one_line(problem))
             else:
                 watch.done(task)
                 yield task, result
@@ -142,13 +159,14 @@ def _here(
 
 
 def _try(task: Task, watch: Watch, arguments: Mapping[str, Any]) -> Any:
+    """Return the result of a task, which is restarted after errors that may pass."""
     for _ in range(task.tries - 1):
         watch.began(task)
         try:
             return task.function(**arguments)
         except Exception as problem:
-            if not may_pass(problem):
+            if not is_transient(problem):
                 raise
-            watch.again(task, sentence(problem))
+            watch.again(task, in_one_line(problem))
     watch.began(task)
     return task.function(**arguments)

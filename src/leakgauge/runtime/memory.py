@@ -1,7 +1,8 @@
-"""How much memory a task has taken, and how much there is. In bytes; what cannot be found out is not guessed.
+"""The memory of this process and of the machine, in bytes.
 
-By default the C library returns large tensors to the kernel when they are freed, and the kernel clears the pages of the
-next ones: of attacks that make many such tensors a step, that is up to half of the time. :func:`reuse` ends it.
+By default, the C library returns large tensors to the kernel when they are freed, and the kernel clears the pages of
+the next ones. For attacks that make many large tensors in each step, this takes up to half of the time. :func:`reuse`
+avoids it.
 """
 
 from __future__ import annotations
@@ -16,45 +17,45 @@ from typing import Any
 
 PROCESS = Path("/proc/self")
 CGROUPS = Path("/sys/fs/cgroup")
-#: Of malloc.h, glibc: what is freed at the end of the heap stays up to so many bytes, the heap grows by so many more
-#: than are needed, and what is larger than so many does not lie on it.
+#: Parameters of glibc's ``mallopt`` (malloc.h): the number of freed bytes at the end of the heap that are kept, the
+#: number of bytes by which the heap grows beyond the need, and the size from which a block lies outside the heap.
 TRIM, PAD, OFF_THE_HEAP = -1, -2, -3
 LARGEST = 2**31 - 1
 
 
 def reuse() -> None:
-    """Keep freed memory for what this process allocates next (glibc; elsewhere nothing happens)."""
-    if (change := _c("mallopt")) is not None:
+    """Keep freed memory for the next allocations of this process. Without glibc, do nothing."""
+    if (mallopt := _c_function("mallopt")) is not None:
         for parameter, value in ((TRIM, LARGEST), (PAD, 64 * 2**20), (OFF_THE_HEAP, LARGEST)):
-            change(parameter, value)
+            mallopt(parameter, value)
 
 
 def give_back() -> None:
-    """Return what is kept but not in use."""
-    if (trim := _c("malloc_trim")) is not None:
-        trim(0)
+    """Return memory that is kept but not in use to the kernel."""
+    if (malloc_trim := _c_function("malloc_trim")) is not None:
+        malloc_trim(0)
 
 
-def _c(name: str) -> Any:
-    """A function of the C library, where it has one of that name."""
+def _c_function(name: str) -> Any:
+    """Return a function of the C library, or ``None`` if it has no function of that name."""
     try:
         return getattr(ctypes.CDLL(None), name, None)
     except (OSError, TypeError):
         return None
 
 
-def forget_peak() -> None:
-    """From now on, :func:`peak` is of what comes (Linux; elsewhere it is of the whole life of the process)."""
+def reset_peak() -> None:
+    """Let :func:`peak` count from now on. Only Linux can do this, other systems count from the start of the process."""
     give_back()
     with contextlib.suppress(OSError):
         (PROCESS / "clear_refs").write_text("5")
 
 
 def peak() -> int:
-    """The most memory that this process has held."""
-    found = _field(PROCESS / "status", "VmHWM:")
-    if found is not None:
-        return found
+    """Return the most memory that this process has held. On Windows it is unknown, and 0 is returned."""
+    resident = _field(PROCESS / "status", "VmHWM:")
+    if resident is not None:
+        return resident
     if sys.platform == "win32":
         return 0
     import resource
@@ -64,7 +65,7 @@ def peak() -> int:
 
 
 def total() -> int:
-    """What the machine has, or what this process's control groups let it have."""
+    """Return the memory of the machine, or the limit of this process's control groups if that is lower."""
     if sys.platform == "win32":
         return sys.maxsize
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -72,15 +73,15 @@ def total() -> int:
 
 
 def available() -> int:
-    """What could be taken now without anything being swapped out or killed; on other systems than Linux, all."""
+    """Return the memory that can be taken now without swapping. On other systems than Linux, return the total."""
     machine = _field(Path("/proc/meminfo"), "MemAvailable:")
-    found = [total() if machine is None else machine]
-    found += [limit - used for limit, used in _limits()]
-    return max(0, min(found))
+    amounts = [total() if machine is None else machine]
+    amounts += [limit - used for limit, used in _limits()]
+    return max(0, min(amounts))
 
 
 def _limits() -> Iterator[tuple[int, int]]:
-    """The limit and the use of each control group around this process that has a limit (versions 2 and 1)."""
+    """Yield the limit and the use of each control group (version 2 or 1) around this process that has a limit."""
     try:
         lines = (PROCESS / "cgroup").read_text().splitlines()
     except OSError:
@@ -94,7 +95,7 @@ def _limits() -> Iterator[tuple[int, int]]:
         else:
             continue
         inner = root / path.lstrip("/")
-        for group in (inner, *inner.parents):  # in a container the path may be that of the host: then only the root is
+        for group in (inner, *inner.parents):  # in a container the path may be the host's, and only the root exists
             try:
                 limit, used = ((group / name).read_text().strip() for name in names)
             except OSError:
@@ -107,6 +108,7 @@ def _limits() -> Iterator[tuple[int, int]]:
 
 
 def _field(path: Path, name: str, unit: int = 1024) -> int | None:
+    """Return the number after a name in a file of the kernel, in bytes."""
     with contextlib.suppress(OSError):
         for line in path.read_text().splitlines():
             if line.split()[:1] == [name]:

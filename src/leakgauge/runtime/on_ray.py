@@ -1,8 +1,8 @@
-"""Workers of a Ray cluster: one that is started here for the sweep, or one that runs (extra ``ray``).
+"""The engine ``ray``: workers of a Ray cluster, started for the sweep or already running (extra ``ray``).
 
-A cluster that is started here listens on the loopback address only, has no dashboard, sends no statistics, and ends
-with the sweep. Ray decides on which machine a task runs, by cores (one a task) and by memory (what the task needs, as
-far as that is known). What is tried again is decided by the driver, as for every other engine.
+A cluster that is started here listens on the loopback address only, has no dashboard, sends no usage statistics, and
+ends with the sweep. Ray chooses the machine of each task by cores (one for each task) and by memory (the need of the
+task, where it is known). The driver decides which tasks are restarted, as for every other engine.
 """
 
 from __future__ import annotations
@@ -20,42 +20,47 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from leakgauge.core.errors import InvalidInput, LeakgaugeError
 from leakgauge.runtime import memory
 from leakgauge.runtime.driver import Event
-from leakgauge.runtime.processes import dump, usable_cores
-from leakgauge.runtime.tasks import Task, carry_out, portable
+from leakgauge.runtime.processes import pickled, usable_cores
+from leakgauge.runtime.tasks import Task, execute, portable
 
-#: While a local cluster starts: loopback only, no statistics sent home, no advice on devices that are not there; and
-#: workers of the same rank as this process, for at Ray's own of 15 a busy machine takes minutes to start them.
+#: The environment while a local cluster starts. It sets loopback only, no usage statistics, no advice on devices that
+#: do not exist, and workers with the priority of this process. With Ray's default niceness of 15, a busy machine takes
+#: minutes to start them.
 SETTINGS = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # without clusters of several machines, Ray binds to 127.0.0.1
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray then binds to 127.0.0.1
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-#: Room for what all tasks share and for results, beside twice the former; more goes to disk.
+#: The bytes for results, besides twice the size of the shared arguments. What does not fit goes to disk.
 OBJECTS = 100 * 2**20
-#: Needs are rounded up to this: Ray hands a worker from task to task only where both ask for the same.
+#: Memory needs are rounded up to this. Ray reuses a worker only for tasks with the same need.
 STEP = 256 * 2**20
-#: Seconds between two reports of a worker, and between two questions for them: each is a call from process to process.
+#: The seconds between two reports of a worker, and between two fetches of them. Each is a call between processes.
 NEWS = 1.0
 LOCAL, FOLDER = "local", "leakgauge-ray-"
-#: Where Ray itself keeps such things: the names of sockets must be short.
+#: The folder that Ray itself uses by default. The names of sockets must be short.
 PARENT = Path("/tmp")
 
 
 class OnRay:
-    """A cluster's workers; leaving ends what runs there and, if it was started here, the cluster."""
+    """The workers of a cluster. Leaving the context ends the tasks and, if it was started here, the cluster.
+
+    Args:
+        address: The address of a running cluster, ``auto``, or an empty text to start one on this machine.
+        jobs: The number of tasks at a time. ``None`` is one for each core.
+        common: The arguments that all tasks share.
+    """
 
     def __init__(self, address: str, jobs: int | None, common: Mapping[str, Any]) -> None:
         self._address, self._jobs = address or LOCAL, jobs
-        self._packed = dump(common, "what all tasks share")
+        self._packed = pickled(common, "the arguments that all tasks share")
         self._attempts: dict[Any, int] = {}
-        self._unheard: list[Event] = []
-        self._asked = 0.0
+        self._pending: list[Event] = []
+        self._fetched = 0.0
         self._ending = contextlib.ExitStack()
 
     def __enter__(self) -> OnRay:
@@ -63,8 +68,8 @@ class OnRay:
             cores = self._jobs or usable_cores()
             self._ray = ending.enter_context(_connected(self._address, cores, len(self._packed)))
             self._common = self._ray.put(self._packed)
-            self._news = _news(self._ray)
-            self._work = self._ray.remote(work)
+            self._mailbox = _mailbox(self._ray)
+            self._work = self._ray.remote(run_task)
             ending.callback(self._cancel)
             self._ending = ending.pop_all()
         return self
@@ -75,117 +80,134 @@ class OnRay:
     def _cancel(self) -> None:
         for reference in self._attempts:
             self._ray.cancel(reference, force=True)
-        self._ray.kill(self._news)
+        self._ray.kill(self._mailbox)
 
     def slots(self) -> int:
-        """As many as wanted or, since clusters may grow with what waits for them, twice the cores."""
+        """Return the number of jobs or, because a cluster may grow with its queue, twice the number of cores."""
         if self._jobs is not None and self._address != LOCAL:
             return self._jobs
         return 2 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def free(self) -> None:
-        """Ray starts what fits."""
+        """Return ``None``, because Ray starts only tasks that fit."""
 
     def largest(self) -> int:
-        """What the largest machine offers."""
+        """Return the memory of the largest machine."""
         return max((int(node["Resources"].get("memory", 0)) for node in self._ray.nodes() if node["Alive"]), default=0)
 
     def start(self, attempt: int, task: Task, need: int | None) -> None:
-        """Hand a task to the cluster."""
+        """Send a task to the cluster."""
         try:
-            message = dump(task, f"the task {task.name!r}")
+            message = pickled(task, f"the task {task.name!r}")
         except InvalidInput as problem:
-            self._unheard.append(Event(attempt, "failed", (problem, False)))
+            self._pending.append(Event(attempt, "failed", (problem, False)))
             return
         options = {} if need is None else {"memory": min(-(-need // STEP) * STEP, self.largest())}
         reference = self._work.options(num_cpus=1, max_retries=0, name=task.name, **options).remote(
             attempt,
             message,
-            [self._common],
-            self._news,  # in a list, it is a reference that a worker may know
+            [self._common],  # in a list, Ray passes the reference and does not fetch the value
+            self._mailbox,
         )
         self._attempts[reference] = attempt
 
     def events(self, timeout: float) -> list[Event]:
-        """What tasks reported, which are done, and which were lost."""
-        found, self._unheard = self._unheard, []
+        """Return the reports of tasks, and an event for each task that is done or lost."""
+        events, self._pending = self._pending, []
         running = list(self._attempts)
         done: list[Any] = []
         if running:
-            self._ray.wait(running, num_returns=1, timeout=0 if found else timeout)
+            self._ray.wait(running, num_returns=1, timeout=0 if events else timeout)
             done, _ = self._ray.wait(running, num_returns=len(running), timeout=0)
-        if done or time.monotonic() - self._asked > NEWS:
-            self._asked = time.monotonic()
-            with contextlib.suppress(self._ray.exceptions.RayError):  # they come from a process that may die as well
-                found += [Event(*one) for one in self._ray.get(self._news.take.remote())]
+        if done or time.monotonic() - self._fetched > NEWS:
+            self._fetched = time.monotonic()
+            with contextlib.suppress(self._ray.exceptions.RayError):  # the process of the mailbox may die as well
+                events += [Event(*message) for message in self._ray.get(self._mailbox.take.remote())]
         for reference in done:
             attempt = self._attempts.pop(reference)
             try:
-                what, *values = self._ray.get(reference)
-                found.append(Event(attempt, what, tuple(values)))
+                kind, *values = self._ray.get(reference)
+                events.append(Event(attempt, kind, tuple(values)))
             except self._ray.exceptions.RayError as problem:
-                found.append(Event(attempt, "lost", (_how(problem),)))
-        return found
+                events.append(Event(attempt, "lost", (_reason(problem),)))
+        return events
 
     def stop(self, attempt: int) -> None:
-        """Kill the worker that has this attempt."""
-        for reference in [one for one, number in self._attempts.items() if number == attempt]:
+        """Kill the worker that runs this attempt."""
+        for reference in [reference for reference, number in self._attempts.items() if number == attempt]:
             del self._attempts[reference]
             self._ray.cancel(reference, force=True)
 
 
-def work(attempt: int, message: bytes, common: list[Any], news: Any) -> tuple[Any, ...]:
-    """Do one task in a worker of the cluster."""
+def run_task(attempt: int, message: bytes, common: list[Any], mailbox: Any) -> tuple[Any, ...]:
+    """Run one task in a worker of the cluster.
+
+    Args:
+        attempt: The number of the attempt.
+        message: The pickled task.
+        common: The reference to the shared arguments, in a list.
+        mailbox: The process that collects messages for the driver.
+
+    Returns:
+        The last message, as :func:`leakgauge.runtime.tasks.execute` returns it.
+    """
+    import torch  # not at the top, so that the command line starts quickly
+
     torch.set_num_threads(1)
     memory.reuse()
 
-    def send(what: str, *values: Any) -> None:
-        news.add.remote(attempt, what, values)
+    def send(kind: str, *values: Any) -> None:
+        mailbox.add.remote(attempt, kind, values)
 
     try:
         shared, task = _shared(common[0]), pickle.loads(message)
-    except Exception as problem:  # a module that this machine does not have
+    except Exception as problem:  # such as a module that this machine does not have
         return "failed", portable(problem), False
     send("begun")
-    return carry_out(task, shared, send, pace=NEWS)
+    return execute(task, shared, send, pace=NEWS)
 
 
 @lru_cache(maxsize=1)
 def _shared(reference: Any) -> Any:
-    """What all tasks share, fetched and unpacked once in a worker."""
+    """Return the arguments that all tasks share. A worker fetches and unpacks them once."""
     import ray
 
     return pickle.loads(ray.get(reference))
 
 
-def _news(ray: Any) -> Any:
-    """A process of the cluster that keeps what tasks report until the driver asks."""
+def _mailbox(ray: Any) -> Any:
+    """Start a process of the cluster that holds the messages of workers until the driver fetches them."""
 
-    class News:  # within the function, so that Ray sends it whole: its process need not load torch
+    class Mailbox:  # inside the function, so that Ray sends its code and its process need not import this module
         def __init__(self) -> None:
-            self.all: list[tuple[int, str, tuple[Any, ...]]] = []
+            self.messages: list[tuple[int, str, tuple[Any, ...]]] = []
 
-        def add(self, attempt: int, what: str, values: tuple[Any, ...]) -> None:
-            self.all.append((attempt, what, values))
+        def add(self, attempt: int, kind: str, values: tuple[Any, ...]) -> None:
+            self.messages.append((attempt, kind, values))
 
         def take(self) -> list[tuple[int, str, tuple[Any, ...]]]:
-            found, self.all = self.all, []
-            return found
+            messages, self.messages = self.messages, []
+            return messages
 
-    return ray.remote(News).options(num_cpus=0, max_restarts=-1).remote()
+    return ray.remote(Mailbox).options(num_cpus=0, max_restarts=-1).remote()
 
 
-def _how(problem: Exception) -> str:
+def _reason(problem: Exception) -> str:
+    """Return in words why Ray lost a task."""
     name = type(problem).__name__
     if name == "OutOfMemoryError":
-        return "its machine ran out of memory, and Ray ended its worker"
-    words = {"WorkerCrashedError": "died", "NodeDiedError": "died with its machine", "TaskCancelledError": "was ended"}
-    return f"its worker {words[name]}" if name in words else f"Ray lost it ({name})"
+        return "its machine ran out of memory, and Ray killed its worker"
+    words = {
+        "WorkerCrashedError": "died",
+        "NodeDiedError": "died with its machine",
+        "TaskCancelledError": "was stopped",
+    }
+    return f"its worker {words[name]}" if name in words else f"Ray lost the task ({name})"
 
 
 @contextlib.contextmanager
 def _connected(address: str, cores: int, shared: int) -> Iterator[Any]:
-    """Ray, connected; what was started here is ended and removed, what was there before is left as it was."""
+    """Connect to Ray. On leaving, a cluster that was started here is ended, and any other is left unchanged."""
     import ray
 
     if ray.is_initialized():
@@ -201,9 +223,9 @@ def _connected(address: str, cores: int, shared: int) -> Iterator[Any]:
                 else:
                     _start(ray, cores, shared, folder)
         except Exception as problem:
-            where = "a local Ray cluster cannot be started" if folder else f"there is no Ray cluster at {address!r}"
-            words = str(problem).partition("\n")[0]
-            raise LeakgaugeError(f"{where} ({words}); the engine processes works without one") from problem
+            failure = "a local Ray cluster cannot be started" if folder else f"there is no Ray cluster at {address!r}"
+            reason = str(problem).partition("\n")[0]
+            raise LeakgaugeError(f"{failure} ({reason}). The engine processes needs no cluster") from problem
         with _silent(ray):
             yield ray
     finally:
@@ -214,7 +236,7 @@ def _connected(address: str, cores: int, shared: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _silent(ray: Any) -> Iterator[None]:
-    """Keep Ray from writing to standard output, among results, of each worker that dies: the driver is told anyhow."""
+    """Keep Ray from printing a message for each dead worker, which would mix with results on standard output."""
     module = ray._private.worker
     before = getattr(module, "print_to_stdstream", None)
     module.print_to_stdstream = lambda *_, **__: None
@@ -225,8 +247,9 @@ def _silent(ray: Any) -> Iterator[None]:
 
 
 def _start(ray: Any, cores: int, shared: int, folder: Path) -> None:
-    constants = ray._private.ray_constants  # read from the environment when Ray is loaded, which may be long ago
-    before, was = {name: os.environ.get(name) for name in SETTINGS}, constants.ENABLE_RAY_CLUSTER
+    """Start a cluster on this machine, and restore the environment."""
+    constants = ray._private.ray_constants  # Ray reads it from the environment only when it is imported
+    before, enabled = {name: os.environ.get(name) for name in SETTINGS}, constants.ENABLE_RAY_CLUSTER
     os.environ.update(SETTINGS)
     constants.ENABLE_RAY_CLUSTER = False
     try:
@@ -240,13 +263,13 @@ def _start(ray: Any, cores: int, shared: int, folder: Path) -> None:
             _temp_dir=str(folder),
         )
     finally:
-        constants.ENABLE_RAY_CLUSTER = was
+        constants.ENABLE_RAY_CLUSTER = enabled
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def _folder() -> Path:
-    """A new folder for a cluster; those of drivers that were killed are removed."""
+    """Make a new folder for a cluster, and remove those of drivers that were killed."""
     for path in PARENT.glob(f"{FOLDER}*-*"):
         pid = path.name.removeprefix(FOLDER).partition("-")[0]
         if pid.isdigit() and not os.path.exists(f"/proc/{pid}") and os.path.isdir("/proc"):

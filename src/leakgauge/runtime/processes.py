@@ -1,7 +1,7 @@
-"""Workers of our own: one single-threaded process each, with a pipe to the driver.
+"""The engine ``processes``: single-threaded worker processes, each with a pipe to the driver.
 
-On a CPU, attacks are many small operations: two single-threaded processes do twice the work of one, while two
-threads in one process mostly wait for each other.
+On a CPU, attacks consist of many small operations. Two single-threaded processes do twice the work of one. Two threads
+in one process mostly wait for each other.
 """
 
 from __future__ import annotations
@@ -19,25 +19,28 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-import torch
-
 from leakgauge.core.errors import InvalidInput, LeakgaugeError
 from leakgauge.runtime import memory
 from leakgauge.runtime.driver import Event
-from leakgauge.runtime.tasks import Task, carry_out, portable
+from leakgauge.runtime.tasks import Task, execute, portable
 
-#: After so many workers in a row that ended before they could work, there will be none.
+#: The number of workers in a row that may end before they are ready. Then the sweep is given up.
 STILLBORN = 2
 
 
 class Processes:
-    """``jobs`` processes, replaced when they die; leaving ends them."""
+    """A pool of worker processes, in which dead ones are replaced. Leaving the context ends them.
+
+    Args:
+        jobs: The number of processes.
+        common: The arguments that all tasks share.
+    """
 
     def __init__(self, jobs: int, common: Mapping[str, Any]) -> None:
         self._jobs = jobs
-        self._common = dump(common, "what all tasks share")
+        self._common = pickled(common, "the arguments that all tasks share")
         self._workers: list[_Worker] = []
-        self._unheard: list[Event] = []
+        self._pending: list[Event] = []
         self._stillborn = 0
 
     def __enter__(self) -> Processes:
@@ -49,23 +52,23 @@ class Processes:
             worker.end(at_once=True)
 
     def slots(self) -> int:
-        """One a worker."""
+        """Return the number of workers."""
         return self._jobs
 
     def free(self) -> int:
-        """What the machine can give now."""
+        """Return the memory that is available on this machine."""
         return memory.available()
 
     def largest(self) -> int:
-        """What the machine has."""
+        """Return the memory of this machine."""
         return memory.total()
 
     def start(self, attempt: int, task: Task, need: int | None) -> None:
-        """Hand a task to a worker that has none, or to a new one."""
+        """Send a task to an idle worker, or to a new one."""
         try:
-            message = pickle.dumps((attempt, dump(task, f"the task {task.name!r}")))
+            message = pickle.dumps((attempt, pickled(task, f"the task {task.name!r}")))
         except InvalidInput as problem:
-            self._unheard.append(Event(attempt, "failed", (problem, False)))
+            self._pending.append(Event(attempt, "failed", (problem, False)))
             return
         idle = [worker for worker in self._workers if worker.attempt is None]
         worker = idle[0] if idle else _Worker(self._common)
@@ -74,96 +77,97 @@ class Processes:
         worker.give(attempt, message)
 
     def events(self, timeout: float) -> list[Event]:
-        """What workers said, and which of them ended without a word."""
-        found, self._unheard = self._unheard, []
+        """Return the messages of the workers, and an event for each worker that died."""
+        events, self._pending = self._pending, []
         by_connection: dict[Any, _Worker] = {worker.connection: worker for worker in self._workers}
-        for ready in multiprocessing.connection.wait(list(by_connection), 0 if found else timeout):
+        for ready in multiprocessing.connection.wait(list(by_connection), 0 if events else timeout):
             worker = by_connection[ready]
             try:
-                found += worker.read()
+                events += worker.read()
             except (EOFError, OSError):
                 self._workers.remove(worker)
                 attempt, why = worker.attempt, worker.end()
                 self._check_start(worker, why)
                 if attempt is not None:
-                    found.append(Event(attempt, "lost", (f"its worker {why}",)))
-        return found
+                    events.append(Event(attempt, "lost", (f"its worker {why}",)))
+        return events
 
     def stop(self, attempt: int) -> None:
-        """Kill the worker that has this attempt."""
-        for worker in [one for one in self._workers if one.attempt == attempt]:
+        """Kill the worker that runs this attempt."""
+        for worker in [worker for worker in self._workers if worker.attempt == attempt]:
             self._workers.remove(worker)
             worker.end(at_once=True)
 
     def _check_start(self, worker: _Worker, why: str) -> None:
-        """Give up when one worker after the other ends by itself before it can work."""
+        """Give up when several workers in a row end by themselves before they are ready."""
         self._stillborn = 0 if worker.ready or "killed" in why else self._stillborn + 1
         if self._stillborn == STILLBORN:
             raise LeakgaugeError(
-                f"processes cannot be started: each {why} before it could work. A script that uses several must begin "
-                "its work under if __name__ == '__main__'; or use the engine in-process"
+                f"worker processes cannot be started. Each {why} before it was ready. In a script that uses several "
+                "processes, put the work under if __name__ == '__main__', or use the engine in-process"
             )
 
 
 class _Worker:
-    """The driver's side of a process."""
+    """The driver's side of a worker process."""
 
     def __init__(self, common: bytes) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process: SpawnProcess = context.Process(target=work, args=(theirs,), daemon=True)
+        self.process: SpawnProcess = context.Process(target=worker_main, args=(theirs,), daemon=True)
         self.process.start()
-        theirs.close()  # so that the end of the process is the end of the pipe
+        theirs.close()  # so that the pipe ends when the process ends
         self.ready = False
         self.attempt: int | None = None
-        self._unsent = [common]  # until it reads: starting takes seconds, in which the driver would wait
+        self._unsent = [common]  # held until the worker is ready, so that the driver never waits for its start
 
     def give(self, attempt: int, message: bytes) -> None:
+        """Send a task, as soon as the worker is ready."""
         self.attempt = attempt
         self._unsent.append(message)
         if self.ready:
             self._send()
 
     def _send(self) -> None:
-        with contextlib.suppress(OSError):  # it has died, which the next read tells
+        with contextlib.suppress(OSError):  # the worker has died, and the next read raises
             for message in self._unsent:
                 self.connection.send_bytes(message)
         self._unsent = []
 
     def read(self) -> list[Event]:
-        """The next message."""
-        attempt, what, values = pickle.loads(self.connection.recv_bytes())
-        if what == "ready":
+        """Return the next message."""
+        attempt, kind, values = pickle.loads(self.connection.recv_bytes())
+        if kind == "ready":
             self.ready = True
             self._send()
             return []
         if attempt != self.attempt:
             return []
-        if what in ("done", "failed"):
+        if kind in ("done", "failed"):
             self.attempt = None
-        return [Event(attempt, what, values)]
+        return [Event(attempt, kind, values)]
 
     def end(self, *, at_once: bool = False) -> str:
-        """Make sure of its end, and say in words how it came."""
-        self.process.join(0 if at_once else 5)  # one that broke off has an exit code in a moment
+        """End the process. Return how it ended, as the end of a sentence."""
+        self.process.join(0 if at_once else 5)  # a process that broke off has an exit code in a moment
         self.process.kill()
         self.process.join()
         code = self.process.exitcode or 0
         self.connection.close()
         self.process.close()
         if code == -signal.SIGKILL:
-            return "was killed (SIGKILL), as a machine does that runs out of memory"
+            return "was killed (SIGKILL), perhaps because the machine ran out of memory"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def work(connection: Connection) -> None:
-    """What a worker does: one task after another, until the driver ends it."""
+def worker_main(connection: Connection) -> None:
+    """Run one task after another in a worker process, until the driver ends it."""
     prepare_worker()
     lock = threading.Lock()
 
-    def send(attempt: int, what: str, *values: Any) -> None:
+    def send(attempt: int, kind: str, *values: Any) -> None:
         with lock:
-            connection.send_bytes(pickle.dumps((attempt, what, values)))
+            connection.send_bytes(pickle.dumps((attempt, kind, values)))
 
     send(-1, "ready")
     packed, common = connection.recv_bytes(), None
@@ -172,39 +176,47 @@ def work(connection: Connection) -> None:
         try:
             common = pickle.loads(packed) if common is None else common
             task = pickle.loads(message)
-        except Exception as problem:  # a module that this process does not find
+        except Exception as problem:  # such as a module that this process cannot import
             send(attempt, "failed", portable(problem), False)
         else:
             send(attempt, "begun")
-            send(attempt, *carry_out(task, common, partial(send, attempt)))
+            send(attempt, *execute(task, common, partial(send, attempt)))
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def prepare_worker() -> None:
-    """Make a process that was started for work one of a single thread, which ends with its driver."""
+    """Limit a worker process to one thread, and end it with its driver."""
+    import torch  # not at the top, so that the command line starts quickly
+
     torch.set_num_threads(1)
     memory.reuse()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides what an interrupt means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles interrupts
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
 
 
 def _end_with_the_driver() -> None:
-    """A driver that is killed cannot end its workers: each watches for that itself."""
+    """Wait for the end of the driver, and exit. A driver that is killed cannot end its workers itself."""
     driver = multiprocessing.parent_process()
     if driver is not None:
         multiprocessing.connection.wait([driver.sentinel])
         os._exit(1)
 
 
-def dump(value: Any, what: str) -> bytes:
-    """Pickled by value: tensors that lie in shared memory would end with the worker that made them."""
+def pickled(value: Any, name: str) -> bytes:
+    """Return a value as bytes. Tensors are copied, because shared memory would end with the worker that made it.
+
+    Args:
+        value: The value.
+        name: The name of the value, for the message of an error.
+    """
     try:
         return pickle.dumps(value)
     except Exception as problem:
         raise InvalidInput(
-            f"{what} cannot go to another process ({problem}); use functions of a module, or the engine in-process"
+            f"{name} cannot be sent to another process ({problem}). "
+            "Use functions at the level of a module, or the engine in-process"
         ) from problem

@@ -1,4 +1,4 @@
-"""What is to be done, who is told how it goes, and how one task is carried out, wherever that is."""
+"""Tasks, the interface for progress, and the execution of one task in a worker of any engine."""
 
 from __future__ import annotations
 
@@ -14,20 +14,27 @@ from typing import Any
 from leakgauge.core.errors import LeakgaugeError
 from leakgauge.runtime import memory
 
-#: Seconds between two reports of a worker, unless reporting is dear.
+#: The seconds between two progress reports of a worker, where reports are cheap.
 PACE = 0.2
-#: Seconds between two words of a worker on the memory that its task has taken so far.
+#: The seconds between two messages of a worker about its peak memory.
 BEAT = 1.0
 
 
 @dataclass(frozen=True)
 class Task:
-    """A function of the module level with its arguments, and a name that no other task of the sweep has.
+    """One call of a function, as a unit of work.
 
-    The function gets a keyword ``report(step, total, loss)`` beside ``arguments``. Tasks of the same ``kind`` (by
-    default: with the same function) need about the same memory. ``memory`` is what a task needs at its peak, in bytes,
-    where that was measured before; it is measured anyhow. A task that reports nothing for ``limit`` seconds counts as
-    hung. One that hangs, or whose worker dies or runs out of memory, is begun anew, at most ``tries`` times in all.
+    The function is called with ``arguments`` and with a keyword ``report``. It calls ``report(step, total, loss)`` to
+    show progress. A task is restarted when it hangs, when its worker dies and when it runs out of memory.
+
+    Args:
+        name: A name that no other task of the sweep has.
+        function: A function at the level of a module, so that workers can import it.
+        arguments: The keyword arguments of the function.
+        kind: Tasks of the same kind need about the same memory. The default is one kind for each function.
+        memory: The peak memory of the task in bytes, if it is known. A larger measured peak replaces it.
+        limit: The seconds without a report after which the task counts as hung. ``None`` never counts as hung.
+        tries: The number of times that the task is started at most.
     """
 
     name: str
@@ -39,46 +46,52 @@ class Task:
     tries: int = 10
 
     @property
-    def like(self) -> str:
-        """The kind, in any case."""
+    def resolved_kind(self) -> str:
+        """The kind, or the name of the function where no kind is given."""
         return self.kind or f"{self.function.__module__}.{self.function.__qualname__}"
 
 
 class Watch:
-    """Is told, in the driver, what becomes of tasks. This one does not mind."""
+    """A receiver of the progress of a sweep, called in the driver. This base class ignores everything."""
 
     def planned(self, tasks: Sequence[Task]) -> None:
-        """These are to be done."""
+        """Receive the tasks of the sweep."""
 
     def began(self, task: Task) -> None:
-        """A worker has begun with it."""
+        """Receive a task that a worker has started."""
 
     def step(self, task: Task, step: int, total: int | None, loss: float) -> None:
-        """It has got so far."""
+        """Receive the progress of a running task."""
 
     def again(self, task: Task, why: str) -> None:
-        """It did not get to its end, and will be begun anew."""
+        """Receive a task that ended without a result and will be restarted."""
 
     def done(self, task: Task) -> None:
-        """Its result is there."""
+        """Receive a task that has a result."""
 
     def failed(self, task: Task, why: str) -> None:
-        """It will not be tried again."""
+        """Receive a task that failed and will not be restarted."""
 
 
 class WorkerLost(RuntimeError):
-    """A worker died or hung, every time that the task was tried."""
+    """A worker died or hung in every attempt at a task."""
 
 
-def carry_out(
-    task: Task, common: Mapping[str, Any], send: Callable[..., None], *, pace: float = PACE
-) -> tuple[Any, ...]:
-    """Do a task in a worker: ``("done", the pickled result, peak)`` or ``("failed", the error, whether it may pass)``.
+def execute(task: Task, common: Mapping[str, Any], send: Callable[..., None], *, pace: float = PACE) -> tuple[Any, ...]:
+    """Execute a task in a worker.
 
-    On the way, ``send("step", step, total, loss, peak)``, every ``pace`` seconds at most, and ``send("beat", peak)``,
-    from two threads. ``peak`` is the memory that the worker has taken since the task began, in bytes.
+    Args:
+        task: The task.
+        common: The arguments that all tasks share.
+        send: Sends a message to the driver, from two threads. The messages are ``send("step", step, total, loss,
+            peak)`` and ``send("beat", peak)``. ``peak`` is the memory in bytes that the worker has taken since the
+            task began.
+        pace: The seconds between two ``step`` messages at least.
+
+    Returns:
+        The last message: ``("done", pickled result, peak)`` or ``("failed", error, whether a restart may help)``.
     """
-    memory.forget_peak()
+    memory.reset_peak()
     ended = threading.Event()
     last = 0.0
 
@@ -101,43 +114,43 @@ def carry_out(
         except Exception as problem:
             raise TypeError(f"the result cannot be sent to the driver: {problem}") from problem
     except Exception as problem:
-        return "failed", portable(problem), may_pass(problem)
+        return "failed", portable(problem), is_transient(problem)
     finally:
         ended.set()
         heart.join()
         memory.give_back()
 
 
-def may_pass(problem: Exception) -> bool:
-    """Whether another try may go better: memory, files and connections change; the same seed and code do not."""
+def is_transient(problem: Exception) -> bool:
+    """Return whether a restart may help. Memory, files and connections change. The seed and the code do not."""
     if isinstance(problem, LeakgaugeError):
         return False
     return isinstance(problem, MemoryError | OSError) or _out_of_memory(problem)
 
 
 def _out_of_memory(problem: Exception) -> bool:
-    """Torch says it with a plain ``RuntimeError``."""
-    words = str(problem).lower()
-    return isinstance(problem, RuntimeError) and ("can't allocate memory" in words or "out of memory" in words)
+    """Return whether an error is torch's, which is a plain ``RuntimeError``, for a lack of memory."""
+    text = str(problem).lower()
+    return isinstance(problem, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text)
 
 
 def portable(problem: Exception) -> Exception:
-    """An exception that survives the way to the driver, with where it was raised as a note."""
-    where = "".join(traceback.format_exception(problem))
+    """Return an exception that can be pickled, with the worker's traceback as a note."""
+    note = f"in a worker:\n{''.join(traceback.format_exception(problem))}"
     with contextlib.suppress(Exception):
         if str(pickle.loads(pickle.dumps(problem))) == str(problem):
-            problem.add_note(f"in a worker:\n{where}")
+            problem.add_note(note)
             return problem
     if isinstance(problem, LeakgaugeError):
         copy: Exception = LeakgaugeError(str(problem))
     else:
         copy = RuntimeError(f"{type(problem).__name__}: {problem}")
-    copy.add_note(f"in a worker:\n{where}")
+    copy.add_note(note)
     return copy
 
 
-def sentence(problem: Exception) -> str:
-    """An error in one line: what Leakgauge raises on purpose says it by itself."""
+def in_one_line(problem: Exception) -> str:
+    """Return an error as one line. The type is left out where the message explains the error by itself."""
     text = str(problem).partition("\n")[0]
     if isinstance(problem, LeakgaugeError | WorkerLost):
         return text

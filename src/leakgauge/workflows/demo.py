@@ -35,10 +35,15 @@ chain = [{{ name = "gaussian_noise", sigma = 1.0 }}]
 
 
 def write_demo(output: Path, *, clients: int = 4, seed: int = 0) -> Path:
-    """Write the demonstration's configuration into ``output``, for ``leakgauge audit``; return its path.
+    """Write the demonstration's configuration for ``leakgauge audit``, and return its path.
 
-    A small untrained network and one sample a client are the easiest case for an attacker: this shows what an audit
-    is, not that every set-up leaks.
+    A small untrained network and one sample a client are the easiest case for an attacker. The demonstration shows
+    what an audit is, not that every set-up leaks.
+
+    Args:
+        output: The folder for the configuration.
+        clients: The number of clients to attack.
+        seed: The seed of the audit.
     """
     path = output_folder(output) / "audit.toml"
     write_atomically(path, CONFIG.format(name=path, clients=clients, seed=seed).encode())

@@ -1,18 +1,20 @@
-"""A set-up to be tried out, from a TOML document: the model, the data, the clients' recipe, the attacker.
+"""A set-up to be tried out, read from a TOML document.
 
 ======================  ===========================================================================================
 table                   keys
 ======================  ===========================================================================================
-``[model]``             ``name`` (one of ours, or ``module:factory``), ``options``, ``trained_rounds`` for which ten
-                        undefended clients have trained the model before (default 0: it is untrained)
+``[model]``             ``name`` (one of ours, or ``module:factory``), ``options``, ``trained_rounds`` (rounds for
+                        which ten undefended clients train the model first; default 0, an untrained model)
 ``[data]``              one of ``name`` (a dataset), ``images`` (a folder), ``npz``, ``csv`` (a file), ``factory``
                         (``module:function`` that returns a ``Dataset``); ``options`` for it
-``[training]``          ``sends`` (``"weights"`` or ``"gradient"``), ``samples`` a client, ``lr``, ``epochs``,
+``[training]``          ``sends`` (``"weights"`` or ``"gradient"``), ``samples`` of a client, ``lr``, ``epochs``,
                         ``batch_size``, ``momentum``, ``weight_decay``, ``mode``, ``loss``
-``[attacker]``          ``granted`` (labels), ``hidden`` (of the recipe), ``knows_defence`` (default true)
+``[attacker]``          ``granted`` (labels, label_counts, label_batches), ``hidden`` (parts of the recipe),
+                        ``knows_defence`` (whether attackers who know the defence are tried too; default true)
+``[[defence]]``         ``title`` and ``chain``, a list of defences, each a table with its name and settings
 ======================  ===========================================================================================
 
-A mistake is named with its table and key before any work starts.
+A mistake is reported with its table and key before any work starts.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge import models
+from leakgauge.core.container import Location
 from leakgauge.core.errors import FileError, InvalidInput, LeakgaugeError, UnknownName
 from leakgauge.core.observation import Observation
 from leakgauge.core.seeding import derive, generator
@@ -36,14 +39,17 @@ from leakgauge.core.truth import Truth
 from leakgauge.data import Dataset, from_csv, from_images, from_npz, load
 from leakgauge.federation import defences
 from leakgauge.federation.aggregation import aggregate
-from leakgauge.federation.client import GRANTS, HIDEABLE, fedavg, fedsgd
+from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defence import Defence, ServerDefence, check_defences, clients_in_a_sum
+from leakgauge.federation.exposure import GRANTS, HIDEABLE
 from leakgauge.federation.rounds import run_federation
 from leakgauge.models.factories import current_directory_importable, find_factory
+from leakgauge.runtime.cache import source_digest
 
-Kinds = Mapping[str, tuple[type, ...]]
+#: The keys of a table, each with the types that its value may have.
+Keys = Mapping[str, tuple[type, ...]]
 NUMBER = (int, float)
-TABLES: dict[str, Kinds] = {
+TABLES: dict[str, Keys] = {
     "model": {"name": (str,), "options": (dict,), "trained_rounds": (int,)},
     "data": {**dict.fromkeys(("name", "images", "npz", "csv", "factory"), (str,)), "options": (dict,)},
     "training": {
@@ -52,7 +58,14 @@ TABLES: dict[str, Kinds] = {
     },
     "attacker": {"granted": (list,), "hidden": (list,), "knows_defence": (bool,)},
 }  # fmt: skip
-DEFENCE: Kinds = {"title": (str,), "chain": (list,)}
+DEFENCE: Keys = {"title": (str,), "chain": (list,)}
+#: The smallest valid number of some keys.
+_LEAST = {
+    ("training", "samples"): 1,
+    ("training", "epochs"): 1,
+    ("training", "batch_size"): 1,
+    ("model", "trained_rounds"): 0,
+}
 
 
 def _from_factory(name: str, **options: Any) -> Any:
@@ -60,7 +73,7 @@ def _from_factory(name: str, **options: Any) -> Any:
         return find_factory(name)(**options)
 
 
-#: Where data may come from, by the key in ``[data]``.
+#: The sources of data, by the key in ``[data]``.
 SOURCES: dict[str, Callable[..., Any]] = {
     "name": load,
     "images": from_images,
@@ -72,7 +85,15 @@ SOURCES: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """A model, data, a recipe and an attacker, of which clients can be made."""
+    """A model, data, a recipe and an attacker, from which messages of clients are made.
+
+    Args:
+        model: The table ``[model]``.
+        data: The table ``[data]``.
+        training: The table ``[training]``.
+        attacker: The table ``[attacker]``.
+        seed: The seed of everything that is drawn.
+    """
 
     model: dict[str, Any]
     data: dict[str, Any]
@@ -82,55 +103,72 @@ class Scenario:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """All the samples there are."""
+        """All samples."""
         (source,) = self.data.keys() - {"options"}
         try:
-            found = SOURCES[source](self.data[source], **self.data.get("options", {}))
+            dataset = SOURCES[source](self.data[source], **self.data.get("options", {}))
         except TypeError as problem:
             raise InvalidInput(f"[data] options do not fit {source} = {self.data[source]!r}: {problem}") from problem
-        if not isinstance(found, Dataset):
-            raise InvalidInput(f"{self.data[source]} must return a leakgauge.data.Dataset, not {type(found).__name__}")
-        return found
+        if not isinstance(dataset, Dataset):
+            raise InvalidInput(f"{self.data[source]} must return a leakgauge.Dataset, not {type(dataset).__name__}")
+        return dataset
 
     @property
     def document(self) -> dict[str, Any]:
         """The set-up as plain values."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of the samples and of the network: a changed file or a changed model is another set-up."""
-        found = hashlib.sha256()
+        """A digest of the samples, their description, the network and its source code."""
+        digest = hashlib.sha256()
         network = self.network()
-        found.update(str(network).encode())
+        factories = [find_factory(name) for name in self._user_factories()]
+        for text in (str(network), repr(self.dataset.spec), source_digest(network, *factories)):
+            digest.update(text.encode())
         weights = [value.detach() for value in network.state_dict().values()]
         for value in (self.dataset.inputs, self.dataset.targets, *weights):
-            found.update(str((tuple(value.shape), value.dtype)).encode())
-            found.update(value.cpu().contiguous().flatten().numpy().tobytes())
-        return found.hexdigest()[:32]
+            digest.update(str((tuple(value.shape), value.dtype)).encode())
+            digest.update(value.cpu().contiguous().flatten().numpy().tobytes())
+        return digest.hexdigest()[:32]
+
+    def _user_factories(self) -> list[str]:
+        names = [self.model["name"], self.data.get("factory", "")]
+        return [name for name in names if ":" in name]
 
     @property
     def samples(self) -> int:
-        """The samples of a client."""
+        """The number of samples of a client."""
         return int(self.training.get("samples", 10))
 
+    @property
+    def labels_granted(self) -> bool:
+        """Whether the attacker is given labels in any form."""
+        return bool(set(GRANTS) & set(self.attacker.get("granted", [])))
+
     def share(self, index: int, size: int | None = None, *, first: int = 0) -> Dataset:
-        """The samples of client ``index``: a random share of ``size``, after the ``first`` so many samples."""
+        """Return a random share of the samples.
+
+        Args:
+            index: The number of the client.
+            size: The number of samples. ``None`` is that of an attacked client.
+            first: The number of samples that are left to others.
+        """
         size = size or self.samples
         order = torch.randperm(len(self.dataset), generator=generator(self.seed, "clients"))
         rows = order[first + index * size : first + (index + 1) * size]
         if len(rows) < size:
             raise InvalidInput(
                 f"{self.dataset.name} has {len(self.dataset)} samples, too few for client {index} with {size} after "
-                f"the first {first}; ask for fewer clients, or for fewer samples a client"
+                f"the first {first}. Use fewer clients, or fewer samples a client"
             )
         return self.dataset.share(rows, f"client {index}")
 
     def network(self, index: int = 0) -> nn.Module:
-        """A new network, of a seed of its own for each client.
+        """Return a new network, with another seed for each client.
 
-        After some ``rounds`` of training it is the same for all. A factory that takes ``shape`` and ``classes`` is
-        given those of the data, unless the options say otherwise.
+        A network that was trained first is the same for all clients. A factory that takes ``shape`` and ``classes``
+        gets those of the data, unless the options set them.
         """
         spec, name = self.dataset.spec, self.model["name"]
         fitting = {"shape": list(spec.shape), "classes": spec.classes or 1}
@@ -148,48 +186,50 @@ class Scenario:
         number = min(10, len(self.dataset) // self.samples)
         first = len(self.dataset) - number * self.samples
         network = untrained.network()
-        trained = run_federation(
+        federation = run_federation(
             network,
             [self.share(index, first=first) for index in range(number)],
             rounds=self.model["trained_rounds"],
             seed=derive(self.seed, "trained"),
             **self.recipe,
-            **{key: self.training[key] for key in ("mode", "loss") if key in self.training},
+            **self.loss_and_mode,
         )
-        if trained.interrupted:
+        if federation.interrupted:
             raise KeyboardInterrupt
-        trained.load_into(network)
+        federation.load_into(network)
         return network.state_dict()
 
     def observe(
         self, index: int, chain: Sequence[Defence] = (), *, knows_defence: bool = False, participations: int = 1
     ) -> tuple[Observation, Truth]:
-        """What the server sees of client ``index`` with these defences, and the truth.
+        """Return what the server sees of a client, and the truth.
 
-        ``knows_defence`` tells the attacker the defences. Where the server sees only sums, of this client and
-        of those after it; ``participations`` is how often a client takes part in all.
+        Under secure aggregation the message is the sum of this client's and the next ones'.
+
+        Args:
+            index: The number of the client.
+            chain: The defences of the client.
+            knows_defence: Whether the attacker knows these defences.
+            participations: The number of rounds in which a client takes part, for defences with a budget.
         """
-        own = [one for one in chain if not isinstance(one, ServerDefence)]
+        on_client = [defence for defence in chain if not isinstance(defence, ServerDefence)]
         number = clients_in_a_sum(chain)
         model = self.network(index)
-        parts = [self._message(model, number * index + k, own, knows_defence, participations) for k in range(number)]
+        exposure = {"knows_defence": knows_defence, "participations": participations, "defences": on_client}
+        parts = [self._message(model, number * index + offset, exposure) for offset in range(number)]
         return aggregate(parts) if number > 1 else parts[0]
 
-    def _message(
-        self, model: nn.Module, index: int, chain: Sequence[Defence], knows_defence: bool, participations: int
-    ) -> tuple[Observation, Truth]:
-        common: dict[str, Any] = {
+    def _message(self, model: nn.Module, index: int, exposure: Mapping[str, Any]) -> tuple[Observation, Truth]:
+        options: dict[str, Any] = {
+            **exposure,
             "granted": self.attacker.get("granted", []),
-            "knows_defence": knows_defence,
             "hidden": self.attacker.get("hidden", []),
             "seed": derive(self.seed, "client", index),
-            "defences": chain,
-            "participations": participations,
-            **{key: self.training[key] for key in ("mode", "loss") if key in self.training},
+            **self.loss_and_mode,
         }
         if self.training.get("sends", "weights") == "gradient":
-            return fedsgd(model, self.share(index), **common)
-        return fedavg(model, self.share(index), **common, **self.recipe)
+            return fedsgd(model, self.share(index), **options)
+        return fedavg(model, self.share(index), **options, **self.recipe)
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -197,9 +237,20 @@ class Scenario:
         keys = ("epochs", "batch_size", "momentum", "weight_decay")
         return {"lr": self.training.get("lr", 0.01)} | {key: self.training[key] for key in keys if key in self.training}
 
+    @property
+    def loss_and_mode(self) -> dict[str, Any]:
+        """The loss and the mode of the model, where the document sets them."""
+        return {key: self.training[key] for key in ("mode", "loss") if key in self.training}
 
-def read_scenario(document: Mapping[str, Any], where: str, more: Mapping[str, Kinds] = {}) -> Scenario:
-    """The set-up in a document; ``more`` are the tables that others read from it."""
+
+def read_scenario(document: Mapping[str, Any], where: str, more: Mapping[str, Keys] = {}) -> Scenario:
+    """Return the set-up in a document.
+
+    Args:
+        document: The document, without its defences.
+        where: The name of the document for error messages.
+        more: Further tables that the caller reads from the document.
+    """
     tables = {**TABLES, **more}
     for name, table in document.items():
         if name == "seed":
@@ -207,36 +258,39 @@ def read_scenario(document: Mapping[str, Any], where: str, more: Mapping[str, Ki
         if name not in tables:
             raise UnknownName(f"table in {where} called", name, [*tables, "defence", "seed"])
         check_table(table, tables[name], f"{where}: [{name}]")
+    _check_sources(document, where)
+    _check_values(document, where)
+    return Scenario(**{name: dict(document.get(name, {})) for name in TABLES}, seed=document.get("seed", 0))
+
+
+def _check_sources(document: Mapping[str, Any], where: str) -> None:
     if "name" not in document.get("model", {}):
-        raise InvalidInput(f'{where}: [model] needs a name: add [model] with name = "..."')
+        raise InvalidInput(f'{where}: [model] needs a name. Add [model] with name = "..."')
     sources = document.get("data", {}).keys() - {"options"}
     if len(sources) != 1:
         raise InvalidInput(
             f"{where}: [data] needs one of {', '.join(SOURCES)}, not {' and '.join(sorted(sources)) or 'none'}"
         )
+
+
+def _check_values(document: Mapping[str, Any], where: str) -> None:
     seed = document.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise InvalidInput(f"{where}: seed must be a whole number, not {seed!r}")
     sends = document.get("training", {}).get("sends", "weights")
     if sends not in ("weights", "gradient"):
         raise UnknownName(f"message ({where}: [training] sends)", sends, ("weights", "gradient"))
-    for table, key, least in (
-        ("training", "samples", 1),
-        ("training", "epochs", 1),
-        ("training", "batch_size", 1),
-        ("model", "trained_rounds", 0),
-    ):
+    for (table, key), least in _LEAST.items():
         if (value := document.get(table, {}).get(key, least)) < least:
             raise InvalidInput(f"{where}: [{table}] {key} must be at least {least}, not {value}")
     for key, valid in (("granted", GRANTS), ("hidden", HIDEABLE)):
-        for one in document.get("attacker", {}).get(key, []):
-            if one not in valid:
-                raise UnknownName(f"thing for {where}: [attacker] {key}", one, valid)
-    return Scenario(**{name: dict(document.get(name, {})) for name in TABLES}, seed=seed)
+        for name in document.get("attacker", {}).get(key, []):
+            if name not in valid:
+                raise UnknownName(f"thing for {where}: [attacker] {key}", name, valid)
 
 
 def load_parts(scenario: Scenario, where: str) -> None:
-    """Load the data and build a network; what is wrong with them is said with the table that it stands in."""
+    """Load the data and build a network, and report mistakes with their table."""
     for table, load_part in (("data", lambda: scenario.dataset), ("model", scenario.network)):
         try:
             load_part()
@@ -244,53 +298,77 @@ def load_parts(scenario: Scenario, where: str) -> None:
             raise InvalidInput(f"{where}: [{table}] {problem}") from problem
 
 
-def check_table(table: object, kinds: Kinds, where: str) -> None:
-    """Refuse what is no table of these keys and kinds of values."""
+def check_table(table: object, keys: Keys, where: str) -> None:
+    """Refuse a table with unknown keys or with values of other types.
+
+    Args:
+        table: The value to check.
+        keys: The valid keys with the types of their values.
+        where: The place of the table for error messages.
+    """
     if not isinstance(table, dict):
         raise InvalidInput(f"{where} must be a table, not {table!r}")
     for key, value in table.items():
-        if key not in kinds:
-            raise UnknownName(f"key in {where} called", key, kinds)
-        if not isinstance(value, kinds[key]) or (isinstance(value, bool) and bool not in kinds[key]):
-            names = " or ".join(kind.__name__ for kind in kinds[key])
+        if key not in keys:
+            raise UnknownName(f"key in {where} called", key, keys)
+        if not isinstance(value, keys[key]) or (isinstance(value, bool) and bool not in keys[key]):
+            names = " or ".join(kind.__name__ for kind in keys[key])
             raise InvalidInput(f"{where} {key} must be of type {names}, not {value!r}")
 
 
 def read_chain(items: object, where: str) -> tuple[Defence, ...]:
-    """A chain of defences: ``[{ name = "gaussian_noise", sigma = 0.01 }, ...]``."""
-    if not isinstance(items, list) or not all(isinstance(one, dict) and "name" in one for one in items):
+    """Return a chain of defences, such as ``[{ name = "gaussian_noise", sigma = 0.01 }]``.
+
+    Args:
+        items: The list of tables.
+        where: The place of the list for error messages.
+    """
+    if not isinstance(items, list) or not all(isinstance(item, dict) and "name" in item for item in items):
         raise InvalidInput(f"{where} must be a list of tables, each with the name of a defence, not {items!r}")
     chain = []
-    for one in items:
+    for item in items:
         try:
-            chain.append(defences.build(**one))
+            chain.append(defences.build(**item))
         except LeakgaugeError as problem:
             raise InvalidInput(f"{where}: {problem}") from problem
     return tuple(chain)
 
 
-def read_chains(listed: object, scenario: Scenario, where: str) -> dict[str, tuple[Defence, ...]]:
-    """The defences of a document, ``[[defence]]``, by title; those that this model cannot use are refused."""
-    if not isinstance(listed, list):
-        raise InvalidInput(f"{where}: defences are written [[defence]], one table each, not {listed!r}")
+def read_chains(tables: object, scenario: Scenario, where: str) -> dict[str, tuple[Defence, ...]]:
+    """Return the chains of defences of a document by title, and refuse those that the model cannot use.
+
+    Args:
+        tables: The tables ``[[defence]]``.
+        scenario: The set-up that they are for.
+        where: The name of the document for error messages.
+    """
+    if not isinstance(tables, list):
+        raise InvalidInput(f"{where}: defences are written [[defence]], one table each, not {tables!r}")
     chains: dict[str, tuple[Defence, ...]] = {}
-    for number, one in enumerate(listed, 1):
+    for number, table in enumerate(tables, 1):
         place = f"{where}: [[defence]] {number}"
-        check_table(one, DEFENCE, place)
-        chain = read_chain(one.get("chain", []), f"{place} chain")
-        title = one.get("title") or ", ".join(map(repr, chain)) or "no defence"
+        check_table(table, DEFENCE, place)
+        chain = read_chain(table.get("chain", []), f"{place} chain")
+        title = table.get("title") or ", ".join(map(repr, chain)) or "no defence"
         if title in chains:
-            raise InvalidInput(f"{place}: the title {title!r} is taken; titles must differ")
+            raise InvalidInput(f"{place}: the title {title!r} is taken. Titles must differ")
         check_defences(chain, scenario.network(), scenario.training.get("mode", "train"), server=True)
         chains[title] = chain
     return chains
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML document."""
+    """Return a TOML document."""
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as problem:
         raise FileError(f"{path}: cannot be read ({problem})") from problem
     except tomllib.TOMLDecodeError as problem:
-        raise InvalidInput(f"{path}: this is no TOML ({problem})") from problem
+        raise InvalidInput(f"{path}: not a TOML file ({problem})") from problem
+
+
+def read_config(config: Location | Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """Return the content and the name of a configuration, which is a TOML file or a dictionary."""
+    if isinstance(config, Mapping):
+        return config, "the configuration"
+    return read_toml(Path(config)), str(config)

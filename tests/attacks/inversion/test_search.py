@@ -1,8 +1,10 @@
 """The outer search: better than chance, the same however often it is interrupted, and quick to see who loses."""
 
+import importlib
 import logging
 import math
 import random
+import sqlite3
 import sys
 import warnings
 from dataclasses import dataclass, replace
@@ -11,8 +13,9 @@ from functools import partial
 import pytest
 import torch
 
-from leakgauge.attacks.inversion.search import Range, Search, Trial, _batches, _limits, _told, search
+from leakgauge.attacks.inversion.search import Range, Search, Trial, _batches, _limits, _with_values, search
 from leakgauge.core.errors import FileError, InvalidInput, MissingExtra
+from leakgauge.runtime.cache import FILE, Cache
 from tests.runtime.work import Noted
 
 #: Table 2 of AWA.
@@ -115,7 +118,7 @@ def test_numbers_on_a_logarithmic_range_are_spread_over_its_decades():
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_next_call_goes_on(tmp_path, whole):
-    path = tmp_path / "search.jsonl"
+    path = tmp_path / "search"
     stopped = search(Interrupted(after=6), PLANE, path=path, **SMALL)
     assert stopped.trials == whole.trials[:6]
     assert search(bowl, PLANE, path=path, **SMALL) == whole
@@ -128,7 +131,7 @@ def test_ctrl_c_before_anything_is_done_is_an_interrupt():
 
 
 def test_an_exception_in_the_objective_keeps_the_trials_before_it(tmp_path, whole):
-    path = tmp_path / "search.jsonl"
+    path = tmp_path / "search"
     search(bowl, PLANE, path=path, trials=5, random=4)
     with pytest.raises(AssertionError, match="run again"):
         search(never, PLANE, path=path, **SMALL)
@@ -136,7 +139,7 @@ def test_an_exception_in_the_objective_keeps_the_trials_before_it(tmp_path, whol
 
 
 def test_more_trials_than_before_are_those_of_a_longer_search(tmp_path, whole):
-    path = tmp_path / "search.jsonl"
+    path = tmp_path / "search"
     assert search(bowl, PLANE, path=path, trials=5, random=4).trials == whole.trials[:5]
     assert search(bowl, PLANE, path=path, **SMALL) == whole
     assert search(never, PLANE, path=path, trials=3, random=4).trials == whole.trials[:3]
@@ -145,12 +148,14 @@ def test_more_trials_than_before_are_those_of_a_longer_search(tmp_path, whole):
 @pytest.mark.parametrize("lost", [0, 2, 4, 5])
 def test_in_batches_a_trial_that_is_missing_comes_back_the_same(tmp_path, lost):
     """As if a batch had been interrupted when only the later of its trials was done."""
-    path = tmp_path / "search.jsonl"
+    path = tmp_path / "search"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("leakgauge.attacks.inversion.search.run_tasks", _one_by_one)
         undisturbed = search(bowl, PLANE, path=path, jobs=2, trials=6, random=4)
-        lines = path.read_text().splitlines(keepends=True)
-        path.write_text("".join(line for line in lines if f'"number": {lost},' not in line))
+        with sqlite3.connect(path / FILE) as connection:
+            connection.execute("delete from entries where definition like ?", (f'%"trial": {lost}}}',))
+            assert connection.total_changes == 1
+        connection.close()
         assert search(bowl, PLANE, path=path, jobs=2, trials=6, random=4) == undisturbed
 
 
@@ -159,13 +164,41 @@ def _one_by_one(tasks, *, engine, jobs, watch, common):
     return ((task, task.function(**common, **task.arguments, report=lambda *_: None)) for task in tasks)
 
 
-def test_the_file_of_another_search_is_refused(tmp_path):
-    path = tmp_path / "search.jsonl"
-    search(bowl, PLANE, path=path, trials=1, random=4)
+def test_another_search_in_the_same_folder_uses_none_of_its_trials(tmp_path, whole):
+    path = tmp_path / "search"
+    first = search(bowl, PLANE, path=path, trials=1, random=4)
     wider = {**PLANE, "x": Range(-2, 3)}
-    for change in ({"seed": 1}, {"random": 3}, {"about": "another client"}, {"ranges": wider}):
-        with pytest.raises(FileError, match="holds another search"):
-            search(never, path=path, **{"ranges": PLANE, "random": 4, **change})
+    changes = ({"seed": 1}, {"random": 3}, {"about": "another client"}, {"ranges": wider}, {"cut": False}, {"jobs": 2})
+    for change in changes:
+        with pytest.raises(AssertionError, match="run again"):
+            search(never, path=path, **{"ranges": PLANE, "random": 4, "trials": 1, **change})
+    assert search(never, PLANE, path=path, trials=1, random=4) == first
+
+
+def test_trials_of_edited_code_are_not_used(tmp_path, monkeypatch):
+    module = tmp_path / "objective_of_test.py"
+    module.write_text("def objective(numbers, check, report):\n    return numbers['x'] ** 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    objective = importlib.import_module("objective_of_test").objective
+    path = tmp_path / "search"
+    for _ in range(2):
+        search(objective, PLANE, path=path, trials=2, random=2)
+        assert len(Cache(path)) == 2
+    module.write_text("def objective(numbers, check, report):\n    return -numbers['x']\n")
+    search(objective, PLANE, path=path, trials=2, random=2)
+    assert len(Cache(path)) == 4
+    del sys.modules["objective_of_test"]
+
+
+def test_a_folder_that_cannot_be_used_is_refused_in_words(tmp_path):
+    file = tmp_path / "trials.jsonl"
+    file.write_text("my notes\n")
+    with pytest.raises(FileError, match="cannot write results there"):
+        search(never, PLANE, path=file)
+    assert file.read_text() == "my notes\n"
+    (tmp_path / FILE).write_bytes(b"this is no database" * 99)
+    with pytest.raises(FileError, match="cannot be used"):
+        search(never, PLANE, path=tmp_path)
 
 
 # Cut short, failed
@@ -182,7 +215,7 @@ def test_a_trial_is_losing_when_above_the_median_by_more_than_that_is_above_the_
 
 def test_losing_trials_are_cut_short_which_saves_steps(tmp_path):
     arguments = {"trials": 12, "random": 6, "seed": 2}
-    path = tmp_path / "search.jsonl"
+    path = tmp_path / "search"
     found = search(Falling(), PLANE, path=path, **arguments)
     everything = search(Falling(), PLANE, cut=False, **arguments)
     cut = [one for one in found.trials if one.state == "cut short"]
@@ -204,8 +237,8 @@ def test_the_model_is_told_that_a_trial_which_was_cut_keeps_its_rank():
         trial(4, 99.0, [99.0], "cut short"),
         trial(5, math.nan, [], "failed"),
     ]
-    assert [value for _, value in _told(earlier)] == [1.0, 3.0, 9.0, 3.0, 9.0, 9.0]
-    assert _told(earlier[3:]) == []
+    assert [value for _, value in _with_values(earlier)] == [1.0, 3.0, 9.0, 3.0, 9.0, 9.0]
+    assert _with_values(earlier[3:]) == []
 
 
 def test_the_model_may_see_the_logarithm(whole):
@@ -213,7 +246,7 @@ def test_the_model_may_see_the_logarithm(whole):
     assert [one.value for one in exponential.trials[:4]] == [10**one.value for one in whole.trials[:4]]
     for one, other in zip(exponential.trials, whole.trials, strict=True):
         assert one.numbers == pytest.approx(other.numbers, rel=1e-3, abs=1e-3)
-    assert _told([trial(0, 0.0)], log=True)[0][1] < -700  # nothing is better, and it is a number
+    assert _with_values([trial(0, 0.0)], log=True)[0][1] < -700  # nothing is better, and it is a number
     with pytest.raises(InvalidInput, match="without log=True"):
         search(_minus_one, PLANE, log=True, **SMALL)
 
@@ -227,7 +260,7 @@ def _minus_one(numbers, check, report):
 
 
 def test_a_trial_that_fails_is_recorded_and_does_not_stop_the_search(tmp_path):
-    path = tmp_path / "search.jsonl"
+    path = tmp_path / "search"
     found = search(_fails_left, PLANE, path=path, trials=10, random=6)
     failed = [one for one in found.trials if one.state == "failed"]
     assert failed
@@ -246,7 +279,7 @@ def _fails_left(numbers, check, report):
 
 
 def test_all_failing_is_an_error_that_does_not_wait_for_the_last():
-    with pytest.raises(InvalidInput, match=r"all 4 trials failed: .* narrow the ranges"):
+    with pytest.raises(InvalidInput, match=r"all 4 trials failed\. .* narrow the ranges"):
         search(failing, PLANE, trials=1000, random=4)
 
 

@@ -1,4 +1,4 @@
-"""DP-SGD by Opacus: its accountant, its clipping and noise, and what it refuses."""
+"""DP-SGD by Opacus: its accountant, its clipping and noise, and its refusals."""
 
 import math
 import sys
@@ -46,7 +46,7 @@ def test_a_target_is_kept_and_nearly_used_up(epsilon):
 
 
 def test_the_gradient_is_that_of_clipped_samples_plus_noise():
-    """Without noise to speak of: the mean of the samples' gradients, each clipped, by hand."""
+    """With almost no noise, it is the mean of the samples' clipped gradients."""
     own, model = DIGITS.share(range(6)), network()
     observation, _ = fedsgd(model, own, defences=DPSGD(noise=1e-9, clip=0.5))
     singles = [flatten(fedsgd(model, own.share([row]))[0].difference()) for row in range(6)]
@@ -56,7 +56,7 @@ def test_the_gradient_is_that_of_clipped_samples_plus_noise():
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_linear_layers_are_trained_alike_with_and_without_the_samples_gradients(monkeypatch, mixed):
-    """Ghost clipping: the same weights, also where a batch is empty."""
+    """Ghost clipping gives the same weights, even where a batch is empty."""
     defences = (Mixup(0.5), DPSGD(noise=1.0, clip=0.3)) if mixed else DPSGD(noise=1.0, clip=0.3)
 
     def trained():
@@ -103,7 +103,7 @@ def test_local_training_is_poisson_sampled_and_repeatable():
     assert sum(sizes) / 30 == pytest.approx(5, abs=1.5)
 
 
-def test_a_federation_learns_and_tells_what_each_client_spent():
+def test_a_federation_learns_and_reports_what_each_client_spent():
     clients = [DIGITS.share(range(start, start + 100)) for start in (0, 100)]
     found = run_federation(
         network(), clients, rounds=3, lr=0.5, batch_size=20, defences=DPSGD(noise=1.0, clip=1.0), clients_per_round=1,
@@ -135,14 +135,14 @@ def test_it_does_not_go_with_what_acts_on_its_steps():
     own = DIGITS.share(range(6))
     with pytest.raises(InvalidInput, match="on='update'"):
         fedsgd(network(), own, defences=(DPSGD(noise=1.0), GaussianNoise(0.1)))
-    with pytest.raises(InvalidInput, match="choose one"):
+    with pytest.raises(InvalidInput, match="Choose one"):
         fedsgd(network(), own, defences=(DPSGD(noise=1.0), DPSGD(noise=2.0)))
     with pytest.raises(InvalidInput, match="no fixed size"):
         fedavg(network(), own, lr=0.1, defences=DPSGD(noise=1.0), granted=["label_batches"])
     assert fedsgd(network(), own, defences=(DPSGD(noise=1.0), GaussianNoise(0.1, on="update")))
 
 
-def test_without_opacus_it_says_what_to_install(monkeypatch):
+def test_without_opacus_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "opacus", None)
     with pytest.raises(MissingExtra, match=r"leakgauge\[dpsgd\]"):
         fedsgd(network(), DIGITS.share(range(3)), defences=DPSGD(noise=1.0))
@@ -150,7 +150,7 @@ def test_without_opacus_it_says_what_to_install(monkeypatch):
 
 
 def test_mixup_and_dpsgd_in_one_gradient():
-    """LMRA, table 10: both. The batch is mixed before its samples are clipped; so it is at each local step."""
+    """LMRA, table 10, uses both. A batch is mixed before its samples are clipped, also at each local step."""
     own = DIGITS.share(range(6))
     trained = [
         fedavg(network(), own, lr=0.1, epochs=2, batch_size=3, defences=chain)[0].returned

@@ -31,5 +31,5 @@ def test_a_federation_follows_it_too():
 
 
 def test_fedsgd_has_no_local_work():
-    with pytest.raises(InvalidInput, match="FedSGD has none"):
+    with pytest.raises(InvalidInput, match="FedSGD has no local training"):
         fedsgd(model(), DIGITS.share(range(6)), defences=LocalWork(epochs=2))

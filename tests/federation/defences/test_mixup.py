@@ -13,7 +13,7 @@ def mixed(inputs, targets, classes=None, alpha=1.0, seed=0):
 
 
 def test_inputs_and_labels_are_mixed_alike():
-    """One-hot inputs show what was mixed with what: the labels must be the same mixture."""
+    """One-hot inputs show which samples were mixed. The labels must be the same mixture."""
     inputs, targets = torch.eye(4), torch.arange(4)
     changed = 0
     for seed in range(5):

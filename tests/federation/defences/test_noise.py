@@ -1,4 +1,4 @@
-"""The noise has the distribution that it says."""
+"""The noise has the documented distribution."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""As many numbers are set to zero as the probability says; the others stay as they are."""
+"""Pruning sets the right share of numbers to zero, and leaves the others unchanged."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Real Flower runs of the example app, each with a SuperLink of its own on loopback, and nothing beyond it."""
+"""Real Flower runs of the example app, each with its own SuperLink on loopback."""
 
 import os
 import re
@@ -23,7 +23,7 @@ def free_port():
 
 
 class Federation:
-    """A running SuperLink, to which an app can be sent."""
+    """A running SuperLink that runs apps."""
 
     def __init__(self, folder):
         self.folder, self.port = folder, free_port()
@@ -38,13 +38,13 @@ class Federation:
             "FLWR_HOME": str(home),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "RAY_ADDRESS": "local",  # not the cluster that another program may have left its name of
+            "RAY_ADDRESS": "local",  # not a cluster that another program has announced
             "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
         }
 
     def run(self, *words, seconds=300, **settings):
-        """Send the example app, wait until it is done, and return what it logged."""
+        """Run the example app, wait until it is done, and return its log."""
         config = " ".join(f"{key.replace('_', '-')}={_toml(value)}" for key, value in settings.items())
         done = subprocess.run(
             [BIN / "flwr", "run", APP, "here", "--stream", "--run-config", config, *words],
@@ -55,9 +55,9 @@ class Federation:
             timeout=seconds,
             check=False,
         )
-        said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
-        assert done.returncode == 0, said
-        return said
+        logged = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
+        assert done.returncode == 0, logged
+        return logged
 
 
 def _toml(value):
@@ -66,7 +66,7 @@ def _toml(value):
 
 @contextmanager
 def process(federation, name, *words):
-    """A server process that is ended, with all that it started, when it is no longer needed."""
+    """Run a server process, and end it with all its children afterwards."""
     with (federation.folder / f"{name}.log").open("w") as log:
         running = subprocess.Popen(
             [BIN / words[0], *words[1:]],
@@ -91,7 +91,7 @@ def process(federation, name, *words):
 
 @contextmanager
 def started(folder, *words):
-    """A federation whose SuperLink answers."""
+    """Start a SuperLink and wait until it answers."""
     federation = Federation(folder)
     here = ("--host", "127.0.0.1", "--port", str(federation.port))
     quiet = ("--insecure", "--disable-runtime-dependency-installation")
@@ -109,13 +109,13 @@ def started(folder, *words):
 
 
 def simulation(folder):
-    """A SuperLink that simulates its nodes."""
+    """Start a SuperLink that simulates its nodes."""
     return started(folder, "--simulation")
 
 
 @contextmanager
 def deployment(folder, nodes):
-    """A SuperLink and so many SuperNodes, each a process of its own."""
+    """Start a SuperLink and several SuperNodes, each in its own process."""
     with ExitStack() as stack:
         federation = stack.enter_context(started(folder))
         for node in range(nodes):

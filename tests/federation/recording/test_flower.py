@@ -1,4 +1,4 @@
-"""Recording Flower: the same strategies, mods and messages as in a real run; and real runs, marked ``flower``."""
+"""The Flower recorder with real strategies, mods and messages. Real runs are marked ``flower``."""
 
 import errno
 import os
@@ -27,6 +27,7 @@ from flwr.serverapp.strategy import (
 from flwr.supercore.task_identity import TaskIdentity
 
 import leakgauge as lg
+from leakgauge.attacks import local_model
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec, LocalTraining
 from leakgauge.federation.recording.flower import Recorder
@@ -39,7 +40,7 @@ RUN = 11
 
 @pytest.fixture(autouse=True)
 def identity(monkeypatch):
-    """Messages know their run from the process that they are made in, as Flower's own processes set it."""
+    """Set the run and node of this process, which messages read, as Flower's own processes do."""
     monkeypatch.setattr(TaskIdentity, "_run_id", RUN)
     monkeypatch.setattr(TaskIdentity, "_task_id", 1)
     monkeypatch.setattr(TaskIdentity, "_node_id", 1)
@@ -51,7 +52,7 @@ def network():
 
 
 def trained(model, state, node):
-    """What a client returns: two steps of SGD from these weights on its own data."""
+    """Return what a client returns: two steps of SGD from these weights on its own data."""
     model.load_state_dict(state)
     data = client(4, seed=node)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -166,7 +167,7 @@ def test_a_clients_own_model_is_rebuilt_from_the_folder(tmp_path, method):
     run(recorder.strategy(average()), client_app(), rounds=6)
     rounds = lg.load_rounds(tmp_path, "client-1", network())
     options = {"steps": 5, "rounds": 1, "training": 5} if method == "lmra" else {}
-    local = lg.attacks.local_model.build(method, **options)(rounds)
+    local = local_model.build(method, **options)(rounds)
     assert (local.client, local.rounds) == ("client-1", 6)
     assert local(client(4, seed=101).inputs).shape == (4, 3)
     if method == "last_returned":
@@ -189,7 +190,7 @@ def test_chosen_rounds_and_clients(tmp_path):
     some = Recorder(tmp_path / "some", network(), DATA, clients=2)
     run(some.strategy(average()), client_app(), rounds=2)
     assert len({one.client for one in lg.load_all(tmp_path / "some", network())}) == 2
-    with pytest.raises(InvalidInput, match="choose by ids"):
+    with pytest.raises(InvalidInput, match="Choose by ids"):
         some.mod  # noqa: B018
 
 
@@ -220,7 +221,7 @@ def test_nothing_that_goes_wrong_in_recording_harms_the_training(tmp_path, monke
     assert str(problem.args[-1]) in words[0]
 
 
-@pytest.mark.parametrize("broken", ["keep", "wants", "_keep_answer"])
+@pytest.mark.parametrize("broken", ["keep", "selects", "_keep_answer"])
 def test_not_even_a_mistake_of_ours_harms_the_training(tmp_path, monkeypatch, broken):
     plain = run(average(), client_app())
     monkeypatch.setattr(Recorder, broken, lambda *_, **__: 1 / 0)
@@ -228,9 +229,9 @@ def test_not_even_a_mistake_of_ours_harms_the_training(tmp_path, monkeypatch, br
     assert same(run(Recorder(tmp_path, network(), DATA).strategy(average()), client_app(mods=mods)), plain)
 
 
-def test_the_wrong_model_is_said(tmp_path, caplog):
+def test_the_wrong_model_is_logged(tmp_path, caplog):
     run(Recorder(tmp_path, NETWORKS["conv"](), DATA).strategy(average()), client_app())
-    assert "is this the right model?" in caplog.text
+    assert "Is this the right model?" in caplog.text
     assert not list(tmp_path.iterdir())
 
 
@@ -246,7 +247,7 @@ def test_a_strategy_with_a_loop_of_its_own_is_recorded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("what", "words"), [(FedAvg, r"not its class: FedAvg\(\)"), ("fedavg", "is no strategy of Flower")]
+    ("what", "words"), [(FedAvg, r"not its class: FedAvg\(\)"), ("fedavg", "is not a strategy of Flower")]
 )
 def test_what_is_no_strategy_is_refused(tmp_path, what, words):
     with pytest.raises(InvalidInput, match=words):
@@ -254,7 +255,7 @@ def test_what_is_no_strategy_is_refused(tmp_path, what, words):
 
 
 def results(nodes, masked):
-    """A round of the older kind: instructions, and results; masked, all with the one object of their mean."""
+    """Return a round of the older API: instructions, results and their mean, which is the result of all if masked."""
     start = [value.numpy() for value in network().state_dict().values()]
     instructions = [
         (GridClientProxy(node, None, RUN), FitIns(ndarrays_to_parameters(start), {"lr": 0.1, "batch-size": 2}))
@@ -289,7 +290,7 @@ def test_older_strategies_and_sums(tmp_path, monkeypatch, masked):
 
 
 class OlderClient(NumPyClient):
-    """A client of the older kind, which SecAgg+ asks for."""
+    """A client of the older API, which SecAgg+ needs."""
 
     def fit(self, parameters, config):
         names = network().state_dict()
@@ -322,12 +323,12 @@ def example():
 
 
 def own(tmp_path):
-    """Settings of a run in which clients record too."""
+    """Return the settings of a run in which clients record too."""
     return {"samples_a_client": 8, "own_captures": tmp_path / "own"}
 
 
 def audited(tmp_path, example, place, *words):
-    """What ``leakgauge attack`` says of captures, scored with the clients' data."""
+    """Return what ``leakgauge attack`` prints for captures, scored with the clients' data."""
     environment = {**os.environ, "PYTHONPATH": str(flower_runs.APP)}
     truth = tmp_path / "truth"
     subprocess.run([sys.executable, flower_runs.APP / "client_data.py", truth, "2", "8"], env=environment, check=True)
@@ -350,16 +351,16 @@ def test_simulations_are_recorded_and_audited(tmp_path, example):
         observations = lg.load_all(tmp_path / folder, Net())
         assert [(one.client, one.round) for one in observations] == [(f"client-{k}", n) for k in (0, 1) for n in (1, 2)]
         assert all(one.training.lr == 0.05 and one.training.steps == 2 for one in observations)
-    assert len(lg.attacks.local_model.Messages.read(lg.load_rounds(tmp_path / "captures", "client-1", Net()))) == 2
+    assert len(local_model.Messages.read(lg.load_rounds(tmp_path / "captures", "client-1", Net()))) == 2
     first = lg.load_rounds(tmp_path / "captures", "client-0", Net())[0]
     model = Net()
     model.load_state_dict(first.sent)
     torch.manual_seed(0)  # as the client does
     train(model, client_data(0, 8), lr=0.05, epochs=1, batch_size=4)
     assert all(torch.allclose(value, first.returned[name], atol=1e-6) for name, value in model.state_dict().items())
-    said = audited(tmp_path, example, "captures", "--client", "client-0")
-    assert "psnr" in said
-    assert "The attack on 2 captures" in said
+    printed = audited(tmp_path, example, "captures", "--client", "client-0")
+    assert "psnr" in printed
+    assert "The attack on 2 captures" in printed
 
     plain, noisy = (lg.load_rounds(tmp_path / folder, "client-0", Net())[0] for folder in ("captures", "noisy"))
     assert same(plain.sent, noisy.sent)
@@ -372,8 +373,8 @@ def test_simulations_are_recorded_and_audited(tmp_path, example):
 def test_under_secure_aggregation_the_sum_is_recorded_and_audited(tmp_path, example):
     with flower_runs.simulation(tmp_path) as federation:
         settings = {"num_server_rounds": 1, "privacy": "secagg", **own(tmp_path)}
-        said = federation.run("--federation-config", "num-supernodes=3", **settings)
-    assert "record the server's side" in said  # the clients' answers are masked
+        logged = federation.run("--federation-config", "num-supernodes=3", **settings)
+    assert "record the server's side" in logged  # the clients' answers are masked
     assert not (tmp_path / "own").exists()
     from quickstart.task import Net
 

@@ -1,4 +1,4 @@
-"""Captures: what a framework hands over becomes the observation that it is, and a failure is a word in the log."""
+"""Captures: messages of a framework become observations, and a failure is one sentence in the log."""
 
 import errno
 import logging
@@ -19,14 +19,14 @@ from tests.federation.networks import NETWORKS, Tied, client, mlp, same
 
 DATA = DataSpec((1, 4, 4), 3)
 AVG = {"lr": 0.1, "epochs": 2, "batch_size": 3}
-TOLD = {"lr": 0.1, "local-epochs": 2, "batch_size": 3, "num-examples": 6, "unrelated": "x", "nothing": None}
+REPORTED = {"lr": 0.1, "local-epochs": 2, "batch_size": 3, "num-examples": 6, "unrelated": "x", "nothing": None}
 
 
 def arrays(weights, buffers=None):
     return {name: value.numpy() for name, value in {**weights, **(buffers or {})}.items()}
 
 
-def exchange(observation, told=TOLD, run=7, **changes):
+def exchange(observation, reported=REPORTED, run=7, **changes):
     returned = observation.returned if observation.returned is not None else observation.gradient
     given = {
         "run": run,
@@ -34,7 +34,7 @@ def exchange(observation, told=TOLD, run=7, **changes):
         "client": "client-0",
         "sent": arrays(observation.sent, observation.buffers),
         "returned": arrays(returned, observation.returned_buffers),
-        "told": told,
+        "reported": reported,
     }
     return Exchange(**{**given, **changes})
 
@@ -82,7 +82,7 @@ def test_gradients_are_kept_as_gradients(tmp_path):
     assert same(found.gradient, observation.gradient)
 
 
-def test_the_message_knows_better_than_the_configuration_and_that_better_than_the_user(captures):
+def test_a_message_overrides_the_configuration_and_that_overrides_the_user(captures):
     captures.training = LocalTraining(lr=0.5, momentum=0.9, mode="eval")
     captures.config = {"learning-rate": 0.4, "epochs": 3, "batch-size": 8.0}
     found = captures.recipe({"lr": 0.3, "num_examples": 40})
@@ -90,7 +90,7 @@ def test_the_message_knows_better_than_the_configuration_and_that_better_than_th
     assert captures.recipe({}).lr == 0.4
 
 
-def test_what_is_not_told_is_unknown(captures, seen):
+def test_what_is_not_reported_is_unknown(captures, seen):
     assert captures.observation(exchange(seen, {})).training == UNKNOWN
     assert (
         "It does not know: lr, epochs, batch_size, samples, momentum, weight_decay."
@@ -98,7 +98,7 @@ def test_what_is_not_told_is_unknown(captures, seen):
     )
 
 
-def test_an_impossible_recipe_is_unknown_and_said(captures, caplog):
+def test_an_impossible_recipe_is_unknown_and_logged(captures, caplog):
     assert captures.recipe({"lr": -1.0, "epochs": 0, "batch-size": True}).lr is None
     assert "lr must be above 0" in caplog.text
 
@@ -131,13 +131,13 @@ def test_statistics_may_be_withheld_and_counters_be_averaged(tmp_path):
     assert all(value.dtype == observation.sent[name].dtype for name, value in found.sent.items())
 
 
-def test_every_so_many_rounds_and_chosen_clients(captures):
+def test_the_interval_of_rounds_and_the_chosen_clients(captures):
     captures.every = 3
-    assert [number for number in range(1, 11) if captures.wants(number, 5)] == [1, 4, 7, 10]
+    assert [number for number in range(1, 11) if captures.selects(number, 5)] == [1, 4, 7, 10]
     captures.every, captures.clients = 1, [2, 1000]
-    assert [captures.wants(1, *who) for who in ((9, 2), (1000, 7), (9, 3), (9,))] == [True, True, False, False]
+    assert [captures.selects(1, *who) for who in ((9, 2), (1000, 7), (9, 3), (9,))] == [True, True, False, False]
     captures.clients = 2
-    assert [captures.wants(1, node) for node in (11, 12, 13, 11)] == [True, True, False, True]
+    assert [captures.selects(1, node) for node in (11, 12, 13, 11)] == [True, True, False, True]
 
 
 def test_runs_are_kept_apart_and_nothing_is_overwritten(captures, seen, tmp_path):
@@ -172,7 +172,7 @@ def test_a_clients_rounds_are_read_in_their_order(captures, seen):
         (lambda one: {}, "lack '1.weight'"),
     ],
 )
-def test_what_is_no_message_of_the_model_is_said_once_and_not_kept(captures, seen, change, words, caplog):
+def test_a_message_that_does_not_fit_the_model_is_logged_once_and_not_saved(captures, seen, change, words, caplog):
     with caplog.at_level(logging.WARNING):
         for number in (1, 2):
             assert captures.keep(exchange(seen, returned=change(exchange(seen).returned), round=number)) is None
@@ -182,7 +182,7 @@ def test_what_is_no_message_of_the_model_is_said_once_and_not_kept(captures, see
     assert not captures.folder.exists()
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(captures, seen, monkeypatch, caplog):
+def test_a_full_disk_is_logged_and_leaves_no_file(captures, seen, monkeypatch, caplog):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -231,6 +231,6 @@ def test_what_the_app_does_to_its_model_later_does_not_matter(captures, seen):
         ({"sends": "deltas"}, "sends must be 'weights' or 'gradient'"),
     ],
 )
-def test_mistakes_are_said_before_the_training(tmp_path, wrong, words):
+def test_wrong_arguments_are_refused_before_the_training(tmp_path, wrong, words):
     with pytest.raises(InvalidInput, match=words):
         Captures(**{"folder": tmp_path, "model": mlp(), "data": DATA, **wrong})

@@ -21,7 +21,7 @@ def run(method, pictures=None):
 def test_a_search_is_scored_kept_and_drawn(tmp_path):
     found = run(SEARCHED, tmp_path / "pictures")
     name = "digits-dlf_femnist-2x2x4-searched-client0"
-    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {f"{name}.jsonl", f"{name}.png"}
+    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {"cache", f"{name}.png"}
     unexplained, without = found["values"]["unexplained"]
     assert 0 < unexplained < without == 1.0
     assert found["steps"] == 20

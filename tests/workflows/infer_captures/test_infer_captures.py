@@ -139,7 +139,7 @@ def test_what_cannot_be_asked_is_said(recorded, tmp_path):
         inferred(recorded, tmp_path / "none", sensitive="job=a")
     with pytest.raises(UnknownName, match="loss 'foo'"):
         inferred(recorded, tmp_path / "none", knowing={"loss": "foo"})
-    with pytest.raises(InvalidInput, match="wrong kind"):
+    with pytest.raises(InvalidInput, match="does not take these options"):
         inference.build("lmra", steps="abc")
     with pytest.raises(UnknownName, match="rate"):
         inferred(recorded, tmp_path / "none", knowing={"rate": 1.0})
@@ -209,7 +209,7 @@ def test_a_client_that_cannot_be_rebuilt_is_left_out(tmp_path):
     found = infer_captures(files, secant, root / "out", data=ClientData(root / "one"), sensitive="secret")
     assert set(found.models) == {"client-1", "client-2"}
     assert not found.figures
-    assert "all of client-0: a secant needs" in found.refused[0]
+    assert "all of client-0: the secant method needs" in found.refused[0]
     with pytest.raises(InvalidInput, match="no client's model could be rebuilt"):
         infer_captures(files, secant, root / "out", client="client-0")
 
@@ -264,7 +264,7 @@ def test_the_command_refuses_a_damaged_file_and_goes_on(tmp_path, monkeypatch, c
     out, err = capsys.readouterr()
     assert (stop.value.code, err) == (2, "")
     assert "refused: captures/client-0_round-000001.safetensors" in out
-    assert "refused: all of client-2: a secant needs at least 3 rounds, not 2" in out
+    assert "refused: all of client-2: the secant method needs at least 3 rounds, not 2" in out
     assert "source" in out
     assert "page: inferred/inferred.html" in out
     assert "client-0_round-000001" in (tmp_path / "inferred" / "inferred.html").read_text()

@@ -1,28 +1,30 @@
-r"""The outer search: named numbers for which an expensive function is smallest (AWA, section 4.2.2, algorithm 2).
+r"""Hyper-parameter search for an attack (AWA, section 4.2.2, algorithm 2).
 
-An attack has numbers that nobody can guess, such as AWA's :math:`Q` (31). The attacker sees how well an attack ended
-(33), so the attacks themselves can be tried and compared:
+Some hyper-parameters of an attack cannot be chosen in advance, such as AWA's :math:`Q` (31). The attacker sees how well
+an attack ended (33). It can therefore try several values and compare them:
 
-1. the first ``random`` trials are drawn uniformly (algorithm 2, lines 4 to 8);
-2. each further one is where a Gaussian process over all earlier trials (35, 36) promises the largest expected
-   improvement (39, 40), by Optuna's ``GPSampler`` (a Matérn kernel, the logarithm of the improvement).
+1. The first ``random`` trials are drawn uniformly (algorithm 2, lines 4 to 8).
+2. A Gaussian process is fitted to all earlier trials (35, 36). Each further trial has the largest expected improvement
+   (39, 40). Both come from Optuna's ``GPSampler``, with a Matérn kernel and the logarithm of the improvement.
 
-**In batches.** The random trials are one batch; after them ``jobs`` trials at a time are proposed without knowing each
-other's values, the later ones for the joint improvement with those that are pending. What a batch proposes hangs on
-the seed and on the trials before the batch alone: the same seed and ``jobs`` give the same trials, however often the
-search was interrupted.
+**Batches.** The random trials are one batch. After them, ``jobs`` trials at a time are proposed without knowing each
+other's values. The later trials of a batch are chosen for the joint improvement with those that are pending. A proposal
+depends only on the seed and on the trials before its batch. The same seed and ``jobs`` therefore give the same trials,
+however often the search was interrupted.
 
-**Cut short.** A trial may report its value on the way. It ends early when it is *clearly losing*: when it lies above
-the median of the finished trials at the same step by more than that median lies above their best,
+**Pruning.** A trial may report its value after some steps. It is ended early when it is *clearly losing*. This is when
+it lies above the median of the finished trials at the same step by more than that median lies above their best,
 
 .. math:: v(s) > m(s) + (m(s) - \min_i v_i(s)),
 
-with at least five finished trials that reported at this step. Random trials, which nothing precedes, are never cut.
+with at least five finished trials that reported at this step. Random trials have no finished trials before them, so
+they are never pruned.
 
-**What the model is told.** ``GPSampler`` learns from complete trials only, and would propose a place again where it
-was told nothing. So a trial that was cut short counts as if it had kept its rank, with the worst final value of the
-finished trials that were ahead of it when it was cut; its own last value, after fewer steps, is no value of the same
-function. One that failed (NaN, infinite) counts with the worst final value of all. Neither can be the best.
+**Values for the Gaussian process.** ``GPSampler`` learns from complete trials only. It would propose the same place
+again if a pruned or failed trial were left out. A pruned trial therefore counts as if it had kept its rank. Its value
+is the worst final value of the finished trials that were ahead of it when it was ended. Its own last value is not used,
+because it is of fewer steps. A failed trial (NaN, infinite) counts with the worst final value of all. Neither can be
+the best.
 """
 
 from __future__ import annotations
@@ -32,33 +34,44 @@ import pickle
 import statistics
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
-from leakgauge.attacks.inversion.trials import Numbers, State, Trial, TrialFile, done
 from leakgauge.core.checks import finite, whole
 from leakgauge.core.container import Location
 from leakgauge.core.errors import InvalidInput, MissingExtra, TasksFailed
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive
 from leakgauge.runtime import Task, Watch, run_tasks
+from leakgauge.runtime.cache import Cache, source_digest
 
-#: ``check(step, value)`` notes the objective on the way, and raises where the trial is not worth going on with.
+#: Hyper-parameters, by name.
+Numbers = dict[str, float]
+#: How a trial ended. ``cut short`` is a pruned trial.
+State = Literal["done", "cut short", "failed"]
+#: ``check(step, value)`` records the objective after some steps. It raises where the trial is clearly losing.
 Check = Callable[[int, float], None]
-#: ``evaluate(numbers, check, report)`` is the objective; with several jobs it must be picklable.
+#: ``evaluate(numbers, check, report)`` is the objective. With several jobs it must be picklable.
 Evaluate = Callable[[Numbers, Check, Report], float]
 
 __all__ = ["Check", "Evaluate", "Range", "Search", "Trial", "search"]
 
-_ENOUGH = 5  # finished trials, before any other is called losing
+#: The number of finished trials that must have reported at a step before a trial is pruned there.
+_ENOUGH = 5
 
 
 @dataclass(frozen=True)
 class Range:
-    """Where a number may lie, both ends included; ``log`` searches its logarithm."""
+    """The interval in which a hyper-parameter is searched.
+
+    Args:
+        low: The smallest value, included.
+        high: The largest value, included.
+        log: Whether the logarithm of the value is searched.
+    """
 
     low: float
     high: float
@@ -74,20 +87,44 @@ class Range:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """One evaluation of the objective.
+
+    Args:
+        number: The position of the trial in the search, from 0.
+        numbers: The hyper-parameters, by name.
+        value: The objective. It is the last reported value where the trial was pruned, and NaN where it failed.
+        curve: The values that were reported, by step.
+        state: How the trial ended. ``cut short`` is a pruned trial.
+    """
+
+    number: int
+    numbers: Numbers
+    value: float
+    curve: dict[int, float] = field(default_factory=dict)
+    state: State = "done"
+
+
+@dataclass(frozen=True)
 class Search:
-    """What a search found; ``random`` of its trials were drawn before guided ones began."""
+    """The trials of a search.
+
+    Args:
+        trials: All trials, in the order of their numbers.
+        random: The number of trials that were drawn at random before the guided ones began.
+    """
 
     trials: tuple[Trial, ...]
     random: int
 
     @property
     def best(self) -> Trial:
-        """The trial that ended lowest (algorithm 2, line 15)."""
-        return min(done(self.trials), key=lambda trial: trial.value)
+        """The finished trial with the lowest value (algorithm 2, line 15)."""
+        return min(_finished(self.trials), key=lambda trial: trial.value)
 
     @property
     def running_minimum(self) -> list[float]:
-        """The lowest value up to each trial (figure 1), infinite before the first that ran to its end."""
+        """The lowest value up to each trial (figure 1). It is infinite before the first finished trial."""
         values = (trial.value if trial.state == "done" else math.inf for trial in self.trials)
         return list(accumulate(values, min))
 
@@ -106,66 +143,139 @@ def search(
     log: bool = False,
     watch: Watch | None = None,
 ) -> Search:
-    """Find the numbers within ``ranges`` for which ``evaluate(numbers, check, report)`` is smallest.
+    """Find the hyper-parameters for which an expensive function is smallest.
 
-    ``jobs`` trials at a time run in processes of their own. ``cut`` ends trials that are clearly losing. ``log`` is for
-    a positive objective that spans decades: the model sees its logarithm, where AWA's sees the value. With ``path``,
-    each trial is added to a file of JSON lines when it ends, and a search that finds its file goes on after it;
-    ``about`` says in words what is searched, and like ranges, ``random`` and seed must be that of the file.
-    Ctrl-C returns what there is, if any trial ran to its end; an objective that catches it must raise it again.
+    Ctrl-C returns the trials so far, if any of them is finished. An objective that catches ``KeyboardInterrupt`` must
+    raise it again.
+
+    Args:
+        evaluate: The objective, called as ``evaluate(numbers, check, report)``.
+        ranges: The range of each hyper-parameter, by name.
+        trials: The number of trials.
+        random: The number of trials that are drawn at random before the guided ones.
+        seed: The seed of the random trials and of the proposals.
+        jobs: The number of trials that run at a time, each in its own process.
+        path: A folder for the cache of finished trials. A search that was interrupted goes on from there. Several
+            searches may share a folder.
+        about: A text that identifies the objective. Trials are reused only where it is the same, and where the
+            source code of the objective, the ranges and the other settings of the search are the same.
+        cut: Whether trials that are clearly losing are ended early.
+        log: Whether the Gaussian process is fitted to the logarithm of the objective, for a positive objective that
+            spans decades. AWA fits the value itself.
+        watch: Receives the progress of the trials.
     """
-    for what, number in {"trials": trials, "random": random, "jobs": jobs}.items():
-        whole(what, number)
+    for name, number in {"trials": trials, "random": random, "jobs": jobs}.items():
+        whole(name, number)
+    _check_search(evaluate, ranges, seed, jobs)
+    settings = _Settings(dict(ranges), random, seed, jobs, cut, log, about)
+    cache = None if path is None else _TrialCache(Cache(path), settings.definition(evaluate))
+    collected = {} if cache is None else cache.read(trials)
+    try:
+        for batch in _batches(trials, random, jobs):
+            earlier = [collected[number] for number in range(batch.start)]
+            if batch.start and not _finished(earlier):
+                break
+            missing = [number for number in batch if number not in collected]
+            if not missing:
+                continue
+            tasks = _tasks(settings, earlier, batch, missing)
+            engine = "processes" if jobs > 1 and len(tasks) > 1 else "auto"
+            common = {"evaluate": evaluate, "limits": _limits(earlier) if cut else {}}
+            for _, trial in run_tasks(tasks, engine=engine, jobs=jobs, watch=watch, common=common):
+                collected[trial.number] = trial
+                if cache is not None:
+                    cache.write(trial)
+    except TasksFailed as problem:
+        raise problem.__cause__ or problem from None
+    except KeyboardInterrupt:
+        if not _finished(collected.values()):
+            raise
+    return _result(collected, random)
+
+
+def _check_search(evaluate: Evaluate, ranges: Mapping[str, Range], seed: int, jobs: int) -> None:
+    """Refuse a search that cannot work, before any trial starts."""
     if not isinstance(seed, int):
         raise InvalidInput(f"seed must be a whole number, not {seed!r}")
-    if not ranges or not all(isinstance(one, Range) for one in ranges.values()):
+    if not ranges or not all(isinstance(limits, Range) for limits in ranges.values()):
         raise InvalidInput(f"a search needs numbers to search for, as {{name: Range(low, high)}}, not {ranges!r}")
     _optuna()
     if jobs > 1:
         _check_picklable(evaluate)
-    bounds = {name: asdict(one) for name, one in ranges.items()}
-    of = {"about": about, "seed": seed, "random": random, "ranges": bounds}
-    file = None if path is None else TrialFile(path, of)
-    found = {} if file is None else {trial.number: trial for trial in file.trials if trial.number < trials}
-    try:
-        for batch in _batches(trials, random, jobs):
-            earlier = [found[number] for number in range(batch.start)]
-            if batch.start and not done(earlier):
-                break
-            missing = [number for number in batch if number not in found]
-            proposed = _propose(ranges, _told(earlier, log), batch, random, seed) if missing else {}
-            limits = _limits(earlier) if cut else {}
-            common = {"evaluate": evaluate, "limits": limits}
-            tasks = [
-                Task(f"trial {number}", _run, {"number": number, "numbers": proposed[number]}) for number in missing
-            ]
-            engine = "processes" if jobs > 1 and len(tasks) > 1 else "auto"
-            for _, trial in run_tasks(tasks, engine=engine, jobs=jobs, watch=watch, common=common):
-                found[trial.number] = trial
-                if file is not None:
-                    file.append(trial)
-    except TasksFailed as problem:
-        raise problem.__cause__ or problem from None
-    except KeyboardInterrupt:
-        if not done(found.values()):
-            raise
-    result = Search(tuple(found[number] for number in sorted(found)), random)
-    if not done(result.trials):
+
+
+def _result(collected: Mapping[int, Trial], random: int) -> Search:
+    result = Search(tuple(collected[number] for number in sorted(collected)), random)
+    if not _finished(result.trials):
         raise InvalidInput(
-            f"all {len(result.trials)} trials failed: the objective was NaN or infinite for whatever numbers were "
-            "tried; look at it for one choice of them, or narrow the ranges"
+            f"all {len(result.trials)} trials failed. The objective was NaN or infinite for every choice of numbers. "
+            "Evaluate it for one choice to find the cause, or narrow the ranges"
         )
     return result
 
 
+@dataclass(frozen=True)
+class _Settings:
+    """The settings of a search that decide which trials it proposes and when it prunes them."""
+
+    ranges: dict[str, Range]
+    random: int
+    seed: int
+    jobs: int
+    cut: bool
+    log: bool
+    about: str
+
+    def definition(self, evaluate: Evaluate) -> dict[str, Any]:
+        """Return everything that the trials depend on, as plain values."""
+        versions = {"optuna": _optuna().__version__, "code": source_digest(evaluate)}
+        return {"kind": "search", **asdict(self), **versions}
+
+
+@dataclass(frozen=True)
+class _TrialCache:
+    """The finished trials of one search, each under the definition of the search and its number.
+
+    The hyper-parameters of a trial follow from that definition. They are stored with the trial, so that a search that
+    goes on does not have to propose them again.
+    """
+
+    cache: Cache
+    definition: dict[str, Any]
+
+    def read(self, trials: int) -> dict[int, Trial]:
+        """Return the cached trials among the first ``trials``, by number."""
+        entries = {number: self.cache.get(self._of(number)) for number in range(trials)}
+        documents = {number: entry.document for number, entry in entries.items() if entry is not None}
+        return {number: trial for number, trial in documents.items() if isinstance(trial, Trial)}
+
+    def write(self, trial: Trial) -> None:
+        """Store a trial. It is on disk when this returns."""
+        self.cache.put(self._of(trial.number), trial)
+
+    def _of(self, number: int) -> dict[str, Any]:
+        return {"search": self.definition, "trial": number}
+
+
+def _finished(trials: Iterable[Trial]) -> list[Trial]:
+    """Return the trials that were neither pruned nor failed."""
+    return [trial for trial in trials if trial.state == "done"]
+
+
 def _batches(trials: int, random: int, jobs: int) -> list[range]:
-    """The trials that are proposed together; a batch does not change with the number of trials after it."""
+    """Return the trials that are proposed together. A batch does not change with the number of trials after it."""
     starts = [0, *range(random, trials, jobs)]
     return [range(start, min(start + jobs if start else random, trials)) for start in starts]
 
 
+def _tasks(settings: _Settings, earlier: Sequence[Trial], batch: range, missing: Iterable[int]) -> list[Task]:
+    """Return the tasks of a batch that are not done yet."""
+    proposed = _propose(settings, _with_values(earlier, settings.log), batch)
+    return [Task(f"trial {number}", _run, {"number": number, "numbers": proposed[number]}) for number in missing]
+
+
 def _run(number: int, numbers: Numbers, evaluate: Evaluate, limits: dict[int, float], report: Report) -> Trial:
-    """Evaluate one trial, here or in a worker."""
+    """Evaluate one trial, in this process or in a worker."""
     curve: dict[int, float] = {}
 
     def check(step: int, value: float) -> None:
@@ -195,9 +305,9 @@ class _Ended(Exception):
 
 
 def _limits(earlier: Sequence[Trial]) -> dict[int, float]:
-    """The value at each step above which a trial is clearly losing."""
+    """Return, for each step, the value above which a trial is clearly losing."""
     columns: dict[int, list[float]] = {}
-    for trial in done(earlier):
+    for trial in _finished(earlier):
         for step, value in trial.curve.items():
             columns.setdefault(step, []).append(value)
     return {
@@ -205,41 +315,40 @@ def _limits(earlier: Sequence[Trial]) -> dict[int, float]:
     }
 
 
-def _told(earlier: Sequence[Trial], log: bool = False) -> list[tuple[Numbers, float]]:
-    """Earlier trials with the value that the model is told of each; none before the first ran to its end."""
-    ended = done(earlier)
-    if log and any(trial.value < 0 for trial in ended):
+def _with_values(earlier: Sequence[Trial], log: bool = False) -> list[tuple[Numbers, float]]:
+    """Return earlier trials, each with its value for the Gaussian process. Without a finished trial, return none."""
+    finished = _finished(earlier)
+    if log and any(trial.value < 0 for trial in finished):
         raise InvalidInput("the objective fell below 0, where it has no logarithm; search without log=True")
 
-    def told(trial: Trial) -> float:
+    def value_of(trial: Trial) -> float:
         if trial.state == "done":
             return trial.value
         step = next(reversed(trial.curve), None) if trial.state == "cut short" else None
-        ahead = [one.value for one in ended if step in one.curve and one.curve[step] < trial.value]
-        return max(ahead or [one.value for one in ended])
+        ahead = [other.value for other in finished if step in other.curve and other.curve[step] < trial.value]
+        return max(ahead or [other.value for other in finished])
 
-    values = [told(trial) for trial in earlier] if ended else []
+    values = [value_of(trial) for trial in earlier] if finished else []
     if log:
         values = [math.log(max(value, sys.float_info.min)) for value in values]
     return [(trial.numbers, value) for trial, value in zip(earlier, values, strict=False)]
 
 
-def _propose(
-    ranges: Mapping[str, Range], told: Sequence[tuple[Numbers, float]], batch: range, random: int, seed: int
-) -> dict[int, Numbers]:
-    """The numbers of a batch of trials: a new study and, for each trial, a sampler with a seed of its own."""
+def _propose(settings: _Settings, earlier: Sequence[tuple[Numbers, float]], batch: range) -> dict[int, Numbers]:
+    """Return the hyper-parameters of a batch of trials, from a new study and one seeded sampler for each trial."""
     optuna = _optuna()
     spaces = {
-        name: optuna.distributions.FloatDistribution(one.low, one.high, log=one.log) for name, one in ranges.items()
+        name: optuna.distributions.FloatDistribution(limits.low, limits.high, log=limits.log)
+        for name, limits in settings.ranges.items()
     }
     proposed = {}
     with _quiet(optuna):
         study = optuna.create_study()
-        for numbers, value in told:
+        for numbers, value in earlier:
             study.add_trial(optuna.trial.create_trial(params=numbers, distributions=spaces, value=value))
         for number in batch:
-            sampler_seed = derive(seed, "trial", number) % 2**32
-            study.sampler = optuna.samplers.GPSampler(seed=sampler_seed, n_startup_trials=random)
+            sampler_seed = derive(settings.seed, "trial", number) % 2**32
+            study.sampler = optuna.samplers.GPSampler(seed=sampler_seed, n_startup_trials=settings.random)
             proposed[number] = dict(study.ask(spaces).params)
     return proposed
 
@@ -248,13 +357,13 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError as problem:
-        raise MissingExtra("the search for an attack's numbers", "optuna", "search") from problem
+        raise MissingExtra("the hyper-parameter search", "optuna", "search") from problem
     return optuna
 
 
 @contextmanager
 def _quiet(optuna: Any) -> Iterator[None]:
-    """Keep Optuna from logging each study and from warning that parts of it are new."""
+    """Suppress Optuna's log messages about each study and its warnings about experimental features."""
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -270,6 +379,6 @@ def _check_picklable(evaluate: Evaluate) -> None:
         pickle.dumps(evaluate)
     except (pickle.PicklingError, AttributeError, TypeError) as problem:
         raise InvalidInput(
-            f"with several jobs the objective goes to other processes, which is not possible for {evaluate!r} "
-            f"({problem}); make it a function of a module, or a frozen dataclass with __call__, or use jobs=1"
+            f"with several jobs the objective is sent to other processes, and {evaluate!r} cannot be pickled "
+            f"({problem}). Make it a function of a module, or a frozen dataclass with __call__, or use jobs=1"
         ) from problem

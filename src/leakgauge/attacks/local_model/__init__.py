@@ -1,18 +1,34 @@
-"""Attacks that read many rounds of a client: its own model (LMRA), and what that model gives away.
+r"""Attacks that rebuild a client's local model from many rounds (LMRA, Driouich et al., section 3).
+
+A client does not change its own optimum :math:`\theta^*`. Let :math:`u(\theta)` be the update that the client adds to a
+model :math:`\theta`. Every attack searches for the model at which :math:`u` vanishes, from pairs
+:math:`(\theta_t, u_t)` of many rounds. The attacks differ in their model of :math:`u`.
+
+=====================  ================================================================  ============================
+:class:`Exact`         :math:`u = W(\theta^* - \theta)` without noise                    proposition 1, d + 1 rounds
+:class:`LeastSquares`  The same with noise. A regression gives :math:`W, W\theta^*`      proposition 3, many rounds
+:class:`Secant`        :math:`u` is linear on the span of the rounds, with a ridge       beyond the paper, any model
+:class:`Learned`       :math:`u` is a neural network                                     algorithm 2, equations 7, 8
+:class:`Distilled`     :math:`u` is the training on a few dummy samples                  algorithm 2 with our map
+:class:`GlobalModel`   None. The result is the server's model                            baseline, table 1
+:class:`LastReturned`  None. The result is the model that the client returned last       baseline, table 1
+=====================  ================================================================  ============================
 
 >>> from leakgauge.attacks import attribute, local_model  # doctest: +SKIP
->>> model = local_model.Distilled()(observations)          # many rounds of one client  # doctest: +SKIP
+>>> model = local_model.Distilled()(observations)  # many rounds of one client  # doctest: +SKIP
 >>> attribute.by_model(model, records).choice  # doctest: +SKIP
 """
 
-from leakgauge.attacks.local_model.by_name import METHODS, build
+from leakgauge.attacks.local_model.base import LocalModel, LocalModelAttack
+from leakgauge.attacks.local_model.baselines import GlobalModel, LastReturned
+from leakgauge.attacks.local_model.by_name import build
 from leakgauge.attacks.local_model.distilled import Distilled
 from leakgauge.attacks.local_model.learned import Learned
-from leakgauge.attacks.local_model.messages import LocalModel, LocalModelAttack, Messages
-from leakgauge.attacks.local_model.methods import Exact, GlobalModel, LastReturned, LeastSquares, Secant
+from leakgauge.attacks.local_model.linear import Exact, LeastSquares
+from leakgauge.attacks.local_model.messages import Messages
+from leakgauge.attacks.local_model.secant import Secant
 
 __all__ = [
-    "METHODS",
     "Distilled",
     "Exact",
     "GlobalModel",

@@ -1,14 +1,14 @@
-r"""Algorithm 2 with a network as the update map (LMRA, section 3.2).
+r"""Algorithm 2 with a neural network as the update map (LMRA, section 3.2).
 
-A mapping network :math:`G(w, \theta)` is fitted to the client's updates (equation 7), then the model with the shortest
-predicted update is sought (equation 8). The paper's network goes from d parameters through a few dozen neurons back to
-d parameters. Its first layer sees models only through the span of the observed ones, and least squares pulls its last
-layer only along the observed updates. So the same map is fitted here between the *coordinates* of models and of updates
-in these two spans, at most as many as there are rounds: nothing grows faster than rounds x parameters, and an epoch
-takes the same time for any model.
+A mapping network :math:`G(w, \theta)` is fitted to the client's updates (equation 7). Then the model with the shortest
+predicted update is searched for (equation 8). The paper's network goes from d parameters through a few dozen neurons
+back to d parameters. Its first layer sees models only through the span of the observed ones, and least squares moves
+its last layer only along the observed updates. So the same map is fitted here between the *coordinates* of models and
+of updates in these two spans. There are at most as many coordinates as rounds. Nothing grows faster than
+rounds x parameters, and an epoch takes the same time for any model.
 
-Hyper-parameters, which the paper sets by hand for each client (tables 5 to 8), are chosen by held-out rounds: the
-width, the weight decay, and when to stop.
+The paper sets the hyper-parameters by hand for each client (tables 5 to 8). Here held-out rounds choose the width, the
+weight decay and the epoch to stop at.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks.local_model.messages import Found, LocalModelAttack, Messages, relative
-from leakgauge.attacks.local_model.methods import steps_of
+from leakgauge.attacks.local_model.base import Estimate, LocalModelAttack, needs_step_length, relative
+from leakgauge.attacks.local_model.messages import Messages, weight_updates_of
+from leakgauge.attacks.spec import AttackSpec, Cost
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import seeded
@@ -30,7 +31,13 @@ from leakgauge.core.seeding import seeded
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """An orthonormal basis of the span of some vectors around their mean, in units of their mean distance from it."""
+    """An orthonormal basis of the span of some vectors around their mean.
+
+    Args:
+        mean: The mean of the vectors, (parameters,).
+        basis: The basis, (coordinates, parameters).
+        unit: The unit of a coordinate: the root mean squared distance of the vectors from their mean.
+    """
 
     mean: Tensor
     basis: Tensor
@@ -38,30 +45,62 @@ class Coordinates:
 
     @classmethod
     def of(cls, vectors: Tensor, tolerance: float = 1e-6) -> Coordinates:
-        """The basis, by the eigenvectors of the small Gram matrix."""
+        """Compute the basis from the eigenvectors of the small Gram matrix.
+
+        Args:
+            vectors: The vectors, (rounds, parameters).
+            tolerance: Directions below this share of the longest are left out.
+        """
         centred = vectors - vectors.mean(0)
         values, rotation = torch.linalg.eigh(centred @ centred.T)
-        kept = values > tolerance**2 * values[-1].clamp_min(1e-300)
-        basis = (rotation[:, kept].T @ centred) / values[kept].sqrt().unsqueeze(1)
+        nonzero = values > tolerance**2 * values[-1].clamp_min(1e-300)
+        basis = (rotation[:, nonzero].T @ centred) / values[nonzero].sqrt().unsqueeze(1)
         return cls(vectors.mean(0), basis, math.sqrt(float(values.clamp_min(0).mean())) or 1.0)
 
     def inside(self, vectors: Tensor) -> Tensor:
-        """Vectors as coordinates."""
+        """Return vectors as coordinates."""
         return (vectors - self.mean) @ self.basis.T / self.unit
 
     def outside(self, coordinates: Tensor) -> Tensor:
-        """Coordinates as vectors."""
+        """Return coordinates as vectors."""
         return self.mean + self.unit * coordinates @ self.basis
+
+
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    """A mapping network with its mean squared error on the held-out rounds and its hyper-parameters."""
+
+    network: nn.Module
+    error: float
+    width: int
+    decay: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """Models and updates of all rounds in coordinates, and the rounds that are held out."""
+
+    models: Tensor
+    updates: Tensor
+    held_out: Tensor
 
 
 @dataclass(frozen=True)
 class Learned(LocalModelAttack):
-    """Algorithm 2: fit the update map with a network, then find the model it leaves alone.
+    """Algorithm 2: fit the update map with a network, then search for the model at which the update vanishes.
 
-    Every pair of ``widths`` (two hidden layers each) and ``decays`` is trained by Adam for up to ``epochs`` full-batch
-    epochs on all but each ``hold``-th round, and kept where it predicts those best. The model is then found by L-BFGS
-    on the squared predicted update, with ``pull`` times the squared coordinates (0.001 in the authors' settings), from
-    the model that the client returned last.
+    Every pair of a width and a weight decay is trained by Adam with full batches. The network that predicts the
+    held-out rounds best is used. L-BFGS then minimises the squared predicted update plus ``pull`` times the squared
+    coordinates, from the model that the client returned last.
+
+    Args:
+        widths: The candidate numbers of neurons in each of the two hidden layers.
+        decays: The candidate weight decays.
+        epochs: The largest number of epochs of a network.
+        lr: The learning rate of Adam.
+        hold: Every ``hold``-th round is held out.
+        pull: The weight of the squared coordinates. It is 0.001 in the authors' settings.
+        steps: The largest number of L-BFGS iterations.
     """
 
     widths: tuple[int, ...] = (16, 64)
@@ -73,73 +112,83 @@ class Learned(LocalModelAttack):
     steps: int = 200
 
     def __post_init__(self) -> None:
+        for name in ("widths", "decays"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in ("epochs", "steps"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.hold < 2:
             raise InvalidInput(f"hold must be at least 2 (every second round is held out), not {self.hold}")
         if not self.widths or not self.decays:
-            raise InvalidInput("widths and decays must each name at least one value to choose from")
+            raise InvalidInput("widths and decays must each hold at least one candidate")
 
-    def run(self, messages: Messages, seed: int, report: Report) -> Found:
-        """Fit and choose the map (7), then descend (8)."""
+    def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
+        """Fit the map and choose its hyper-parameters (equation 7), then search for its zero (equation 8)."""
         if len(messages) < 2 * self.hold:
             raise InvalidInput(
-                f"a map learned from {len(messages)} rounds cannot be checked by held-out ones; give at least "
-                f"{2 * self.hold}, or use Secant()"
+                f"a map learned from {len(messages)} rounds cannot be checked on held-out rounds; pass at least "
+                f"{2 * self.hold} rounds, or use Secant()"
             )
-        sent, updates = messages.sent.double(), steps_of(messages).double()
+        sent, updates = messages.sent.double(), weight_updates_of(messages).double()
         models, changes = Coordinates.of(sent), Coordinates.of(updates)
-        inputs, answers = models.inside(sent).float(), changes.inside(updates).float()
-        # where "no update" lies among the coordinates of updates, and what of it no coordinate can reach
-        nothing = changes.inside(torch.zeros_like(updates[-1:]))[0].float()
-        held = torch.arange(len(messages), device=sent.device) % self.hold == self.hold // 2
+        held_out = torch.arange(len(messages), device=sent.device) % self.hold == self.hold // 2
+        pairs = _Pairs(models.inside(sent).float(), changes.inside(updates).float(), held_out)
+        # The coordinates of a zero update. The part of it that no coordinate reaches is lost.
+        zero = changes.inside(torch.zeros_like(updates[-1:]))[0].float()
+        best = self._choose(pairs, seed, report)
+        point = self._descend(best.network, zero, models.inside(sent[-1:] + updates[-1:]).float())
+        with torch.no_grad():
+            remainder = float((best.network(point) - zero).norm()) * changes.unit
+        share = relative(math.sqrt(best.error), float((pairs.updates - zero).square().sum(1).mean().sqrt()))
+        outcome = (
+            f"the update of a held-out round is predicted with an error of {share:.0%} (two layers of {best.width} "
+            f"neurons, weight decay {best.decay:g}). The shortest predicted update has the length {remainder:.3g}"
+        )
+        figures = {"held_out_error": share, "update_left": remainder}
+        return Estimate(models.outside(point.double())[0], outcome, None, figures)
+
+    def _choose(self, pairs: _Pairs, seed: int, report: Report) -> _Fitted:
+        """Fit a network for each pair of width and weight decay, and return the best on the held-out rounds."""
         choices = list(itertools.product(self.widths, self.decays))
-        best: tuple[float, nn.Module | None, tuple[int, float]] = (math.inf, None, choices[0])
+        best: _Fitted | None = None
         for number, (width, decay) in enumerate(choices):
             with seeded(seed, "map", width, decay):
-                network = mapping(inputs.shape[1], width, answers.shape[1]).to(inputs.device)
-            error, network = self._fit(network, decay, inputs, answers, held)
+                network = mapping(pairs.models.shape[1], width, pairs.updates.shape[1]).to(pairs.models.device)
+            error, network = self._fit(network, decay, pairs)
             report(number + 1, len(choices), error)
-            if error < best[0]:
-                best = (error, network, (width, decay))
-        error, chosen, (width, decay) = best
-        if chosen is None:
-            raise InvalidInput("no network learned the update map: the client's rounds are not finite numbers")
-        point = self._descend(chosen, nothing, models.inside(sent[-1:] + updates[-1:]).float())
-        with torch.no_grad():
-            left = float((chosen(point) - nothing).norm()) * changes.unit
-        share = relative(math.sqrt(error), float((answers - nothing).square().sum(1).mean().sqrt()))
-        outcome = (
-            f"the update of a held-out round is predicted with an error of {share:.0%} ({width} x 2 neurons, weight "
-            f"decay {decay:g}); the shortest predicted update is {left:.3g}"
-        )
-        return Found(models.outside(point.double())[0], outcome, None, {"held_out_error": share, "update_left": left})
+            if error < (math.inf if best is None else best.error):
+                best = _Fitted(network, error, width, decay)
+        if best is None:
+            raise InvalidInput(
+                "no network has a finite error on the held-out rounds, which is measured every 10 epochs; the client's "
+                "rounds diverged, or epochs is below 10"
+            )
+        return best
 
-    def _fit(
-        self, network: nn.Module, decay: float, inputs: Tensor, answers: Tensor, held: Tensor
-    ) -> tuple[float, nn.Module]:
-        """The network at the epoch where it predicts the held-out rounds best, and its mean squared error there."""
+    def _fit(self, network: nn.Module, decay: float, pairs: _Pairs) -> tuple[float, nn.Module]:
+        """Train a network. Return its least squared error on the held-out rounds, and the network at that epoch."""
+        inputs, answers, held_out = pairs.models, pairs.updates, pairs.held_out
         optimiser = torch.optim.AdamW(network.parameters(), lr=self.lr, weight_decay=decay)
-        best, kept = math.inf, copy.deepcopy(network)
+        best_error, best_network = math.inf, copy.deepcopy(network)
         for epoch in range(self.epochs):
-            loss = (network(inputs[~held]) - answers[~held]).square().sum(1).mean()
+            loss = (network(inputs[~held_out]) - answers[~held_out]).square().sum(1).mean()
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
             if epoch % 10 == 9:
                 with torch.no_grad():
-                    error = float((network(inputs[held]) - answers[held]).square().sum(1).mean())
-                if error < best:
-                    best, kept = error, copy.deepcopy(network)
-        return best, kept
+                    error = float((network(inputs[held_out]) - answers[held_out]).square().sum(1).mean())
+                if error < best_error:
+                    best_error, best_network = error, copy.deepcopy(network)
+        return best_error, best_network
 
-    def _descend(self, network: nn.Module, nothing: Tensor, start: Tensor) -> Tensor:
+    def _descend(self, network: nn.Module, zero: Tensor, start: Tensor) -> Tensor:
+        """Return the coordinates of the model with the shortest predicted update."""
         point: Tensor = start.clone().requires_grad_()
         optimiser = torch.optim.LBFGS([point], max_iter=self.steps, line_search_fn="strong_wolfe")
 
         def closure() -> Tensor:
-            loss: Tensor = (network(point) - nothing).square().sum() + self.pull * point.square().sum()
+            loss: Tensor = (network(point) - zero).square().sum() + self.pull * point.square().sum()
             point.grad = torch.autograd.grad(loss, point)[0]
             return loss.detach()
 
@@ -148,7 +197,27 @@ class Learned(LocalModelAttack):
 
 
 def mapping(inputs: int, width: int, outputs: int) -> nn.Module:
-    """The paper's AxB network: two hidden layers of ``width`` neurons, each followed by a ReLU (appendix C.2)."""
+    """Return the paper's AxB network: two hidden layers of ``width`` neurons with ReLU (appendix C.2).
+
+    Args:
+        inputs: The number of coordinates of a model.
+        width: The number of neurons in each hidden layer.
+        outputs: The number of coordinates of an update.
+    """
     return nn.Sequential(
         nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs)
     )
+
+
+SPECS = (
+    AttackSpec(
+        name="learned",
+        factory=Learned,
+        summary="A network learns the update map, and L-BFGS finds its zero (LMRA, Driouich et al., algorithm 2).",
+        recovers="model",
+        reads="rounds",
+        fits=needs_step_length("works with any model; needs rounds to hold out, at least 10 by default"),
+        cost=Cost.SECONDS,
+        rank=2,
+    ),
+)

@@ -155,7 +155,7 @@ def search_awa(
         random: The number of first trials that are drawn at random.
         seed: The seed of all random draws.
         jobs: The number of trials that run at a time.
-        path: The file of finished trials. An interrupted search continues from its file.
+        path: A folder for the cache of finished trials. An interrupted search continues from there.
         cut: Whether trials that are clearly losing are ended early.
         log: Whether the search models the logarithm of f(Q). In the paper it models the value.
         watch: The progress of the trials, as in :func:`leakgauge.attacks.inversion.search.search`.

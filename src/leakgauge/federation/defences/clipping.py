@@ -1,12 +1,13 @@
 """Gradients scaled down to a largest norm (Abadi et al. 2016, algorithm 1, without the noise).
 
-One that is longer than the limit keeps its direction. Alone this is no guarantee of anything: it hides how large a
-gradient was, which a scale-free attack does not ask.
+A gradient that is longer than the limit keeps its direction. Clipping alone guarantees nothing. It hides the length of
+a gradient, which an attack that compares only directions does not need.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,8 +19,14 @@ from leakgauge.federation.defence import GradientDefence
 
 @dataclass(frozen=True)
 class Clipping(GradientDefence):
-    """Each gradient scaled to an l2 norm of at most ``norm`` over all layers."""
+    """Gradients scaled to an l2 norm of at most ``norm`` over all layers.
 
+    Args:
+        norm: The largest norm.
+        on: The gradients that are clipped, as in :class:`~leakgauge.federation.defence.GradientDefence`.
+    """
+
+    name: ClassVar[str] = "clipping"
     norm: float
 
     def __post_init__(self) -> None:
@@ -27,7 +34,7 @@ class Clipping(GradientDefence):
         positive("the norm of clipping", self.norm)
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
-        """The gradients, none longer than the limit."""
+        """Return the gradients, none longer than the limit."""
         squares = torch.stack([value.flatten(1).double().square().sum(1) for value in gradients.values()])
         factor = (self.norm / squares.sum(0).sqrt()).clamp_max(1)
 

@@ -1,10 +1,11 @@
-r"""DP-SGD (Abadi et al. 2016) by Opacus: the one defence here with a proven guarantee.
+r"""DP-SGD (Abadi et al. 2016) by Opacus, the only defence here with a proven guarantee.
 
-At each local step a batch is drawn by Poisson sampling (every sample by itself, with probability :math:`q`), the
-gradient of each of its samples is clipped to the norm ``clip``, and Gaussian noise of deviation ``noise * clip`` is
-added to their sum. Opacus does all three, and its accountant tells the :math:`(\varepsilon, \delta)` that a client has
-spent on each of its samples after all its steps of all its rounds, for a server that sees every one of its messages.
-After mixup a sample is part of two gradients, and epsilon is that of the mixtures, not of the samples.
+At each local step, a batch is drawn by Poisson sampling, in which every sample takes part independently with
+probability :math:`q`. The gradient of each of its samples is clipped to the norm ``clip``, and Gaussian noise of
+deviation ``noise * clip`` is added to their sum. Opacus does all three. Its accountant gives the
+:math:`(\varepsilon, \delta)` that a client has spent on each of its samples after all steps of all its rounds, for a
+server that sees every one of its messages. After mixup a sample is part of two gradients, and epsilon is that of the
+mixtures, not of the samples.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import nn
@@ -37,10 +38,16 @@ Accountant = Literal["rdp", "prv"]
 class DPSGD(TrainingDefence):
     """Local training by DP-SGD, with a target ``epsilon`` or with a ``noise`` multiplier.
 
-    With ``epsilon`` the noise is the least for which the client stays below it at the end of its last round, by
-    Opacus's search. ``accountant`` is ``"rdp"`` or ``"prv"``, which is tighter and slower.
+    Args:
+        epsilon: The privacy budget. The noise is then the least for which the client stays below it after its last
+            round, found by Opacus. Give either ``epsilon`` or ``noise``.
+        noise: The noise multiplier.
+        delta: The probability with which the guarantee may fail. It must be far below one over the samples.
+        clip: The largest norm of a sample's gradient.
+        accountant: Opacus's accountant, ``"rdp"`` or ``"prv"``. The second is tighter and slower.
     """
 
+    name: ClassVar[str] = "dpsgd"
     epsilon: float | None = None
     noise: float | None = None
     delta: float = 1e-5
@@ -49,7 +56,7 @@ class DPSGD(TrainingDefence):
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.noise is None):
-            raise InvalidInput("DP-SGD takes a target epsilon, or the noise multiplier: give one of the two")
+            raise InvalidInput("DP-SGD takes either a target epsilon or a noise multiplier. Give one of the two.")
         for name in ("epsilon", "noise"):
             if getattr(self, name) is not None:
                 positive(f"the {name} of DP-SGD", getattr(self, name))
@@ -57,34 +64,46 @@ class DPSGD(TrainingDefence):
         positive("the delta of DP-SGD", self.delta)
         if self.delta >= 1:
             raise InvalidInput(
-                f"the delta of DP-SGD must be below 1, and far below one over the samples: {self.delta!r}"
+                f"the delta of DP-SGD must be below 1, and far below one over the samples, not {self.delta!r}"
             )
         if self.accountant not in get_args(Accountant):
             raise UnknownName("accountant", self.accountant, get_args(Accountant))
 
     def noise_for(self, training: LocalTraining, participations: int = 1) -> float:
-        """The noise multiplier of a client that follows this recipe in so many rounds."""
+        """Return the noise multiplier of a client.
+
+        Args:
+            training: The client's recipe.
+            participations: The rounds in which the client takes part overall.
+        """
         if self.noise is not None:
             return self.noise
         assert self.epsilon is not None
         return _noise_for(self.epsilon, self.delta, *_sampling(training, participations), self.accountant)
 
     def spent(self, training: LocalTraining, participations: int = 1, *, planned: int | None = None) -> float:
-        """The epsilon that a client has spent after so many rounds, of those that were ``planned``."""
+        """Return the epsilon that a client has spent.
+
+        Args:
+            training: The client's recipe.
+            participations: The rounds in which the client has taken part.
+            planned: The rounds over which the budget is spread. ``None`` means ``participations``.
+        """
         accountant = _opacus().accountants.create_accountant(mechanism=self.accountant)
         accountant.history = [
             (self.noise_for(training, planned or participations), *_sampling(training, participations))
         ]
-        with _quietly():
+        with _without_warnings():
             return float(accountant.get_epsilon(delta=self.delta))
 
     def check(self, model: nn.Module, training: LocalTraining) -> None:
-        """Refuse what Opacus cannot train."""
+        """Refuse a model that Opacus cannot train."""
         _opacus()
-        if (name := mixes_samples(model)) is not None:
+        layer = mixes_samples(model)
+        if layer is not None:
             raise InvalidInput(
-                f"DP-SGD cannot train a model with batch norm ({name!r}), whose statistics mix samples; replace it by "
-                "group norm, for example by leakgauge.federation.defences.dpsgd.without_batch_norm(model) (Opacus's own fixer)"
+                f"DP-SGD cannot train a model with batch norm (layer {layer!r}), whose statistics mix samples. Replace "
+                "it by group norm, for example with leakgauge.federation.defences.dpsgd.without_batch_norm(model)."
             )
         from opacus.validators import ModuleValidator
 
@@ -102,9 +121,10 @@ class DPSGD(TrainingDefence):
         seed: int,
         on_batch: Callable[[Batch], Batch],
     ) -> Trained:
-        """The client's local training."""
+        """Train one client by DP-SGD. The arguments are those of the base class."""
         order = []
-        with _session(self, model, samples, training, start, self.noise_for(training, participations), seed) as session:
+        noise = self.noise_for(training, participations)
+        with _session(self, model, samples, training, start, noise, seed) as session:
             for _ in range(int(training.need("epochs"))):
                 for inputs, targets, rows in session.loader:
                     session.backward(*on_batch((inputs, targets)))
@@ -115,7 +135,7 @@ class DPSGD(TrainingDefence):
     def gradient(
         self, model: nn.Module, samples: Batch, training: LocalTraining, start: Trained, participations: int, seed: int
     ) -> Params:
-        """The clipped and noisy gradient of all samples."""
+        """Return the clipped and noisy gradient of all samples."""
         once = LocalTraining(
             samples=training.samples, batch_size=training.samples, epochs=1, loss=training.loss, lr=1.0
         )
@@ -123,12 +143,14 @@ class DPSGD(TrainingDefence):
             for inputs, targets, _ in session.loader:
                 session.backward(inputs, targets)
                 session.optimiser.pre_step()
-        found = {name: value.grad for name, value in session.model.named_parameters()}
-        return {name: torch.zeros_like(start.weights[name]) if v is None else v.detach() for name, v in found.items()}
+        return {
+            name: torch.zeros_like(start.weights[name]) if value.grad is None else value.grad.detach()
+            for name, value in session.model.named_parameters()
+        }
 
 
 class _Rows(TensorDataset):
-    """Samples that are fetched a batch at a time, which an empty one may be."""
+    """Samples that are fetched one batch at a time. A batch may be empty."""
 
     def __getitems__(self, rows: list[int]) -> tuple[torch.Tensor, ...]:
         chosen = torch.tensor(rows, dtype=torch.long)
@@ -136,7 +158,7 @@ class _Rows(TensorDataset):
 
 
 class _Session:
-    """A model that Opacus has made private, at work."""
+    """A model that Opacus has made private, with its optimiser, loader and loss."""
 
     def __init__(self, private: nn.Module, model: nn.Module, optimiser: Any, loader: Any, loss: Any) -> None:
         self.private, self.model, self.optimiser, self.loader, self.loss = private, model, optimiser, loader, loss
@@ -150,24 +172,18 @@ class _Session:
 def _session(
     defence: DPSGD, model: nn.Module, samples: Batch, training: LocalTraining, start: Trained, noise: float, seed: int
 ) -> Iterator[_Session]:
-    """Opacus at work on a copy of the model that starts from these weights."""
-    own = copy.deepcopy(model).train()
-    with torch.no_grad():
-        for name, value in (*own.named_parameters(), *own.named_buffers()):
-            value.copy_({**start.weights, **start.buffers}[name])
-    for module in own.modules():
-        if training.mode == "eval" and isinstance(module, nn.modules.dropout._DropoutNd):
-            module.eval()
+    """Set Opacus up on a copy of the model that starts from the weights of ``start``."""
+    copied = _copy(model, training, start)
     data = _Rows(*samples, torch.arange(len(samples[0])))
     optimiser = torch.optim.SGD(
-        [value for value in own.parameters() if value.requires_grad],
+        [value for value in copied.parameters() if value.requires_grad],
         lr=training.need("lr"),
         momentum=float(training.momentum or 0.0),
         weight_decay=float(training.weight_decay or 0.0),
     )
     loss = LOSSES[training.loss]
     settings = {
-        "module": own,
+        "module": copied,
         "optimizer": optimiser,
         "data_loader": DataLoader(
             data, int(training.need("batch_size")), generator=generator(seed, "poisson"), collate_fn=tuple
@@ -176,21 +192,36 @@ def _session(
         "max_grad_norm": defence.clip,
         "noise_generator": generator(seed, "noise"),
     }
-    with _quietly():
+    with _without_warnings():
         engine = _opacus().PrivacyEngine(accountant=defence.accountant)
-        if training.loss == "cross_entropy" and only_linear(own):
+        if training.loss == "cross_entropy" and only_linear(copied):
             settings |= {"criterion": nn.CrossEntropyLoss(), "grad_sample_mode": "ghost"}
             private, optimiser, loss, loader = engine.make_private(**settings)
         else:
             private, optimiser, loader = engine.make_private(**settings)
-        yield _Session(private, own, optimiser, loader, loss)
+        yield _Session(private, copied, optimiser, loader, loss)
+
+
+def _copy(model: nn.Module, training: LocalTraining, start: Trained) -> nn.Module:
+    """Return a copy of the model with the weights of ``start``.
+
+    The copy is in train mode, which Opacus needs. Where the recipe is eval mode, its dropout layers are in eval mode.
+    """
+    copied = copy.deepcopy(model).train()
+    with torch.no_grad():
+        for name, value in (*copied.named_parameters(), *copied.named_buffers()):
+            value.copy_({**start.weights, **start.buffers}[name])
+    for module in copied.modules():
+        if training.mode == "eval" and isinstance(module, nn.modules.dropout._DropoutNd):
+            module.eval()
+    return copied
 
 
 def only_linear(model: nn.Module) -> bool:
-    """Whether all that is trained are linear layers, each used as it is.
+    """Return whether only linear layers are trained, none with the weights of another.
 
-    For these Opacus finds the norms of the samples' gradients without the gradients (ghost clipping, Li et al. 2022):
-    the same training in a fraction of the time.
+    For these, Opacus computes the norms of the samples' gradients without the gradients (ghost clipping, Li et al.
+    2022). The training is the same and takes a fraction of the time.
     """
     trained = [module for module in model.modules() if any(p.requires_grad for p in module.parameters(recurse=False))]
     weights = [value for module in trained for value in module.parameters(recurse=False)]
@@ -198,7 +229,7 @@ def only_linear(model: nn.Module) -> bool:
 
 
 def without_batch_norm(model: nn.Module) -> nn.Module:
-    """A copy of a model that DP-SGD can train: batch norm replaced by group norm, by Opacus's fixer."""
+    """Return a copy of a model in which Opacus has replaced batch norm by group norm, for DP-SGD."""
     _opacus()
     from opacus.validators import ModuleValidator
 
@@ -207,7 +238,7 @@ def without_batch_norm(model: nn.Module) -> nn.Module:
 
 
 def _sampling(training: LocalTraining, participations: int) -> tuple[float, int]:
-    """The rate at which samples are drawn, and the number of steps."""
+    """Return the probability with which a sample is drawn, and the number of steps."""
     batches = len(training.batch_sizes)
     return 1 / batches, batches * int(training.need("epochs")) * participations
 
@@ -217,15 +248,15 @@ def _noise_for(epsilon: float, delta: float, rate: float, steps: int, accountant
     _opacus()
     from opacus.accountants.utils import get_noise_multiplier
 
-    with _quietly():
-        found = float(
+    with _without_warnings():
+        noise = float(
             get_noise_multiplier(
                 target_epsilon=epsilon, target_delta=delta, sample_rate=rate, steps=steps, accountant=accountant
             )
         )
-    if not math.isfinite(found):
-        raise InvalidInput(f"no noise gives epsilon {epsilon} over {steps} steps; use a larger epsilon")
-    return found
+    if not math.isfinite(noise):
+        raise InvalidInput(f"no noise gives epsilon {epsilon} over {steps} steps. Use a larger epsilon.")
+    return noise
 
 
 def _opacus() -> Any:
@@ -238,8 +269,8 @@ def _opacus() -> Any:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Without Opacus's warnings: that its random numbers are not those of cryptography, and on hooks."""
+def _without_warnings() -> Iterator[None]:
+    """Silence Opacus's warnings about hooks and about random numbers that are not cryptographically secure."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

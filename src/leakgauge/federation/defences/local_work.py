@@ -1,11 +1,13 @@
-"""Larger batches and more local epochs: what costs no accuracy by design, and may be had for free.
+"""Larger batches and more local epochs, which cost no accuracy by design.
 
-An update of more samples or more steps is harder to invert, though not safe (DLF rebuilds fifty samples of ten epochs).
+An update of more samples or more steps is harder to invert. It is not safe: DLF rebuilds fifty samples after ten
+epochs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import LocalTraining
@@ -14,8 +16,14 @@ from leakgauge.federation.defence import RecipeDefence
 
 @dataclass(frozen=True)
 class LocalWork(RecipeDefence):
-    """Other local ``epochs`` or another ``batch_size`` than the recipe's; ``None`` leaves it as it is."""
+    """Another number of local ``epochs``, or another ``batch_size``, than the recipe's.
 
+    Args:
+        epochs: The local epochs. ``None`` means the recipe's.
+        batch_size: The samples of a local step. ``None`` means the recipe's.
+    """
+
+    name: ClassVar[str] = "local_work"
     epochs: int | None = None
     batch_size: int | None = None
 
@@ -25,10 +33,10 @@ class LocalWork(RecipeDefence):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise InvalidInput(f"the {name} of local work must be a whole number of at least 1, not {value!r}")
         if self.epochs is None and self.batch_size is None:
-            raise InvalidInput("local work changes the epochs, the batch size, or both; neither is given")
+            raise InvalidInput("local work needs epochs, a batch_size, or both, and neither is given")
 
     def on_recipe(self, training: LocalTraining) -> LocalTraining:
-        """The recipe with these changes; a batch is never larger than the client's data."""
+        """Return the changed recipe. A batch is never larger than the client's data."""
         epochs = training.epochs if self.epochs is None else self.epochs
         size = training.batch_size if self.batch_size is None else self.batch_size
         if size is not None and training.samples is not None:

@@ -1,16 +1,17 @@
-r"""Training on mixtures of samples (Zhang et al. 2018), drawn anew at each local step:
+r"""Training on mixtures of samples (Zhang et al. 2018), drawn anew at each local step.
 
 .. math:: \tilde x_i = \lambda x_i + (1 - \lambda) x_{\pi(i)}, \qquad
           \tilde y_i = \lambda y_i + (1 - \lambda) y_{\pi(i)}, \qquad \lambda \sim \mathrm{Beta}(\alpha, \alpha),
 
-with one :math:`\lambda` and one random order :math:`\pi` of the batch a step. What comes back from an update is then a
-mixture too. Batches of one have nothing to mix with, and stay as they are. LMRA (appendix D.4) takes the average,
-:math:`\lambda = 1/2`, always: ``Mixup(share=0.5)``.
+with one :math:`\lambda` and one random order :math:`\pi` of the batch at each step. What an attack rebuilds from an
+update is then a mixture too. A batch of one sample is not changed. LMRA (appendix D.4) always takes the average,
+:math:`\lambda = 1/2`, which is ``Mixup(share=0.5)``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +22,14 @@ from leakgauge.federation.defence import Batch, BatchDefence
 
 @dataclass(frozen=True)
 class Mixup(BatchDefence):
-    """Each sample of a batch mixed with another, the more evenly the larger ``alpha``, or in a fixed ``share``."""
+    """Each sample of a batch mixed with another one, and its label likewise.
 
+    Args:
+        alpha: The parameter of the Beta distribution. The larger it is, the more even the mixture.
+        share: The fixed share of a sample in its mixture, instead of a random one.
+    """
+
+    name: ClassVar[str] = "mixup"
     alpha: float = 1.0
     share: float | None = None
 
@@ -32,7 +39,7 @@ class Mixup(BatchDefence):
             share("the share of a sample in its mixture", self.share)
 
     def on_batch(self, batch: Batch, classes: int | None, draw: torch.Generator) -> Batch:
-        """The mixed batch; class labels become shares."""
+        """Return the mixed batch. Class labels become class probabilities."""
         inputs, targets = batch
         weight = self._weight(draw) if self.share is None else self.share
         partner = torch.randperm(len(inputs), generator=draw).to(inputs.device)
@@ -41,6 +48,6 @@ class Mixup(BatchDefence):
         return torch.lerp(inputs[partner], inputs, weight), torch.lerp(targets[partner], targets, weight)
 
     def _weight(self, draw: torch.Generator) -> float:
-        # A Beta variable is a ratio of two Gamma variables, which torch draws with a generator.
-        one, other = torch._standard_gamma(torch.full((2,), float(self.alpha)), generator=draw).tolist()
-        return float(one / (one + other)) if one + other > 0 else 0.5
+        # A Beta variable is a ratio of two Gamma variables, which torch can draw with a generator.
+        first, second = torch._standard_gamma(torch.full((2,), float(self.alpha)), generator=draw).tolist()
+        return float(first / (first + second)) if first + second > 0 else 0.5

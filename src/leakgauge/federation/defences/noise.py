@@ -1,20 +1,21 @@
-r"""Random noise on every number of a gradient: by default of each sample's, at each local step (DLF, appendix B.1).
+r"""Random noise on every number of a gradient, by default of each sample's at each local step (DLF, appendix B.1).
 
-With :math:`g_i` the gradient of sample :math:`i` of a batch of :math:`m`, the client descends along
+Let :math:`g_i` be the gradient of sample :math:`i` of a batch of :math:`m`. The client descends along
 
 .. math:: \frac{1}{m} \sum_{i=1}^m (g_i + n_i), \qquad n_i \text{ drawn anew for each sample and step},
 
-so that the noise on the batch's gradient is smaller by :math:`\sqrt m` than that on one sample's. There is no clipping,
-and so no guarantee of differential privacy (that is :class:`leakgauge.federation.defences.DPSGD`). ``on="gradient"`` adds noise to
-the batch's gradient at each step, ``on="update"`` once, to what is sent.
+so the noise on the batch's gradient is smaller by :math:`\sqrt m` than the noise on one sample's. There is no clipping,
+and therefore no guarantee of differential privacy. :class:`~leakgauge.federation.defences.dpsgd.DPSGD` has one. With
+``on="gradient"`` the noise is added to the batch's gradient at each step, with ``on="update"`` once, to what is sent.
 
-The authors' code draws :math:`n_i` once for each place in an epoch and uses it again in every epoch. Over :math:`E`
-epochs their noise adds up to :math:`\sqrt E` times that of the fresh draws here.
+The authors' code draws :math:`n_i` once for each position in an epoch and uses it again in every epoch. Over :math:`E`
+epochs, their noise adds up to :math:`\sqrt E` times that of the fresh draws here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,8 +27,14 @@ from leakgauge.federation.defence import GradientDefence
 
 @dataclass(frozen=True)
 class GaussianNoise(GradientDefence):
-    """Gaussian noise of deviation ``sigma`` on gradients (DLF, appendix B.1: 0.01 and 0.03)."""
+    """Gaussian noise of deviation ``sigma`` on gradients (DLF, appendix B.1: 0.01 and 0.03).
 
+    Args:
+        sigma: The standard deviation.
+        on: The gradients that get noise, as in :class:`~leakgauge.federation.defence.GradientDefence`.
+    """
+
+    name: ClassVar[str] = "gaussian_noise"
     sigma: float
 
     def __post_init__(self) -> None:
@@ -35,7 +42,7 @@ class GaussianNoise(GradientDefence):
         strength("the sigma of Gaussian noise", self.sigma)
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
-        """The gradients with noise."""
+        """Return the gradients with noise."""
 
         def noisy(value: Tensor) -> Tensor:
             noise = torch.randn(value.shape, generator=draw, dtype=drawn_type(value))
@@ -48,9 +55,12 @@ class GaussianNoise(GradientDefence):
 class LaplacianNoise(GradientDefence):
     """Laplacian noise of scale ``scale`` on gradients (DLF, appendix B.1: 0.01 and 0.02).
 
-    Its standard deviation is the scale times the square root of two.
+    Args:
+        scale: The scale. The standard deviation is the scale times the square root of two.
+        on: The gradients that get noise, as in :class:`~leakgauge.federation.defence.GradientDefence`.
     """
 
+    name: ClassVar[str] = "laplacian_noise"
     scale: float
 
     def __post_init__(self) -> None:
@@ -58,10 +68,10 @@ class LaplacianNoise(GradientDefence):
         strength("the scale of Laplacian noise", self.scale)
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
-        """The gradients with noise."""
+        """Return the gradients with noise."""
 
         def noisy(value: Tensor) -> Tensor:
-            # The inverse of the distribution, which is infinite at the end of the interval: never quite there.
+            # The inverse of the distribution function is infinite at both ends of the interval, hence the clamp.
             uniform = 2 * torch.rand(value.shape, generator=draw, dtype=drawn_type(value)) - 1
             distance = -torch.log1p(-uniform.abs().clamp_max(1 - torch.finfo(uniform.dtype).eps))
             return value + self.scale * (uniform.sign() * distance).to(value)
@@ -70,5 +80,5 @@ class LaplacianNoise(GradientDefence):
 
 
 def drawn_type(value: Tensor) -> torch.dtype:
-    """The type to draw random numbers in: the tensor's own, or single precision where that is coarser."""
+    """Return the type to draw random numbers in: the tensor's own, but at least single precision."""
     return torch.promote_types(value.dtype, torch.float32)

@@ -1,17 +1,18 @@
-r"""Parts of a gradient left out (after Zhu et al. 2019, DLG; DLF, appendix B.1).
+r"""Gradients of which some numbers are set to zero (after Zhu et al. 2019, DLG; DLF, appendix B.1).
 
 ``RandomPruning`` sets every number of each sample's gradient to zero with probability :math:`p`, drawn anew for each
-sample and local step. What is left is not scaled up, so that the mean gradient shrinks by :math:`1 - p`. (The
-authors' code draws once for each place in an epoch and uses it again in every epoch; see
-:mod:`leakgauge.federation.defences.noise`.)
+sample and local step. The remaining numbers are not scaled up, so the mean gradient shrinks by :math:`1 - p`. The
+authors' code draws once for each position in an epoch and uses the result again in every epoch, as described in
+:mod:`leakgauge.federation.defences.noise`.
 
 ``TopK`` keeps the numbers of the largest magnitude of a whole gradient, as sparsified communication does (Lin et al.
-2018, without its local accumulation): what is small is never sent.
+2018, without its local accumulation). Small numbers are never sent.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,8 +24,14 @@ from leakgauge.federation.defence import GradientDefence, Place
 
 @dataclass(frozen=True)
 class RandomPruning(GradientDefence):
-    """Each number set to zero with ``probability`` (DLF, appendix B.1: 0.2 and 0.5)."""
+    """Each number set to zero with ``probability`` (DLF, appendix B.1: 0.2 and 0.5).
 
+    Args:
+        probability: The probability of zero.
+        on: The gradients that are pruned, as in :class:`~leakgauge.federation.defence.GradientDefence`.
+    """
+
+    name: ClassVar[str] = "random_pruning"
     probability: float
 
     def __post_init__(self) -> None:
@@ -32,19 +39,25 @@ class RandomPruning(GradientDefence):
         strength("the probability of random pruning", self.probability, below=1)
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
-        """The gradients with holes."""
+        """Return the gradients with some numbers set to zero."""
 
         def pruned(value: Tensor) -> Tensor:
-            kept = torch.rand(value.shape, generator=draw) >= self.probability
-            return value * kept.to(value.device)
+            remaining = torch.rand(value.shape, generator=draw) >= self.probability
+            return value * remaining.to(value.device)
 
         return elementwise(pruned, gradients)
 
 
 @dataclass(frozen=True)
 class TopK(GradientDefence):
-    """Only the largest ``keep`` of a gradient's numbers, by magnitude over all layers; the others are zero."""
+    """Only the largest numbers of a gradient, by magnitude over all layers. The others are zero.
 
+    Args:
+        keep: The share of numbers that are kept.
+        on: The gradients that are pruned, as in :class:`~leakgauge.federation.defence.GradientDefence`.
+    """
+
+    name: ClassVar[str] = "top_k"
     keep: float
     on: Place = field(default="update", kw_only=True)
 
@@ -53,10 +66,10 @@ class TopK(GradientDefence):
         share("the share that top-k keeps", self.keep)
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
-        """The gradients without what is small."""
-        sizes = torch.cat([value.flatten(1).abs().double() for value in gradients.values()], 1)
-        kept = max(1, round(self.keep * sizes.shape[1]))
-        least = sizes.kthvalue(sizes.shape[1] - kept + 1, 1).values
+        """Return the gradients without their small numbers."""
+        magnitudes = torch.cat([value.flatten(1).abs().double() for value in gradients.values()], 1)
+        count = max(1, round(self.keep * magnitudes.shape[1]))
+        least = magnitudes.kthvalue(magnitudes.shape[1] - count + 1, 1).values
 
         def pruned(value: Tensor) -> Tensor:
             limit = least.reshape(-1, *[1] * (value.dim() - 1))

@@ -1,12 +1,13 @@
-"""Gradients sent with few bits (Alistarh et al. 2017, QSGD, with one scale a layer).
+"""Gradients sent with few bits (Alistarh et al. 2017, QSGD, with one scale for each layer).
 
-Every tensor of a gradient is mapped to evenly spaced levels between minus and plus its largest magnitude, and rounded
-up or down at random such that it is right on average.
+The levels of a tensor are evenly spaced between minus and plus its largest magnitude. Each number is rounded up or down
+at random, such that it is right on average.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,8 +19,14 @@ from leakgauge.federation.defence import GradientDefence, Place
 
 @dataclass(frozen=True)
 class Quantisation(GradientDefence):
-    """Each number rounded at random to one of ``2 ** bits - 1`` levels (1 bit would leave only zeros)."""
+    """Each number rounded at random to one of ``2 ** bits - 1`` levels.
 
+    Args:
+        bits: The bits of a number, from 2 to 16. A single bit would leave only zeros.
+        on: The gradients that are rounded, as in :class:`~leakgauge.federation.defence.GradientDefence`.
+    """
+
+    name: ClassVar[str] = "quantisation"
     bits: int
     on: Place = field(default="update", kw_only=True)
 
@@ -29,7 +36,7 @@ class Quantisation(GradientDefence):
             raise InvalidInput(f"the bits of quantisation must be a whole number from 2 to 16, not {self.bits!r}")
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
-        """The gradients in levels."""
+        """Return the rounded gradients."""
         levels = 2 ** (self.bits - 1) - 1
 
         def rounded(value: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""Record what a real federation exchanges, as observations on disk."""
+"""Recorders of what a real federation exchanges, as observations on disk."""

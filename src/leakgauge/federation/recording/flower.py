@@ -1,4 +1,4 @@
-"""Record what a real Flower run exchanges, on the server's side or on a client's.
+"""Recording of a Flower run, on the server's side or on a client's.
 
 ::
 
@@ -6,22 +6,22 @@
 
     recorder = Recorder("captures", model=Net(), data=DataSpec((3, 32, 32), classes=10))
 
-    strategy = recorder.strategy(FedAvg())  # in the server app: what the server sees of every client
-    app = ClientApp(mods=[recorder.mod])  # in a client app: what this client sends
+    strategy = recorder.strategy(FedAvg())  # in the server app: records what the server gets from every client
+    app = ClientApp(mods=[recorder.mod])  # in a client app: records what this client sends
 
-The server's recorder belongs around the outermost strategy, where it sees the clients' answers as they arrive. A mod
-that comes first in the list sees what leaves the client, after all other mods; one that comes last sees what the
-client's own training returns, before them.
+Wrap the outermost strategy, which gets the clients' answers as they arrive. The first mod in a list sees what leaves
+the client, after all other mods. The last one sees what the client's training returns, before the other mods.
 
-A client is called ``client-K`` where it tells its ``partition-id`` (a metric in its answer; on the client's side, the
-node's configuration), else ``node-ID``. Under SecAgg+ a server gets no client's weights but the mean over all, and this
-is what is recorded: one observation of the ``sum of N clients`` a round.
+A client is named ``client-K`` where its ``partition-id`` is known: from a metric in its answer or, on its own side,
+from the node's configuration. Otherwise it is named ``node-ID``. Under SecAgg+ the server does not get the weights of
+single clients but their mean. The recording then has one observation of the ``sum of N clients`` for each round.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from leakgauge.core.errors import InvalidInput, MissingExtra
@@ -38,175 +38,212 @@ AnyStrategy = TypeVar("AnyStrategy")
 Result = TypeVar("Result")
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
-_MASKED = "its answer holds no weights; if they are masked for secure aggregation, record the server's side"
+_NO_WEIGHTS = "its answer holds no weights. If they are masked for secure aggregation, record the server's side."
 
 
 class Recorder(Captures):
-    """Keep messages of a Flower run as observations; the arguments are those of :class:`Captures`."""
+    """A recorder of a Flower run.
+
+    Args:
+        folder: The folder to write to.
+        model: The architecture of the exchanged weights.
+        data: The shape, classes and normalisation of a sample.
+        training: The known part of the clients' recipe.
+        config: The app's configuration, usually ``context.run_config``.
+        every: The interval between recorded rounds. The first round is always recorded.
+        clients: The ids of the clients to record, by ``partition-id`` or node. On the server's side it may also be the
+            number of clients to record.
+        sends: Whether clients return trained ``"weights"`` or a ``"gradient"``.
+    """
 
     def strategy(self, strategy: AnyStrategy) -> AnyStrategy:
-        """The same strategy, whose training rounds are recorded; any of ``flwr.serverapp`` or ``flwr.server``."""
+        """Return a copy of a strategy whose training rounds are recorded.
+
+        Args:
+            strategy: Any strategy of ``flwr.serverapp`` or ``flwr.server``.
+        """
         if isinstance(strategy, type):
-            raise InvalidInput(f"give a strategy, not its class: {strategy.__name__}()")
+            raise InvalidInput(f"strategy() needs an object, not its class: {strategy.__name__}()")
         recorded: Any = copy.copy(strategy)
         if _has(strategy, "configure_train", "aggregate_train"):
             self._watch_messages(recorded)
         elif _has(strategy, "configure_fit", "aggregate_fit"):
             self._watch_results(recorded)
         else:
-            raise InvalidInput(f"{strategy!r} is no strategy of Flower: it does not configure and aggregate training")
+            raise InvalidInput(f"{strategy!r} is not a strategy of Flower, because it does not aggregate training")
         return recorded  # type: ignore[no-any-return]
 
     @property
     def mod(self) -> Mod:
-        """A mod for a client app, which records what this client gets and sends."""
+        """A mod for a client app that records what this client gets and sends."""
         if isinstance(self.clients, int):
-            raise InvalidInput("a client's side does not know of other clients; choose by ids: clients=[0, 1]")
+            raise InvalidInput("a client does not know how many others there are. Choose by ids, as in clients=[0, 1].")
         return self._mod
 
     def _mod(self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-        got = self._quietly(_Held.of_training, message)
+        received = self._safely(_Contents.of_training, message)
         answer = call_next(message, context)
-        if got is not None and got.arrays:  # other stages of a secure aggregation carry no weights
-            self._quietly(self._keep_own, got, answer, message, context)
+        if received is not None and received.arrays:  # other stages of a secure aggregation hold no weights
+            self._safely(self._keep_own, received, answer, message, context)
         return answer
 
-    def _keep_own(self, got: _Held, answer: Message, message: Message, context: Context) -> None:
-        partition = context.node_config.get("partition-id")
-        number = str(got.told.get("server-round", message.metadata.group_id))
+    def _keep_own(self, received: _Contents, answer: Message, message: Message, context: Context) -> None:
+        """Record this client's own message."""
+        sender = _Sender(context.run_id, context.node_id, context.node_config.get("partition-id"))
+        number = str(received.reported.get("server-round", message.metadata.group_id))
         round = int(number) if number.isdecimal() else 0
-        if self.wants(round, context.node_id, partition):
-            told = {**context.run_config, **got.told}
-            self._keep_answer(answer, got, told, round, (context.run_id, context.node_id, partition))
+        if self.selects(round, sender.node, sender.partition):
+            reported = {**context.run_config, **received.reported}
+            self._keep_answer(answer, received, reported, round, sender)
 
     def _watch_messages(self, strategy: Any) -> None:
-        """Watch a strategy of today's message API."""
+        """Watch a strategy of the message API (``flwr.serverapp``)."""
         configure, aggregate = strategy.configure_train, strategy.aggregate_train
         sent: dict[int, RecordDict] = {}
 
         def configure_train(*arguments: Any, **named: Any) -> Iterable[Message]:
             messages = list(configure(*arguments, **named))
             sent.clear()
-            sent.update((one.metadata.dst_node_id, one.content) for one in messages)
+            sent.update((message.metadata.dst_node_id, message.content) for message in messages)
             return messages
 
         def aggregate_train(server_round: int, replies: Iterable[Message]) -> Any:
             answers = list(replies)
-            self._quietly(self._keep_round, server_round, answers, sent)
+            self._safely(self._keep_round, server_round, answers, sent)
             sent.clear()
             return aggregate(server_round, answers)
 
         strategy.configure_train, strategy.aggregate_train = configure_train, aggregate_train
 
     def _keep_round(self, round: int, answers: list[Message], sent: Mapping[int, RecordDict]) -> None:
-        content, held = None, None
+        """Record the answers of a round."""
+        content, contents = None, None
         for answer in answers:
             node = answer.metadata.src_node_id
             if answer.has_error() or node not in sent:
                 continue
-            partition = _told(answer.content).get("partition-id")
-            if not self.wants(round, node, partition):
+            sender = _Sender(answer.metadata.run_id, node, _reported(answer.content).get("partition-id"))
+            if not self.selects(round, node, sender.partition):
                 continue
-            if held is None or content is not sent[node]:  # most strategies send the same to all
-                content, held = sent[node], _Held.of(sent[node])
-            self._keep_answer(answer, held, held.told, round, (answer.metadata.run_id, node, partition))
+            if contents is None or content is not sent[node]:  # most strategies send the same object to all clients
+                content, contents = sent[node], _Contents.of(sent[node])
+            self._keep_answer(answer, contents, contents.reported, round, sender)
 
     def _keep_answer(
-        self, answer: Message, got: _Held, told: Mapping[str, object], round: int, who: tuple[int, int, object]
+        self, answer: Message, received: _Contents, reported: Mapping[str, object], round: int, sender: _Sender
     ) -> None:
+        """Record one answer, unless the client failed or its weights are masked."""
         if answer.has_error():
             return
-        run, node, partition = who
-        client = _name(node, partition)
-        gave = _Held.of(answer.content)
-        if not gave.arrays:
-            self.complain(_MASKED, f"{client}: {_MASKED}")
+        returned = _Contents.of(answer.content)
+        if not returned.arrays:
+            self.warn(_NO_WEIGHTS, f"{sender.name}: {_NO_WEIGHTS}")
             return
-        self.keep(Exchange(run, round, client, got.decoded(), gave.decoded(), {**told, **gave.told}))
+        settings = {**reported, **returned.reported}
+        self.keep(Exchange(sender.run, round, sender.name, received.decoded(), returned.decoded(), settings))
 
     def _watch_results(self, strategy: Any) -> None:
-        """Watch a strategy of the older API, the one that the SecAgg+ workflow takes."""
+        """Watch a strategy of the older API (``flwr.server``), which the SecAgg+ workflow needs."""
         configure, aggregate = strategy.configure_fit, strategy.aggregate_fit
         sent: dict[str, FitIns] = {}
 
         def configure_fit(*arguments: Any, **named: Any) -> list[tuple[ClientProxy, FitIns]]:
             instructions = list(configure(*arguments, **named))
             sent.clear()
-            sent.update((proxy.cid, one) for proxy, one in instructions)
+            sent.update((proxy.cid, instruction) for proxy, instruction in instructions)
             return instructions
 
         def aggregate_fit(server_round: int, results: list[tuple[ClientProxy, FitRes]], failures: Any) -> Any:
-            self._quietly(self._keep_results, server_round, results, sent)
+            self._safely(self._keep_results, server_round, results, sent)
             sent.clear()
             return aggregate(server_round, results, failures)
 
         strategy.configure_fit, strategy.aggregate_fit = configure_fit, aggregate_fit
 
     def _keep_results(self, round: int, results: list[tuple[ClientProxy, FitRes]], sent: Mapping[str, FitIns]) -> None:
+        """Record the results of a round of the older API."""
         known = [(proxy, result) for proxy, result in results if proxy.cid in sent]
         first = known[0][1].parameters if known else None
         if len(known) > 1 and all(result.parameters is first for _, result in known):
-            self._keep_sum(round, known, sent)  # the workflow of a secure aggregation gives all the same object
+            self._keep_sum(round, known, sent)  # the SecAgg+ workflow gives all results the same object
             return
         for proxy, result in known:
-            node, partition = _node(proxy), result.metrics.get("partition-id")
-            if self.wants(round, node, partition):
-                told = {**sent[proxy.cid].config, "num-examples": result.num_examples}
+            sender = _Sender(_run(proxy), _node(proxy), result.metrics.get("partition-id"))
+            if self.selects(round, sender.node, sender.partition):
+                reported = {**sent[proxy.cid].config, "num-examples": result.num_examples}
                 arrays = (_arrays(sent[proxy.cid].parameters), _arrays(result.parameters))
-                self.keep(Exchange(_run(proxy), round, _name(node, partition), *arrays, told))
+                self.keep(Exchange(sender.run, round, sender.name, *arrays, reported))
 
     def _keep_sum(self, round: int, results: list[tuple[ClientProxy, FitRes]], sent: Mapping[str, FitIns]) -> None:
+        """Record the mean of all clients."""
         if (round - 1) % self.every:
             return
         proxy, result = results[0]
-        samples = sum(one.num_examples for _, one in results)
-        told = {**sent[proxy.cid].config, "num-examples": samples}
+        samples = sum(answer.num_examples for _, answer in results)
+        reported = {**sent[proxy.cid].config, "num-examples": samples}
         arrays = (_arrays(sent[proxy.cid].parameters), _arrays(result.parameters))
-        number = len(results)
-        self.keep(Exchange(_run(proxy), round, f"sum of {number} clients", *arrays, told, summed=number))
+        count = len(results)
+        self.keep(Exchange(_run(proxy), round, f"sum of {count} clients", *arrays, reported, summed=count))
 
-    def _quietly(self, act: Callable[..., Result], *arguments: Any) -> Result | None:
-        """Whatever goes wrong in recording is said in the log, and the training goes on."""
+    def _safely(self, act: Callable[..., Result], *arguments: Any) -> Result | None:
+        """Call a function. Log whatever goes wrong in it, so that the training continues."""
         try:
             return act(*arguments)
         except Exception as problem:
-            self.complain(repr(problem), f"a client: {problem!r}")
+            self.warn(repr(problem), f"a client: {problem!r}")
             return None
 
 
-class _Held:
-    """The weights and the words of a message. Arrays stay as the bytes that they arrive in until they are needed."""
+@dataclass(frozen=True)
+class _Sender:
+    """The origin of a message: its run, its node, and the client's part of the data where it is known."""
 
-    def __init__(self, arrays: Mapping[str, Any], told: Mapping[str, object]) -> None:
-        self.arrays, self.told = arrays, told
+    run: int
+    node: int
+    partition: object
+
+    @property
+    def name(self) -> str:
+        """The client's name."""
+        if isinstance(self.partition, (int, float)) and self.partition == int(self.partition):
+            return f"client-{int(self.partition)}"
+        return f"node-{self.node}"
+
+
+class _Contents:
+    """The weights and settings in a message. Arrays stay encoded until they are needed."""
+
+    def __init__(self, arrays: Mapping[str, Any], reported: Mapping[str, object]) -> None:
+        self.arrays, self.reported = arrays, reported
         self._decoded: Arrays | None = None
 
     @classmethod
-    def of_training(cls, message: Message) -> _Held | None:
-        """What a message holds, if it asks for training."""
+    def of_training(cls, message: Message) -> _Contents | None:
+        """Return the contents of a message, if it is an instruction to train."""
         training = message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
         return cls.of(message.content) if training and not message.has_error() else None
 
     @classmethod
-    def of(cls, content: RecordDict) -> _Held:
-        """The weights and words in a message's contents."""
+    def of(cls, content: RecordDict) -> _Contents:
+        """Return the weights and settings of a record."""
         records: list[ArrayRecord] = list(content.array_records.values())
-        return cls(dict(records[0]) if len(records) == 1 else {}, _told(content))
+        return cls(dict(records[0]) if len(records) == 1 else {}, _reported(content))
 
     def decoded(self) -> Arrays:
-        """The arrays as numbers."""
+        """Return the arrays as numbers."""
         if self._decoded is None:
             self._decoded = {name: array.numpy() for name, array in self.arrays.items()}
         return self._decoded
 
 
-def _told(content: RecordDict) -> dict[str, object]:
-    told: dict[str, object] = {}
+def _reported(content: RecordDict) -> dict[str, object]:
+    """Return the settings and metrics of a record."""
+    reported: dict[str, object] = {}
     for config in content.config_records.values():
-        told |= config
+        reported |= config
     for metrics in content.metric_records.values():
-        told |= metrics
-    return told
+        reported |= metrics
+    return reported
 
 
 def _arrays(parameters: Parameters) -> Arrays:
@@ -215,11 +252,6 @@ def _arrays(parameters: Parameters) -> Arrays:
 
 def _has(strategy: object, *names: str) -> bool:
     return all(callable(getattr(strategy, name, None)) for name in names)
-
-
-def _name(node: int, partition: object) -> str:
-    whole = isinstance(partition, (int, float)) and partition == int(partition)
-    return f"client-{int(partition)}" if whole else f"node-{node}"  # type: ignore[call-overload]
 
 
 def _node(proxy: ClientProxy) -> int:

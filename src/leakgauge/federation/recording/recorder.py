@@ -1,8 +1,8 @@
-"""Keep what a federation exchanges as observations on disk, whoever runs it.
+"""A folder of observations, recorded from the messages of any federated-learning framework.
 
-A recorder must not harm the training that it watches: whatever goes wrong while a message is kept (a full disk, a
-client whose training diverged, arrays that do not fit the model) is one sentence in the log, and no exception. One
-message is handled at a time, so that memory does not grow with clients or rounds, and each file is written whole or
+A recorder must not harm the training that it watches. Anything that goes wrong while a message is saved (a full disk, a
+client whose training diverged, arrays that do not fit the model) is one sentence in the log and never an exception.
+Messages are handled one at a time, so memory does not grow with clients or rounds. Each file is written completely or
 not at all.
 """
 
@@ -30,7 +30,7 @@ log = logging.getLogger("leakgauge")
 
 Arrays = Mapping[str, NDArray[Any]]
 
-#: What an app's configuration may call the parts of a client's recipe, written with - or with _.
+#: The keys of an app's configuration for each part of a client's recipe, written with - or with _.
 RECIPE_KEYS: dict[str, tuple[str, ...]] = {
     "lr": ("lr", "learning-rate", "client-lr"),
     "epochs": ("local-epochs", "epochs", "num-epochs"),
@@ -41,32 +41,53 @@ RECIPE_KEYS: dict[str, tuple[str, ...]] = {
 }
 
 
-#: A recipe of which nothing is known but the loss and the mode.
+#: A recipe of which only the loss and the mode are known.
 UNKNOWN = LocalTraining(momentum=None, weight_decay=None)
+
+#: The most different warnings that a recorder logs.
+MOST_WARNINGS = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """One client's message of one round, as a framework hands it over; ``summed`` counts the clients of a sum."""
+    """One client's message of one round, as a framework delivers it.
+
+    Args:
+        run: The id of the run.
+        round: The number of the round, from 1.
+        client: The client's name.
+        sent: The arrays that the client got.
+        returned: The arrays that the client returned.
+        reported: The settings in the round's configuration and the metrics in the client's answer.
+        summed: The number of clients whose mean this message is. 1 means a single client.
+    """
 
     run: int
     round: int
     client: str
     sent: Arrays = field(repr=False)
     returned: Arrays = field(repr=False)
-    told: Mapping[str, object] = field(default_factory=dict)
+    reported: Mapping[str, object] = field(default_factory=dict)
     summed: int = 1
 
 
 @dataclass(eq=False)
 class Captures:
-    """A folder for what a federation exchanges: ``folder/run-ID/CLIENT_round-NUMBER.safetensors``.
+    """A folder of recorded messages, ``folder/run-ID/CLIENT_round-NUMBER.safetensors``.
 
-    ``model`` is the architecture of the exchanged weights, ``data`` what a sample looks like. Of the clients' recipe,
-    the observation knows what ``training`` says, then what ``config`` says, then what a message says, such as
-    ``lr``, ``local-epochs``, ``batch-size`` and ``num-examples``; nothing else is taken for known. ``every`` keeps the
-    first round and then every so many; ``clients`` keeps those with these ids, or so many of them. ``sends`` says
-    whether clients return trained ``"weights"`` or a ``"gradient"``.
+    The recipe in an observation comes from three sources. A message overrides ``config``, and ``config`` overrides
+    ``training``. Everything else is unknown to the attacker.
+
+    Args:
+        folder: The folder to write to.
+        model: The architecture of the exchanged weights.
+        data: The shape, classes and normalisation of a sample.
+        training: The known part of the clients' recipe.
+        config: The app's configuration, from which ``lr``, ``local-epochs``, ``batch-size``, ``momentum`` and
+            ``weight-decay`` are read.
+        every: The interval between recorded rounds. The first round is always recorded.
+        clients: The ids of the clients to record, or how many of them. ``None`` means all.
+        sends: Whether clients return trained ``"weights"`` or a ``"gradient"``.
     """
 
     folder: str | Path
@@ -93,22 +114,28 @@ class Captures:
         if self.sends not in ("weights", "gradient"):
             raise InvalidInput(f"sends must be 'weights' or 'gradient', not {self.sends!r}")
         self.folder = Path(self.folder)
-        self.model = copy.deepcopy(self.model).cpu()  # what the app does with its own must not change ours
-        self._first: set[int] = set()
-        self._said: set[str] = set()
+        self.model = copy.deepcopy(self.model).cpu()  # the app may change its own model later
+        self._chosen_nodes: set[int] = set()
+        self._warned: set[str] = set()
 
-    def wants(self, round: int, node: int, partition: object = None) -> bool:
-        """Whether to keep this round of the client on this node, which holds this part of the data, if that is told."""
+    def selects(self, round: int, node: int, partition: object = None) -> bool:
+        """Return whether to record this round of this client.
+
+        Args:
+            round: The number of the round, from 1.
+            node: The id of the client's node.
+            partition: The number of the client's part of the data, where it is known.
+        """
         if (round - 1) % self.every:
             return False
         if isinstance(self.clients, int):
-            if len(self._first) < self.clients:
-                self._first.add(node)
-            return node in self._first
+            if len(self._chosen_nodes) < self.clients:
+                self._chosen_nodes.add(node)
+            return node in self._chosen_nodes
         return self.clients is None or node in self.clients or partition in self.clients
 
     def keep(self, exchange: Exchange) -> Path | None:
-        """Save one message; what goes wrong is said in the log, once, and the path is ``None``."""
+        """Save one message and return its path. A failure is logged once, and the path is then ``None``."""
         try:
             observation = self.observation(exchange)
             folder = Path(self.folder) / f"run-{exchange.run}"
@@ -119,22 +146,23 @@ class Captures:
                 path = folder / f"{stem}_{number}{SUFFIX}"
             return observation_file.save(observation, path)
         except Exception as problem:
-            self.complain(f"{exchange.client}: {problem}", f"{exchange.client} in round {exchange.round}: {problem}")
+            self.warn(f"{exchange.client}: {problem}", f"{exchange.client} in round {exchange.round}: {problem}")
             return None
 
-    def complain(self, key: str, words: str) -> None:
-        """Say in the log that a message was not kept, once for each ``key``."""
-        if key not in self._said and len(self._said) < 1000:
-            self._said.add(key)
-            log.warning("Leakgauge did not record the message of %s", words)
+    def warn(self, key: str, message: str) -> None:
+        """Log that a message was not recorded, once for each ``key``."""
+        if key not in self._warned and len(self._warned) < MOST_WARNINGS:
+            self._warned.add(key)
+            log.warning("Leakgauge did not record the message of %s", message)
 
     def observation(self, exchange: Exchange) -> Observation:
-        """The message as an observation."""
+        """Return the message as an observation."""
         sent, buffers = self._split("the weights sent", exchange.sent)
-        returned, after = self._split("the client's answer", exchange.returned)
-        trees: dict[str, Any] = {"returned" if self.sends == "weights" else "gradient": returned}
-        training = self.recipe(exchange.told)
-        if exchange.summed > 1 and training.batch_size is not None:  # the batches of all, as in federated.aggregation
+        returned, buffers_after = self._split("the client's answer", exchange.returned)
+        answer: dict[str, Any] = {"returned" if self.sends == "weights" else "gradient": returned}
+        training = self.recipe(exchange.reported)
+        if exchange.summed > 1 and training.batch_size is not None:
+            # The batches of a sum are those of all clients together, as in leakgauge.federation.aggregation.
             training = replace(training, batch_size=training.batch_size * exchange.summed)
         return Observation(
             model=self.model,
@@ -142,47 +170,57 @@ class Captures:
             sent=sent,
             training=training,
             buffers=buffers,
-            returned_buffers=after,
+            returned_buffers=buffers_after,
             client=exchange.client,
             round=exchange.round,
-            **trees,
+            **answer,
         )
 
-    def recipe(self, told: Mapping[str, object]) -> LocalTraining:
-        """What is known of the client's recipe, given what its message and the configuration of its round tell."""
+    def recipe(self, reported: Mapping[str, object]) -> LocalTraining:
+        """Return the known part of a client's recipe.
+
+        Args:
+            reported: The settings and metrics that came with the client's message.
+        """
         training = self.training
-        for source in (self.config, told):
-            plain = {key.replace("_", "-"): value for key, value in source.items() if isinstance(key, str)}
+        for source in (self.config, reported):
+            settings = {key.replace("_", "-"): value for key, value in source.items() if isinstance(key, str)}
             for name, keys in RECIPE_KEYS.items():
-                value = next((plain[key] for key in keys if key in plain), None)
-                if isinstance(value, float) and value.is_integer() and name in ("epochs", "batch_size", "samples"):
-                    value = int(value)
-                if isinstance(value, (int, float)):
-                    try:
-                        training = replace(training, **{name: value})  # type: ignore[arg-type]
-                    except InvalidInput as problem:
-                        self.complain(f"recipe: {name}", f"a client fully: its configuration says {problem}")
+                value = _number(name, next((settings[key] for key in keys if key in settings), None))
+                if value is None:
+                    continue
+                try:
+                    training = replace(training, **{name: value})  # type: ignore[arg-type]
+                except InvalidInput as problem:
+                    self.warn(f"recipe: {name}", f"a client completely. Its configuration is invalid: {problem}")
         return training
 
-    def _split(self, what: str, arrays: Arrays) -> tuple[Params, Params | None]:
-        """A state dict as weights and statistics, in the model's types; lists of arrays are in the model's order."""
+    def _split(self, source: str, arrays: Arrays) -> tuple[Params, Params | None]:
+        """Split a state dict into weights and statistics of the model's types. Lists are in the model's order."""
         state = self.model.state_dict()
         if arrays.keys() != state.keys() and list(arrays) == [str(index) for index in range(len(state))]:
             arrays = dict(zip(state, arrays.values(), strict=True))
-        weights, statistics = dict(self.model.named_parameters()), dict(self.model.named_buffers())
+        expected, statistics = dict(self.model.named_parameters()), dict(self.model.named_buffers())
         for name in arrays:
             if name not in state:
-                raise InvalidInput(f"{what} hold {name!r}, which the model does not have; is this the right model?")
-        for name in weights:
+                raise InvalidInput(f"{source} hold {name!r}, which the model does not have. Is this the right model?")
+        for name in expected:
             if name not in arrays:
-                raise InvalidInput(f"{what} lack {name!r}; an observation is of all the model's weights")
-        held = {name: _tensor(arrays[name], like) for name, like in weights.items()}
+                raise InvalidInput(f"{source} lack {name!r}. An observation needs all weights of the model.")
+        weights = {name: _tensor(arrays[name], like) for name, like in expected.items()}
         if any(name in state and name not in arrays for name in statistics):
-            return held, None
-        return held, {
+            return weights, None
+        return weights, {
             name: _tensor(arrays[name], like) if name in state else like.detach().clone()
             for name, like in statistics.items()
         }
+
+
+def _number(name: str, value: object) -> int | float | None:
+    """Return a setting as a number, or ``None`` if it is none. Counts may arrive as floats."""
+    if isinstance(value, float) and value.is_integer() and name in ("epochs", "batch_size", "samples"):
+        return int(value)
+    return value if isinstance(value, (int, float)) else None
 
 
 def _tensor(values: NDArray[Any], like: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ measure                what it is, as a mean over clients
 ``ssim``               of the nearest of a client's pictures of a person to the sample of that person, equation 5
 =====================  ===============================================================================================
 
-A method is a way to rebuild the model (:data:`leakgauge.attacks.local_model.METHODS`), or one of these: ``optimal``, the client's
+A method is a way to rebuild the model (:func:`leakgauge.attacks.local_model.build`), or one of these: ``optimal``, the client's
 own model itself, as the ceiling; ``gradient``, the attacks without any model (equation 2, the vote over rounds,
 equation 4); ``equations``, attribute and source by the gradient's equations; ``inputs``, the source by where inputs
 lie; ``columns``, the attribute by what the other columns tell, learned from the other clients' records

@@ -44,7 +44,7 @@ def search_weights(
         found = attacks.search_awa(
             observation,
             seed=seed + index,
-            path=None if stem is None else Path(f"{stem}.jsonl"),
+            path=None if pictures is None else pictures / "cache",
             watch=_Passing(report),
             **chosen,
             **options,

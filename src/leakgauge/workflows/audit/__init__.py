@@ -1,72 +1,62 @@
-"""The audit: what a set-up gives away, in one answer."""
+"""The audit of a set-up: its clients are attacked, and the page shows how much of their data came back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from leakgauge.core.container import Location
-from leakgauge.evaluation.gate import Check, check, read_condition, to_junit
+from leakgauge.evaluation.gate import read_condition
 from leakgauge.runtime import Watch
-from leakgauge.workflows.audit.first_look import Finding, Prescreen, prescreen
-from leakgauge.workflows.audit.run import Audit, AuditPlan, read_audit, run_audit
-from leakgauge.workflows.scenario import read_toml
+from leakgauge.workflows.audit.first_look import FirstLook, Reason, first_look
+from leakgauge.workflows.audit.plan import AuditPlan, read_audit
+from leakgauge.workflows.audit.run import Audit, run_audit
+from leakgauge.workflows.result import Redact, Running, check_redact, conclude
+from leakgauge.workflows.scenario import read_config
 
-__all__ = [
-    "Audit",
-    "AuditPlan",
-    "Check",
-    "Finding",
-    "Prescreen",
-    "audit",
-    "checks_of",
-    "prescreen",
-    "read_audit",
-    "read_condition",
-    "run_audit",
-    "to_junit",
-]
+__all__ = ["Audit", "AuditPlan", "FirstLook", "Reason", "audit", "first_look", "read_audit", "run_audit"]
 
 
 def audit(
-    config: Location | Mapping[str, Any],
+    config: Location | Mapping[str, Any] | AuditPlan,
     output: Location = "audit",
     *,
     fail_if: Sequence[str] = (),
+    junit: Location | None = None,
+    redact: Redact = "none",
     engine: str = "auto",
-    jobs: int | None = 1,
-    redact: Literal["none", "blur", "omit"] = "none",
-    command: str = "",
+    jobs: int | None = None,
+    device: str | None = None,
     watch: Watch | None = None,
+    command: str = "",
 ) -> Audit:
-    """Audit a set-up: attack its clients, and write the page and the figures into ``output``.
+    """Audit a set-up, as ``leakgauge audit`` does: attack its clients, and write the page and the figures.
 
-    ``config`` is a TOML file, or the same as a dictionary (:mod:`leakgauge.workflows.audit.run`). Work that was done before
-    is not done again; ``engine`` and ``jobs`` say where the rest runs (:mod:`leakgauge.runtime.engines`). Work that fails
-    is named by ``failed`` of what is returned, which then is not ``complete``. ``fail_if`` are limits such as
-    ``"recovered > 0.05"``, which :func:`checks_of` compares; ``redact`` keeps clients' samples out of the page, or
-    blurs them.
+    Work that was finished before is not repeated. Work that fails is listed in ``failed`` of the result, which is then
+    not ``complete``.
+
+    Args:
+        config: A TOML file, the same as a dictionary, or a plan (:mod:`leakgauge.workflows.audit.plan`).
+        output: The folder for the page, the figures and the cache.
+        fail_if: Limits such as ``"recovered > 0.05"`` (:mod:`leakgauge.evaluation.gate`).
+        junit: The file for the limits as JUnit XML.
+        redact: Clients' samples on the page: ``"none"``, ``"blur"`` or ``"omit"``.
+        engine: The engine that runs the attacks (:mod:`leakgauge.runtime.engines`).
+        jobs: The number of attacks that run at a time. ``None`` is one a core.
+        device: The device of the attacks, such as ``"cuda"``.
+        watch: The listener that follows the attacks.
+        command: The command line, for the page.
     """
-    from leakgauge.reports.audit import write_audit  # pictures, which not everybody wants to load
+    from leakgauge.reports.audit import write_audit  # loads the drawing libraries
 
-    where, document = (
-        ("the configuration", config) if isinstance(config, Mapping) else (str(config), read_toml(Path(config)))
-    )
-    plan = read_audit(document, where)
-    for text in fail_if:
-        read_condition(text, list(plan.attacks))
-    found = run_audit(plan, Path(output) / "store", engine=engine, jobs=jobs, watch=watch)
-    if found.results:
-        write_audit(found, output, command=command, redact=redact, checks=checks_of(found, fail_if))
-    return found
-
-
-def checks_of(found: Audit, fail_if: Sequence[str]) -> list[Check]:
-    """Every limit on every attack of an audit it is about."""
-    conditions = [read_condition(text, list(found.plan.attacks)) for text in fail_if]
-    results = [
-        (attack, f"{title}, told" if knows else title, found.figures(group))
-        for (attack, title, knows), group in found.groups().items()
-    ]
-    return check(conditions, results)
+    check_redact(redact)
+    running = Running(engine, jobs, device, watch)
+    plan = config if isinstance(config, AuditPlan) else read_audit(*read_config(config))
+    conditions = [read_condition(text, list(plan.attacks)) for text in fail_if]
+    result = run_audit(plan, Path(output) / "cache", running)
+    if not result.results:
+        if result.failed is not None:
+            raise result.failed
+        return result
+    return conclude(result, conditions, junit, lambda one: write_audit(one, output, command=command, redact=redact))

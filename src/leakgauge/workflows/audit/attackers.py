@@ -1,125 +1,173 @@
-"""Who attacks a client in an audit or a frontier: an attack that rebuilds samples, or one that infers a column.
-
-Both take an observation and give figures: ``{metric: {"value": ..., "chance": ..., ...}}`` and words as a document of
-plain values, and the samples that it is about.
-"""
+"""The attackers of an audit or a frontier: an attack with its options, and the scoring of its result."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
-from leakgauge import attacks
+from leakgauge.attacks import registry
 from leakgauge.attacks.inversion.adaptive import adapts
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
+from leakgauge.core.measure import Measure
 from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation import score
 from leakgauge.evaluation.chance import other_samples
-from leakgauge.workflows.audit import hidden_column
+from leakgauge.evaluation.inferred import HiddenColumn, attribute_chance, share_measure
 
-#: Figures and words, and the samples that they are about.
-Found = tuple[dict[str, Any], dict[str, Tensor]]
+#: A document of plain values and the samples that it is about.
+Scored = tuple[dict[str, Any], dict[str, Tensor]]
 
 
-class Attacker(Protocol):
-    """Attacks one client; its ``repr`` is all that its outcome depends on."""
+@dataclass(frozen=True)
+class Trial:
+    """One client to attack.
 
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """What differs from the attack's own defaults."""
+    Args:
+        observation: What the attacker sees.
+        truth: What the result is scored against.
+        seed: The seed of the attack.
+        threshold: The PSNR in dB from which a sample counts as recovered.
+        device: The device of the attack.
+    """
 
-    def adapts(self, observation: Observation) -> bool:
-        """Whether it makes use of knowing the defences that an observation grants the knowledge of."""
-
-    def __call__(self, observation: Observation, truth: Truth, *, seed: int, threshold: float, report: Report) -> Found:
-        """Attack, and score what came back; from ``threshold`` dB on, a sample counts as recovered."""
+    observation: Observation
+    truth: Truth
+    seed: int = 0
+    threshold: float = 20.0
+    device: str | None = None
 
 
 @dataclass(frozen=True, repr=False)
-class Rebuilds:
-    """An attack of :mod:`leakgauge.attacks`, by name."""
+class Attacker:
+    """An attack of the registry with its options.
+
+    Args:
+        name: The name of the attack.
+        options: The options that differ from the attack's defaults.
+        column: The sensitive column, for attacks that infer one.
+    """
 
     name: str
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    column: str | None = None
 
     def __repr__(self) -> str:
-        return repr(attacks.build(self.name, **self.options))
+        attack = repr(registry.build(self.name, **self.options))
+        return attack if self.recovers == "samples" else f"{attack} on {self.column!r}"
+
+    @property
+    def recovers(self) -> str:
+        """The kind of data that the attack recovers."""
+        return registry.ATTACKS[self.name].recovers
 
     def adapts(self, observation: Observation) -> bool:
-        """Whether it allows for defences that it knows."""
-        return adapts(attacks.build(self.name, **self.options), observation)
+        """Return whether the attack changes when it knows the defences of an observation."""
+        return self.recovers == "samples" and adapts(registry.build(self.name, **self.options), observation)
 
-    def __call__(self, observation: Observation, truth: Truth, *, seed: int, threshold: float, report: Report) -> Found:
-        """Rebuild the samples, and compare them with the true ones."""
-        result = attacks.build(self.name, **self.options)(observation, seed=seed, progress=report)
-        if result.outcome.kind == "interrupted":
-            raise KeyboardInterrupt
-        scored = score(result, truth, threshold=threshold)
-        rows = {name: {key: _plain(value) for key, value in scored[name].to_row().items()} for name in scored}
-        document = {
-            "scores": rows,
-            "outcome": str(result.outcome),
-            "loss": _plain(result.loss),
-            "seconds": result.seconds,
-            "attack": result.attack,
-            "client": result.client,
-            "threat_model": observation.threat_model(),
-            "notes": list(scored.notes),
-        }
-        tensors = {"original": truth.inputs, "reconstructed": scored.pairing.apply(result.samples.float())}
-        for name in ("psnr", "ssim", "features"):
-            if name in scored and (values := scored[name].per_sample) is not None:
-                tensors[name] = values.float()
-        reference, _ = other_samples(truth)
-        if reference is not None and len(reference):
-            tensors["guess"] = reference.mean(0).float()
-        if result.trace is not None:
-            tensors["losses"] = result.trace.losses.float()
-        return document, tensors
+    def __call__(self, trial: Trial, report: Report) -> Scored:
+        """Attack one client and score the result.
+
+        Args:
+            trial: The client to attack.
+            report: The listener that follows the steps.
+        """
+        return _SCORING[self.recovers](self, trial, report)
 
 
-@dataclass(frozen=True, repr=False)
-class InfersColumn:
-    """The inference of a sensitive column (:mod:`leakgauge.workflows.audit.hidden_column`); defences make it do nothing else."""
+def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
+    """Rebuild samples and compare them with the true ones."""
+    observation, truth = trial.observation, trial.truth
+    attack = registry.build(attacker.name, **attacker.options)
+    result = attack(observation, seed=trial.seed, device=trial.device, progress=report)
+    if result.outcome.kind == "interrupted":
+        raise KeyboardInterrupt
+    scored = score(result, truth, threshold=trial.threshold if truth.data.is_image else None)
+    document = _document(scored.metrics, str(result.outcome), result.seconds, observation)
+    document |= {"loss": plain(result.loss), "attack": result.attack, "notes": list(scored.notes)}
+    tensors = {"original": truth.inputs, "reconstructed": scored.pairing.apply(result.samples.float())}
+    for name in ("psnr", "ssim", "features"):
+        if name in scored and (values := scored[name].per_sample) is not None:
+            tensors[name] = values.float()
+    reference, _ = other_samples(truth)
+    if reference is not None and len(reference):
+        tensors["guess"] = reference.mean(0).float()
+    if result.trace is not None:
+        tensors["losses"] = result.trace.losses.float()
+    return document, tensors
 
-    column: str
-    options: dict[str, Any] = field(default_factory=dict)
 
-    def __repr__(self) -> str:
-        return f"{hidden_column.NAME}({self.column!r})"
+def _infer_attribute(attacker: Attacker, trial: Trial, report: Report) -> Scored:
+    """Infer the sensitive column and compare it with the true one."""
+    began = time.perf_counter()
+    assert attacker.column is not None
+    observation = trial.observation if trial.device is None else trial.observation.to(trial.device)
+    hidden = HiddenColumn.of(trial.truth, attacker.column)
+    attributes = registry.build(attacker.name, **attacker.options)([observation], hidden.records, report=report)
+    right = attributes.choice.cpu() == hidden.values
+    chance = attribute_chance(hidden, trial.truth, attacker.column)
+    measure = share_measure("attribute_accuracy", [right], chance)
+    seconds = time.perf_counter() - began
+    document = _document({measure.name: measure}, attributes.outcome, seconds, observation)
+    knowledge = f"For {attacker.name} it knows the client's records and targets, except the column {attacker.column!r}."
+    document["threat_model"].append(knowledge)
+    return document | {"loss": None, "attack": repr(attacker), "notes": []}, {}
 
-    def adapts(self, observation: Observation) -> bool:
-        """Never."""
-        return False
 
-    def __call__(self, observation: Observation, truth: Truth, *, seed: int, threshold: float, report: Report) -> Found:
-        """Infer the column, and compare it with the true one."""
-        return hidden_column.infer_column(observation, truth, self.column, report), {}
+_SCORING: dict[str, Callable[[Attacker, Trial, Report], Scored]] = {
+    "samples": _rebuild,
+    "attribute": _infer_attribute,
+}
 
 
-def read_attacker(name: Any, options: Mapping[str, Any], sensitive: str | None, where: str) -> Attacker:
-    """The attacker of that name on data with that sensitive column, if it has one; mistakes are said with ``where``."""
-    if name == hidden_column.NAME:
-        if sensitive is None or options:
-            column = 'name a sensitive column: [data] options = { sensitive = "..." }'
-            remedy = "it has no options" if options else column
-            raise InvalidInput(f"{where}: {name} does not apply here: {remedy}")
-        return InfersColumn(sensitive)
-    if name not in attacks.ATTACKS:
-        raise UnknownName(f"attack ({where})", name, [*attacks.ATTACKS, hidden_column.NAME])
+def _document(
+    measures: Mapping[str, Measure], outcome: str, seconds: float, observation: Observation
+) -> dict[str, Any]:
+    rows = {name: {key: plain(value) for key, value in one.to_row().items()} for name, one in measures.items()}
+    return {
+        "scores": rows,
+        "outcome": outcome,
+        "seconds": seconds,
+        "client": observation.client,
+        "threat_model": list(observation.threat_model()),
+    }
+
+
+def measures_of(document: Mapping[str, Any]) -> dict[str, Measure]:
+    """Return the measures in the document of one attacked client."""
+    return {name: Measure.from_row(row) for name, row in document["scores"].items()}
+
+
+def read_attacker(name: Any, options: Mapping[str, Any], column: str | None, where: str) -> Attacker:
+    """Return the attacker of a name, and refuse one that cannot run on a single message.
+
+    Args:
+        name: The name of the attack.
+        options: Its options.
+        column: The sensitive column of the data, if it has one.
+        where: The place of the name for error messages.
+    """
+    known = [spec.name for spec in registry.specs(reads="update") if spec.recovers in _SCORING]
+    if name not in known:
+        raise UnknownName(f"attack ({where})", name, known)
+    if registry.ATTACKS[name].recovers == "attribute" and column is None:
+        raise InvalidInput(
+            f"{where}: {name} does not apply here. Name a sensitive column with "
+            '[data] options = { sensitive = "..." }'
+        )
     try:
-        attacks.build(name, **options)
+        registry.build(name, **options)
     except LeakgaugeError as problem:
         raise InvalidInput(f"{where}: {problem}") from problem
-    return Rebuilds(name, dict(options))
+    return Attacker(name, dict(options), column)
 
 
-def _plain(value: Any) -> Any:
-    """Numbers that JSON can hold."""
+def plain(value: Any) -> Any:
+    """Return a value that JSON can hold. Numbers that are not finite become ``None``."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""A commented configuration to begin with."""
+"""A commented configuration of an audit, to begin with."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from leakgauge.core.container import write_atomically
 from leakgauge.core.errors import FileError, UnknownName
 
 _TEXT = """\
-# What can be rebuilt from what clients send? Run: leakgauge audit {name}
+# How much of the clients' data can be rebuilt from what they send? Run: leakgauge audit {name}
 # seed = 0                    # the same seed gives the same audit
 
 [model]
 name = {model}                # one of `leakgauge list models`, or "module:factory" for your own
 # options = {{ classes = 10 }}  # passed to the factory
+# trained_rounds = 20         # train the model for some rounds first; default: an untrained model
 
 [data]
 {source} = {data}             # name of a dataset, images (a folder), npz, csv, or factory = "module:function"
@@ -27,12 +28,12 @@ lr = {lr}
 epochs = {epochs}
 batch_size = {batch_size}
 # momentum = 0.9
-# rounds = 20                 # how long the model was trained before; default: not at all
 # mode = "eval"               # batch norm with its stored statistics
 
 # [attacker]
-# knows = ["labels"]          # what it is granted: labels, label_counts, label_batches
-# hidden = ["lr"]             # what of the recipe it does not know
+# granted = ["labels"]        # labels, label_counts, label_batches
+# hidden = ["lr"]             # parts of the recipe that it does not know
+# knows_defence = false       # do not try attackers who know the defence
 
 # [audit]
 # attacks = ["inverting_gradients", {{ name = "dlf", steps = 80 }}]   # default: those that fit
@@ -44,31 +45,28 @@ batch_size = {batch_size}
 """
 
 
-def write_template(
-    path: Path, *, model: str, data: str, sends: str, samples: int, lr: float, epochs: int, batch_size: int
-) -> Path:
-    """Write a configuration; a file that is there already is left as it is."""
+def write_template(path: Path, *, model: str, data: str, sends: str, **numbers: float) -> Path:
+    """Write a configuration, and refuse to overwrite a file.
+
+    Args:
+        path: The file to write.
+        model: The name of a model, or ``module:factory``.
+        data: The name of a dataset, a folder of pictures, an npz or a csv file, or ``module:function``.
+        sends: ``"weights"`` or ``"gradient"``.
+        numbers: ``samples``, ``lr``, ``epochs`` and ``batch_size``.
+    """
     if path.exists():
-        raise FileError(f"{path}: is there already, and is left as it is; choose another name")
+        raise FileError(f"{path}: already exists, not overwritten. Choose another name")
     if sends not in ("weights", "gradient"):
         raise UnknownName("message (--sends)", sends, ("weights", "gradient"))
-    text = _TEXT.format(
-        name=path.name,
-        model=json.dumps(model),
-        source=_source(data),
-        data=json.dumps(data),
-        sends=json.dumps(sends),
-        samples=samples,
-        lr=lr,
-        epochs=epochs,
-        batch_size=batch_size,
-    )
+    names = {"model": json.dumps(model), "data": json.dumps(data), "sends": json.dumps(sends)}
+    text = _TEXT.format(name=path.name, source=_source(data), **names, **numbers)
     write_atomically(path, text.encode())
     return path
 
 
 def _source(data: str) -> str:
-    """Which key of ``[data]`` this is for."""
+    """Return the key of ``[data]`` that fits a source of data."""
     suffix = Path(data).suffix.lower()
     if suffix in (".npz", ".csv"):
         return suffix[1:]

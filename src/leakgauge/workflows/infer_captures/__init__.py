@@ -1,12 +1,90 @@
-"""What many rounds of captures give away together: each client's own model, a hidden column, who holds a record.
+"""Inference from many rounds of captures: each client's own model, a hidden column, and the owners of records."""
 
-The attacker's part is :mod:`leakgauge.attacks.local_model`, on observations and on records that it is granted; how much of it is
-right is told where the clients' data is at hand. Nothing in a folder of captures is trusted
-(:mod:`leakgauge.workflows.attack_captures`), and rebuilt models are kept, so that a run that was stopped goes on where it was.
-"""
+from __future__ import annotations
 
-from leakgauge.reports.inference import figures_table, models_table, sentences, write_inferred
-from leakgauge.workflows.infer_captures.inferences import Figure
-from leakgauge.workflows.infer_captures.run import Inferred, infer_captures
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-__all__ = ["Figure", "Inferred", "figures_table", "infer_captures", "models_table", "sentences", "write_inferred"]
+from torch import nn
+
+from leakgauge.attacks import registry
+from leakgauge.attacks.local_model import LocalModelAttack
+from leakgauge.core.container import Location
+from leakgauge.core.errors import UnknownName
+from leakgauge.evaluation.gate import read_condition
+from leakgauge.runtime import Watch
+from leakgauge.workflows.captures import Captures, ClientData
+from leakgauge.workflows.infer_captures.questions import Inference
+from leakgauge.workflows.infer_captures.run import InferenceTask, InferredCaptures, run_inference
+from leakgauge.workflows.result import Running, conclude
+
+__all__ = ["Inference", "InferenceTask", "InferredCaptures", "infer", "run_inference"]
+
+
+def infer(
+    captures: Location | Captures,
+    method: str | LocalModelAttack = "lmra",
+    output: Location = "inferred",
+    *,
+    options: Mapping[str, Any] | None = None,
+    model: nn.Module | str | None = None,
+    model_options: Mapping[str, Any] | None = None,
+    know: Mapping[str, Any] | None = None,
+    client: str | None = None,
+    data: Location | ClientData | None = None,
+    sensitive: str | None = None,
+    seed: int = 0,
+    fail_if: Sequence[str] = (),
+    junit: Location | None = None,
+    engine: str = "auto",
+    jobs: int | None = None,
+    device: str | None = None,
+    watch: Watch | None = None,
+    command: str = "",
+) -> InferredCaptures:
+    """Rebuild clients' models from many rounds and infer facts about records, as ``leakgauge infer`` does.
+
+    Owners of records are inferred where the data of at least two clients is given.
+
+    Args:
+        captures: A folder of captures with many rounds of one client or more.
+        method: The attack that rebuilds local models, or its name.
+        output: The folder for the page and the cache.
+        options: The options of the method.
+        model: Your own model, or ``module:factory``. Not needed for models of Leakgauge.
+        model_options: The options of the factory.
+        know: Parts of the recipe that the captures do not hold, such as ``{"lr": 0.1}``.
+        client: The only client to read.
+        data: The clients' records (:class:`~leakgauge.workflows.captures.ClientData`).
+        sensitive: The column, or the category, that is hidden from the attacker and inferred.
+        seed: The seed of the attacks.
+        fail_if: Limits such as ``"attribute_accuracy > 0.8"`` (:mod:`leakgauge.evaluation.gate`).
+        junit: The file for the limits as JUnit XML.
+        engine: The engine that rebuilds models (:mod:`leakgauge.runtime.engines`).
+        jobs: The number of models that are rebuilt at a time. ``None`` is one a core.
+        device: The device of the attacks, such as ``"cuda"``.
+        watch: The listener that follows the work.
+        command: The command line, for the page.
+    """
+    from leakgauge.reports.inference import write_inference
+
+    running = Running(engine, jobs, device, watch)
+    attack = _method(method, options or {})
+    names = [spec.name for spec in registry.specs(reads="rounds") if spec.recovers in ("attribute", "source")]
+    conditions = [read_condition(text, names) for text in fail_if]
+    if not isinstance(captures, Captures):
+        captures = Captures.find(captures, model, model_options, know=know, client=client)
+    truths = ClientData(Path(data)) if data is not None and not isinstance(data, ClientData) else data
+    result = run_inference(InferenceTask(captures, attack, truths, sensitive, seed), output, running)
+    return conclude(result, conditions, junit, lambda one: write_inference(one, Path(output), command))
+
+
+def _method(method: str | LocalModelAttack, options: Mapping[str, Any]) -> LocalModelAttack:
+    if isinstance(method, LocalModelAttack):
+        return method
+    names = [spec.name for spec in registry.specs(recovers="model")]
+    if method not in names:
+        raise UnknownName("way to rebuild a local model called", method, names)
+    built: LocalModelAttack = registry.build(method, **options)
+    return built

@@ -1,199 +1,291 @@
-"""From a folder of captures to rebuilt models, and to what is asked about the records."""
+"""Rebuild the model of every captured client, and infer what the messages show about records."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from leakgauge.attacks.local_model import GlobalModel, LastReturned, LocalModel, LocalModelAttack
-from leakgauge.core.container import Location, output_folder, read_container, write_container
-from leakgauge.core.errors import FileError, InvalidInput, LeakgaugeError
+from leakgauge.core.container import Location, output_folder
+from leakgauge.core.errors import FileError, InvalidInput, LeakgaugeError, TasksFailed
 from leakgauge.core.observation import Observation
 from leakgauge.core.observation_file import plain
 from leakgauge.core.params import buffers_of
+from leakgauge.core.progress import Report
 from leakgauge.core.truth import Truth
-from leakgauge.workflows.attack_captures import ClientData, read_captures
-from leakgauge.workflows.infer_captures.inferences import Figure, attributes, sources, values_of
+from leakgauge.evaluation.inferred import column_values
+from leakgauge.runtime import Task, run_tasks
+from leakgauge.runtime.cache import Cache, Entry
+from leakgauge.workflows.captures import Captures, ClientData
+from leakgauge.workflows.infer_captures.questions import Federation, Inference, infer_column, infer_owners
+from leakgauge.workflows.result import Running, WorkflowResult
 
-KIND, VERSION = "local model", 1
-#: The models whose losses on a client's own data stand beside each other.
+#: The models whose losses on a client's own data are compared.
 MODELS = ("rebuilt", "last returned", "global")
-#: Of fewer rounds than these a page says that they are few; LMRA's figures are of 100.
-FEW = 10
+#: Below this number of rounds a note says that they are few. LMRA's figures are of 100.
+FEW_ROUNDS = 10
 
 
-@dataclass(frozen=True, eq=False)
-class Inferred:
-    """What was made of a folder of captures. ``fits`` are the losses on a client's own data, model by model."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class InferredCaptures(WorkflowResult):
+    """The result of inference from many rounds of captures.
+
+    Args:
+        models: The rebuilt model of each client.
+        losses: The losses on each client's own data, by model.
+        inferences: The shares of records for which each attack is right.
+        notes: Sentences for the reader.
+        threat_model: What the attacker sees and knows, in sentences.
+        scored: Whether the clients' data was at hand.
+    """
 
     models: dict[str, LocalModel]
-    fits: dict[str, dict[str, float]]
-    figures: list[Figure]
-    notes: list[str]
-    refused: list[str]
-    threat_model: list[str]
+    losses: dict[str, dict[str, float]]
+    inferences: tuple[Inference, ...]
+    notes: tuple[str, ...]
+    threat_model: tuple[str, ...]
+    scored: bool
 
-    def verdict(self) -> tuple[str, bool | None]:
-        """In a sentence, and whether any attack beats a guess; ``None`` where nothing could be asked."""
+    def sentence(self) -> str:
+        """Return the result in words."""
         rounds = [model.rounds for model in self.models.values()]
         seen = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
-        several = "s" if len(rounds) > 1 else ""
-        made = f"The model{several} of {len(rounds)} client{several} were rebuilt from {seen} rounds each."
-        if not several:
-            made = f"The model of one client was rebuilt from {seen} round{'s' if rounds[0] > 1 else ''}."
-        if not self.figures and not self.fits:
-            return f"{made} What it gives away, nobody can say without the clients' data: give it with --data.", None
-        if not self.figures:
-            return f"{made} Of the records nothing was asked: name a column, or give the data of two clients.", None
-        best: dict[str, Figure] = {}
-        for one in self.figures:
-            if one.above_chance and (one.what not in best or one.right.mean > best[one.what].right.mean):
-                best[one.what] = one
-        if not best:
-            return f"{made} No attack was shown to tell more of the records than a guess does.", False
-        told = [
-            f"{name}: {one.right.mean:.0%} right by {one.attack}, a guess {one.chance:.0%}"
-            for name, one in best.items()
+        clients = "the model of one client" if len(rounds) == 1 else f"the models of {len(rounds)} clients"
+        made = f"Rebuilt {clients} from {seen} round{'s' if max(rounds) > 1 else ''} each."
+        if not self.scored:
+            inferred = f" Inferred {'; '.join(words)}." if words else ""
+        return f"{made} {self.verdict.sentence}"
+        if not self.inferences:
+            return f"{made} Nothing was inferred. Name a column with --sensitive, or pass the data of two clients."
+        best: dict[str, Inference] = {}
+        for one in self.inferences:
+            if one.verdict.leaks and (one.about not in best or one.measure.value > best[one.about].measure.value):
+                best[one.about] = one
+        words = [
+            f"{about}: {one.measure.value:.0%} right by {one.attack}, chance {one.measure.chance:.0%}"
+            for about, one in best.items()
         ]
-        return f"{made} What the messages tell of the records: {'; '.join(told)}.", True
+        inferred = f" Inferred {'; '.join(words)}." if words else ""
+        return f"{made} {self.verdict.sentence}{inferred}"
 
 
-def infer_captures(
-    files: Sequence[Path],
-    method: LocalModelAttack,
-    output: Location,
-    *,
-    model: nn.Module | None = None,
-    knowing: Mapping[str, Any] | None = None,
-    client: str | None = None,
-    data: ClientData | None = None,
-    sensitive: str | None = None,
-    seed: int = 0,
-) -> Inferred:
-    """Rebuild the model of every client that was captured, and ask about the records in ``data``.
+@dataclass(frozen=True)
+class InferenceTask:
+    """What to infer, and how.
 
-    ``sensitive`` is the column, or the category, that is hidden from the attacker and to be inferred. Sources are asked
-    for where the data of at least two clients is there.
+    Args:
+        captures: The captures.
+        method: The attack that rebuilds local models.
+        data: The clients' records.
+        sensitive: The column, or the category, to infer.
+        seed: The seed of the attacks.
     """
-    if sensitive is not None and data is None:
-        raise InvalidInput("to infer a column the clients' records are needed, all but that column: give --data")
-    rounds, digests, refused = _read(files, model, knowing, client)
-    if data is not None:
-        data.check(rounds)
-    truths = {name: data.truth(own[0]) for name, own in rounds.items()} if data is not None else {}
-    known = {name: truth for name, truth in truths.items() if truth is not None}
-    if data is not None and not known:
-        raise InvalidInput(f"{data.place} holds the data of none of these clients: {', '.join(list(rounds)[:5])}")
-    values = None if sensitive is None else values_of(known.values(), sensitive)
-    models = {}
-    folder = output_folder(Path(output) / "models")
-    for name, own in list(rounds.items()):
-        try:
-            models[name] = _rebuilt(own, method, folder, digests[name].hexdigest(), seed)
-        except LeakgaugeError as problem:
-            refused.append(f"all of {name}: {problem}")
-            del rounds[name]
-            known.pop(name, None)
+
+    captures: Captures
+    method: LocalModelAttack
+    data: ClientData | None = None
+    sensitive: str | None = None
+    seed: int = 0
+
+
+def run_inference(task: InferenceTask, output: Location, running: Running | None = None) -> InferredCaptures:
+    """Rebuild all models, answer the questions about records, and return the result.
+
+    Args:
+        task: What to infer, and how.
+        output: The folder for the cache.
+        running: The place where models are rebuilt.
+    """
+    running = running or Running()
+    if task.sensitive is not None and task.data is None:
+        raise InvalidInput("inferring a column needs the clients' records. Pass them with --data")
+    rounds, files, refused = _read(task.captures)
+    truths = _truths(task.data, rounds)
+    values = None if task.sensitive is None else column_values(list(truths.values()), task.sensitive)
+    models, problems, failed = _rebuild(task, rounds, files, output, running)
+    refused += [f"all of {name}: {problem}" for name, problem in problems.items()]
     if not models:
-        raise InvalidInput(f"no client's model could be rebuilt; {refused[-1]}")
-    fits = {name: _fits(models[name], rounds[name], truth) for name, truth in known.items()}
-    few = [name for name, model in models.items() if model.rounds < FEW]
-    figures, notes = [], [_few(few)] if few else []
-    threat = list(next(iter(rounds.values()))[-1].threat_model())
-    if sensitive is not None and values is not None and known:
-        found, words = attributes(models, rounds, known, sensitive, values)
-        figures += found
-        notes += words
-        threat.append(f"To infer {sensitive!r} it knows the clients' records and their targets, all but that column.")
-    if len(known) > 1:
-        found, words = sources(models, rounds, known, seed)
-        figures += found
-        notes += words
-        threat.append("To infer sources it knows records with their targets, each of which one of the clients holds.")
-    return Inferred(models, fits, figures, notes, refused, threat)
+        raise InvalidInput(f"no client's model could be rebuilt. {refused[-1] if refused else 'Interrupted.'}")
+    kept = {name: rounds[name] for name in models}
+    truths = {name: truth for name, truth in truths.items() if name in models}
+    federation = Federation(kept, models, truths)
+    answers, threats = _answers(federation, task, values)
+    inferences = tuple(inference for answer in answers for inference in answer.inferences)
+    few = [name for name, model in models.items() if model.rounds < FEW_ROUNDS]
+    return InferredCaptures(
+        models=models,
+        losses={name: _losses(models[name], kept[name], truth) for name, truth in truths.items()},
+        inferences=inferences,
+        notes=(*([_few(few)] if few else []), *(note for answer in answers for note in answer.notes)),
+        threat_model=(*next(iter(kept.values()))[-1].threat_model(), *threats),
+        scored=bool(truths),
+        findings=tuple(inference.finding() for inference in inferences),
+        refused=tuple(refused),
+        failed=failed,
+        complete=failed is None and len(models) + len(problems) == len(rounds),
+    )
+
+
+def _answers(
+    federation: Federation, task: InferenceTask, values: Sequence[float] | None
+) -> tuple[list[Any], list[str]]:
+    answers, threats = [], []
+    if task.sensitive is not None and values is not None and federation.truths:
+        answers.append(infer_column(federation, task.sensitive, values))
+        threats.append(f"To infer {task.sensitive!r} it knows the clients' records and targets, except that column.")
+    if len(federation.truths) > 1:
+        answers.append(infer_owners(federation, task.seed))
+        threats.append("To infer owners it knows records with their targets, each of which belongs to one client.")
+    return answers, threats
 
 
 def _few(clients: Sequence[str]) -> str:
     who = clients[0] if len(clients) == 1 else f"{len(clients)} clients"
     return (
-        f"Fewer than {FEW} rounds were captured of {who}. LMRA's own figures are of 100: more may tell more than "
-        "this page does."
+        f"Fewer than {FEW_ROUNDS} rounds were captured of {who}. LMRA's own figures are of 100. With more rounds, more "
+        "may be inferred than this page shows."
     )
 
 
-def _read(
-    files: Sequence[Path], model: nn.Module | None, knowing: Mapping[str, Any] | None, client: str | None
-) -> tuple[dict[str, list[Observation]], dict[str, Any], list[str]]:
-    """The rounds of each client, a digest of what they were read from, and the files that were refused."""
+def _read(captures: Captures) -> tuple[dict[str, list[Observation]], dict[str, list[Path]], list[str]]:
+    """Return the rounds of each client, their files, and the files that were refused."""
     rounds: dict[str, list[Observation]] = {}
-    digests: dict[str, Any] = {}
+    files: dict[str, list[Path]] = {}
     refused: list[str] = []
     names: dict[str, str] = {}
-    for file, found in read_captures(files, model, knowing, client):
-        if isinstance(found, FileError):
-            refused.append(str(found))
+    for file, observation in captures.read():
+        if isinstance(observation, FileError):
+            refused.append(str(observation))
             continue
-        if names.setdefault(plain(found.client), found.client) != found.client:
+        name = observation.client
+        if names.setdefault(plain(name), name) != name:
             raise InvalidInput(
-                f"the clients {names[plain(found.client)]!r} and {found.client!r} have one name as files; choose with "
-                "--client"
+                f"the clients {names[plain(name)]!r} and {name!r} have the same name as files. Choose one with --client"
             )
-        rounds.setdefault(found.client, []).append(found)
-        start = json.dumps([dict(knowing or {}), repr(found.model)], sort_keys=True)
-        digest = digests.setdefault(found.client, hashlib.sha256(start.encode()))
-        digest.update(file.read_bytes())
+        rounds.setdefault(name, []).append(observation)
+        files.setdefault(name, []).append(file)
     if not rounds:
-        raise InvalidInput(refused[0] if refused else f"there are no captures of a client called {client!r}")
-    return rounds, digests, refused
+        raise captures.nothing_read(refused)
+    return rounds, files, refused
 
 
-def _rebuilt(
-    rounds: Sequence[Observation], method: LocalModelAttack, folder: Path, made_from: str, seed: int
-) -> LocalModel:
-    """A client's model, from the file of an earlier run that did the same, or made now and kept."""
-    last = max(rounds, key=lambda one: one.round)
-    target = folder / f"{plain(last.client)}.safetensors"
-    asked = {"method": repr(method), "seed": seed, "made_from": made_from}
-    kept = _kept(target, asked, last)
-    if kept is not None:
-        return kept
-    found = method(rounds, seed=seed)
-    said = {"outcome": found.outcome, "rounds": found.rounds, "seconds": found.seconds, "client": found.client}
-    write_container(target, KIND, VERSION, asked | said, {**found.weights, **(found.buffers or {})})
-    return found
+def _truths(data: ClientData | None, rounds: Mapping[str, Sequence[Observation]]) -> dict[str, Truth]:
+    if data is None:
+        return {}
+    data.check(rounds)
+    truths = {name: data.truth(observations[0]) for name, observations in rounds.items()}
+    known = {name: truth for name, truth in truths.items() if truth is not None}
+    if not known:
+        raise InvalidInput(f"{data.place} holds the data of none of these clients: {', '.join(list(rounds)[:5])}")
+    return known
 
 
-def _kept(target: Path, asked: Mapping[str, Any], last: Observation) -> LocalModel | None:
-    """The model of an earlier run, if that asked for the same; a file that is damaged is as good as none."""
+def _rebuild(
+    task: InferenceTask,
+    rounds: Mapping[str, Sequence[Observation]],
+    files: Mapping[str, Sequence[Path]],
+    output: Location,
+    running: Running,
+) -> tuple[dict[str, LocalModel], dict[str, str], TasksFailed | None]:
+    """Return the model of each client, from the cache or rebuilt, and the errors of those that cannot be rebuilt."""
+    cache = Cache(output_folder(Path(output)) / "cache")
+    asked = {"method": repr(task.method), "seed": task.seed}
+    definitions = {name: {**task.captures.definition(*paths), **asked} for name, paths in files.items()}
+    entries = {name: cache.get(definition) for name, definition in definitions.items()}
+    tasks = [
+        Task(f"model of {name}", rebuild_model, {"files": tuple(files[name]), "client": name})
+        for name, entry in entries.items()
+        if entry is None
+    ]
+    common = {"captures": task.captures, "method": task.method, "seed": task.seed, "device": running.device}
+    problems: dict[str, str] = {}
+    failed = None
     try:
-        document, tensors = read_container(target, KIND, VERSION)
-    except FileError:
-        return None
-    if any(document.get(key) != value for key, value in asked.items()):
-        return None
-    own = {name: value for name, value in tensors.items() if name in last.sent}
-    buffers = {name: value for name, value in tensors.items() if name not in last.sent}
+        results = run_tasks(tasks, engine=running.engine, jobs=running.jobs, watch=running.watch, common=common)
+        for done, (document, tensors) in results:
+            name = done.arguments["client"]
+            if "problem" in document:
+                problems[name] = document["problem"]
+                continue
+            cache.put(definitions[name], document, tensors)
+            entries[name] = Entry(document, tensors)
+    except TasksFailed as problem:
+        failed = problem
+    except KeyboardInterrupt:
+        pass
+    models = {name: _model(entry, rounds[name]) for name, entry in entries.items() if entry is not None}
+    return models, problems, failed
+
+
+def rebuild_model(
+    captures: Captures,
+    method: LocalModelAttack,
+    files: Sequence[Path],
+    client: str,
+    seed: int,
+    report: Report,
+    device: str | None = None,
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Rebuild the model of one client, and return it as plain values and tensors.
+
+    Args:
+        captures: The captures that the files belong to.
+        method: The attack that rebuilds local models.
+        files: The files of the client's rounds.
+        client: The name of the client.
+        seed: The seed of the attack.
+        report: The listener that follows the steps.
+        device: The device of the attack.
+    """
+    architecture = captures.architecture()
+    rounds = [captures.load(file, architecture) for file in files]
+    rounds = rounds if device is None else [observation.to(device) for observation in rounds]
+    try:
+        model = method(rounds, seed=seed, progress=report)
+    except LeakgaugeError as problem:  # one client that cannot be rebuilt does not stop the others
+        return {"problem": str(problem)}, {}
+    document = {
+        "outcome": model.outcome,
+        "rounds": model.rounds,
+        "seconds": model.seconds,
+        "client": client,
+        "method": model.method,
+    }
+    tensors = {**model.weights, **(model.buffers or {})}
+    return document, {name: value.detach().cpu() for name, value in tensors.items()}
+
+
+def _model(entry: Entry, rounds: Sequence[Observation]) -> LocalModel:
+    last = max(rounds, key=lambda observation: observation.round)
+    weights = {name: value for name, value in entry.tensors.items() if name in last.sent}
+    buffers = {name: value for name, value in entry.tensors.items() if name not in last.sent}
+    document = entry.document
     return LocalModel(
-        last.model, own, buffers if buffers or not buffers_of(last.model) else None, last.data, last.training.loss,
-        document["outcome"], client=last.client, method=document["method"], rounds=document["rounds"],
+        last.model,
+        weights,
+        buffers if buffers or not buffers_of(last.model) else None,
+        last.data,
+        last.training.loss,
+        document["outcome"],
+        client=last.client,
+        method=document["method"],
+        rounds=document["rounds"],
         seconds=document["seconds"],
-    )  # fmt: skip
+    )
 
 
-def _fits(rebuilt: LocalModel, rounds: Sequence[Observation], truth: Truth) -> dict[str, float]:
-    """The mean loss of three models on a client's own data."""
+def _losses(rebuilt: LocalModel, rounds: Sequence[Observation], truth: Truth) -> dict[str, float]:
+    """Return the mean losses of three models on a client's own data."""
     models = {MODELS[0]: rebuilt}
-    for name, proxy in zip(MODELS[1:], (LastReturned(), GlobalModel()), strict=True):
+    for name, baseline in zip(MODELS[1:], (LastReturned(), GlobalModel()), strict=True):
         try:
-            models[name] = proxy(rounds, progress=False)
+            models[name] = baseline(rounds, progress=False)
         except LeakgaugeError:  # gradients without a learning rate lead to no model
             continue
     with torch.no_grad():
-        return {name: float(one.losses(truth.inputs, truth.targets).mean()) for name, one in models.items()}
+        return {name: float(model.losses(truth.inputs, truth.targets).mean()) for name, model in models.items()}

@@ -4,13 +4,13 @@ import json
 
 import pytest
 import torch
+from leakgauge.workflows.audit.hidden_column import guess
 
 from leakgauge import audit
 from leakgauge.attacks.attribute import PublicRecords
 from leakgauge.core.observation import DataSpec
 from leakgauge.core.truth import Truth
 from leakgauge.workflows.audit import read_audit
-from leakgauge.workflows.audit.hidden_column import guess
 
 DOCUMENT = {
     "model": {"name": "mlp", "options": {"hidden": [64]}},

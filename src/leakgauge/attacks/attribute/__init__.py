@@ -1,0 +1,21 @@
+r"""Attribute inference (AIA): a hidden column of records whose other columns and targets are public.
+
+Let :math:`h_\theta` be a model's output, :math:`p_i` the public part of record i, :math:`s` a value of the sensitive
+attribute and :math:`y_i` the target (one-hot for a class).
+
+===================  ==============================================================================================
+:func:`by_model`     :math:`\arg\min_s \lVert h_\theta(p_i, s) - y_i \rVert^2` for each record alone (LMRA, equation 3)
+:func:`by_gradient`  :math:`\arg\max_{s_1 \ldots s_N} \sum_t \cos(\nabla L(\theta_t; (p_i, s_i, y_i)_i), \theta_t -
+                     \theta_{c,t})` for all records at once (LMRA, equation 2; Lyu and Chen 2021)
+:func:`by_equations` The values that solve the client's gradient, which is linear in the value that each record has
+                     (beyond the paper)
+===================  ==============================================================================================
+"""
+
+from leakgauge.attacks.attribute.base import AttributeAttack
+from leakgauge.attacks.attribute.equations import by_equations
+from leakgauge.attacks.attribute.gradient import by_gradient
+from leakgauge.attacks.attribute.model import by_model
+from leakgauge.attacks.attribute.records import Attributes, PublicRecords
+
+__all__ = ["AttributeAttack", "Attributes", "PublicRecords", "by_equations", "by_gradient", "by_model"]

@@ -1,0 +1,147 @@
+"""A hidden attribute from the equations of a client's gradients (beyond the paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.attribute.base import for_tables
+from leakgauge.attacks.attribute.problem import GradientProblem
+from leakgauge.attacks.attribute.records import Attributes, PublicRecords
+from leakgauge.attacks.local_model.base import LocalModel
+from leakgauge.attacks.local_model.messages import Messages, steps_in
+from leakgauge.attacks.spec import AttackSpec, Cost, Fit
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.observation import Observation
+from leakgauge.core.progress import Report, silent
+
+
+def by_equations(
+    observations: Sequence[Observation],
+    records: PublicRecords,
+    *,
+    rounds: int = 3,
+    steps: int = 30,
+    prior: Sequence[float] | None = None,
+    report: Report = silent,
+) -> Attributes:
+    r"""Infer the values that solve the client's gradient by least squares (beyond the paper).
+
+    A mean gradient is linear in *which* value each record has: :math:`g_t = \frac1N \sum_i \sum_s p_{is}
+    \nabla\ell(\theta_t; p_i, s, y_i)` with :math:`p_{is}` one for the true value. There are as many equations as
+    parameters. So for full-batch clients with one local step, the attribute is recovered for any number of records that
+    is small beside the model. Conjugate gradients search for :math:`p` from equal shares, with one product and one
+    transposed product per step. The attack needs the learning rate and the number of local steps.
+
+    The solution is zeros and ones with noise. An attacker who is granted the prior knows the variance of the shares
+    without noise. It takes the rest of their variance as the variance of the noise, :math:`\sigma^2`, and scores
+    :math:`p_{is} / \sigma^2 + \log P(s)`. Where there are more records than equations, the shares stay near equal and
+    show no noise. The prior then changes nothing.
+
+    Args:
+        observations: The rounds of one client.
+        records: The client's records with their sensitive attribute hidden.
+        rounds: The number of rounds to use, from the first one on.
+        steps: The number of conjugate-gradient steps.
+        prior: The shares of the values in the population, where the attacker is granted them.
+        report: A function ``report(step, total, loss)`` that shows progress.
+    """
+    messages = Messages.read(observations)
+    problem = GradientProblem(messages, records, list(range(min(rounds, len(messages)))))
+    if not problem.scaled:
+        raise InvalidInput(
+            "by_equations() needs the scale of the client's gradient, which is unknown; supply "
+            "observation.knowing(lr=..., epochs=..., batch_size=..., samples=...), or use by_gradient()"
+        )
+    scores = _solve(problem, records.shares(None).to(messages.sent), steps, report)
+    if prior is not None:
+        scores = _weigh(scores, records.shares(prior).to(scores))
+    outcome = f"least squares over {len(problem.points)} rounds"
+    return Attributes(scores.argmax(1), scores, records.values, None, outcome)
+
+
+def _solve(problem: GradientProblem, shares: Tensor, steps: int, report: Report) -> Tensor:
+    """Solve the gradient's equations for the shares by conjugate gradients."""
+    residuals = [observed - mixed for observed, mixed in zip(problem.observed, problem.mixed(shares), strict=True)]
+    rest = _centred(problem.transposed(residuals))
+    direction = rest.clone()
+    square = float(rest.square().sum())
+    first = square
+    for step in range(steps):
+        if square <= 1e-12 * first:
+            break
+        image = problem.mixed(direction)
+        length = square / max(sum(float(gradient.square().sum()) for gradient in image), 1e-300)
+        shares = shares + length * direction
+        rest = rest - length * _centred(problem.transposed(image))
+        square, before = float(rest.square().sum()), square
+        direction = rest + square / before * direction
+        report(step + 1, steps, square)
+    return shares
+
+
+def _weigh(shares: Tensor, prior: Tensor) -> Tensor:
+    """Score noisy shares against the prior."""
+    # A few outliers must not set the noise of all other records.
+    clamped = shares.clamp(*shares.flatten().quantile(torch.tensor([0.05, 0.95]).to(shares)))
+    noise = (clamped - prior).square().mean() - (prior * (1 - prior)).mean()
+    values = shares.shape[1]  # The shares add up to one, so their noise has one dimension less.
+    return shares / (noise * values / (values - 1)).clamp_min(1e-6) + prior.log()
+
+
+def _centred(shares: Tensor) -> Tensor:
+    """Project changes of shares on those that keep the sum over values."""
+    return shares - shares.mean(1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class AttributeByEquations:
+    """The attack :func:`by_equations` under a name.
+
+    Args:
+        rounds: The number of rounds to use, from the first one on.
+        steps: The number of conjugate-gradient steps.
+        prior: The shares of the values in the population, where the attacker is granted them.
+    """
+
+    rounds: int = 3
+    steps: int = 30
+    prior: Sequence[float] | None = None
+
+    def __call__(
+        self,
+        rounds: Sequence[Observation],
+        records: PublicRecords,
+        *,
+        model: LocalModel | None = None,
+        report: Report = silent,
+    ) -> Attributes:
+        """Infer the attribute from the equations of the client's gradients."""
+        return by_equations(rounds, records, rounds=self.rounds, steps=self.steps, prior=self.prior, report=report)
+
+
+def _scale_known(observation: Observation) -> Fit:
+    training = observation.training
+    unknown = [name for name in ("lr", "epochs", "batch_size", "samples") if getattr(training, name) is None]
+    if observation.kind == "weights" and unknown:
+        return Fit(False, f"needs the scale of the client's gradient, and these are unknown: {', '.join(unknown)}")
+    if steps_in(observation) != 1:
+        return Fit(True, "solves the gradient's equations, for which several local steps are noise")
+    return Fit(True, "solves the equations of one exact gradient")
+
+
+SPECS = (
+    AttackSpec(
+        name="attribute_by_equations",
+        factory=AttributeByEquations,
+        summary="Least squares on the client's gradient, which is linear in the value of each record (beyond LMRA).",
+        recovers="attribute",
+        reads="rounds",
+        fits=for_tables(_scale_known),
+        cost=Cost.SECONDS,
+        rank=2,
+    ),
+)

@@ -1,0 +1,83 @@
+"""The gradients of a client as functions of the hidden attribute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.attribute.records import PublicRecords
+from leakgauge.attacks.local_model.messages import Messages, gradients_of, losses_of, points_of
+from leakgauge.core.params import Params
+
+
+class GradientProblem:
+    """The client's gradients in some rounds as functions of the sensitive values.
+
+    Args:
+        messages: The rounds of the client.
+        records: The client's records with their sensitive attribute hidden.
+        rounds: The indices of the rounds to use.
+    """
+
+    def __init__(self, messages: Messages, records: PublicRecords, rounds: Sequence[int]) -> None:
+        last = messages.last
+        self.records, self.last = records, last
+        self.points = [messages.unflatten(point) for point in points_of(messages)[list(rounds)]]
+        gradients, self.scaled = gradients_of(messages)
+        self.observed = list(gradients[list(rounds)])
+        like = next(iter(last.sent.values()))
+        targets = records.targets.to(like.device)
+        self.targets = targets.to(like.dtype) if targets.is_floating_point() else targets
+        self.candidates = [
+            records.data.normalise(records.with_value(value).to(like)) for value in range(len(records.values))
+        ]
+
+    def inputs(self, shares: Tensor) -> Tensor:
+        """Return the records with shares of all values, normalised for the model."""
+        return self.records.data.normalise(self.records.filled(shares).to(shares))
+
+    def _losses(self, weights: Params, inputs: Tensor) -> Tensor:
+        """Return the loss of each record."""
+        return losses_of(self.last, weights, inputs, self.targets)
+
+    def gradient(self, place: int, inputs: Tensor) -> Tensor:
+        """Return the mean gradient at one round's model. It is differentiable with respect to the inputs."""
+        leaves = {name: value.detach().requires_grad_() for name, value in self.points[place].items()}
+        gradients = torch.autograd.grad(self._losses(leaves, inputs).mean(), list(leaves.values()), create_graph=True)
+        return torch.cat([value.reshape(-1) for value in gradients])
+
+    def mixed(self, shares: Tensor) -> list[Tensor]:
+        """Return the mean gradient of each round for losses weighted by shares. It is linear in the shares."""
+        mixed = []
+        for point in self.points:
+            leaves = {name: value.detach().requires_grad_() for name, value in point.items()}
+            total = sum(
+                (
+                    (shares[:, value] * self._losses(leaves, inputs)).sum()
+                    for value, inputs in enumerate(self.candidates)
+                ),
+                torch.zeros((), device=shares.device),
+            )
+            gradients = torch.autograd.grad(total / len(shares), list(leaves.values()))
+            mixed.append(torch.cat([value.reshape(-1) for value in gradients]))
+        return mixed
+
+    def transposed(self, directions: Sequence[Tensor]) -> Tensor:
+        """Return the adjoint of :meth:`mixed`, (N, values).
+
+        It is the change of each record's loss with each value along a direction, summed over the rounds.
+        """
+        columns = []
+        for inputs in self.candidates:
+            # Weight the losses by factors, take the gradient along the direction, and differentiate by the factors.
+            factors = torch.zeros(len(self.records)).to(directions[0]).requires_grad_()
+            along = factors.new_zeros(())
+            for point, direction in zip(self.points, directions, strict=True):
+                leaves = {name: value.detach().requires_grad_() for name, value in point.items()}
+                total = (factors * self._losses(leaves, inputs)).sum() / len(factors)
+                gradients = torch.autograd.grad(total, list(leaves.values()), create_graph=True)
+                along = along + torch.cat([value.reshape(-1) for value in gradients]) @ direction
+            columns.append(torch.autograd.grad(along, factors)[0])
+        return torch.stack(columns, dim=1)

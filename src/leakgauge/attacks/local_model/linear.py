@@ -1,0 +1,191 @@
+r"""The exact and the statistical attack on the optimum of a linear regression (LMRA, propositions 1 and 3)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.local_model.base import Estimate, LocalModelAttack, relative
+from leakgauge.attacks.local_model.messages import Messages
+from leakgauge.attacks.spec import AttackSpec, Cost, Fit
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.observation import Observation
+from leakgauge.core.progress import Report
+
+#: The largest number of parameters d for which a d x d matrix is formed.
+LARGEST_LINEAR = 5_000
+
+
+@dataclass(frozen=True)
+class Exact(LocalModelAttack):
+    r"""Proposition 1: the optimum of least squares from d + 1 rounds of full-batch training, by linear solves.
+
+    By equation 15, :math:`u_t = W(\theta^* - \theta_t)` with the same invertible :math:`W` in every round, whatever
+    the learning rate and the number of local steps. Let :math:`\bar\theta, \bar u` be the means over rounds. Weights
+    :math:`a` with :math:`\bar u + \sum_t a_t (u_t - \bar u) = 0` give :math:`\theta^* = \bar\theta + \sum_t a_t
+    (\theta_t - \bar\theta)`. This is one linear system in the rounds, of :math:`O(d^3)`, where the proof solves d
+    systems.
+
+    With too few rounds, or with rounds whose models lie in a smaller space, the result is the point nearest to
+    :math:`\bar\theta` with the shortest predicted update. Its ``uncertainty`` is the length of that update over the
+    smallest rate at which the client was seen to correct a model. Directions that were not seen may be slower still.
+
+    Args:
+        tolerance: Singular values below this share of the largest count as zero.
+    """
+
+    tolerance: float = 1e-13
+
+    def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
+        """Solve for the model at which the client's update vanishes."""
+        sent, updates = messages.sent.double(), messages.updates.double()
+        moved, changed = sent - sent.mean(0), updates - updates.mean(0)
+        left, values, right = torch.linalg.svd(changed, full_matrices=False)
+        nonzero = (
+            values > self.tolerance * values[0] if float(values[0]) > 0 else torch.zeros_like(values, dtype=torch.bool)
+        )
+        rank = int(nonzero.sum())
+        mixture = -left[:, nonzero] @ ((right[nonzero] @ updates.mean(0)) / values[nonzero])
+        vector = sent.mean(0) + mixture @ moved
+        remainder = float((updates.mean(0) + mixture @ changed).norm())
+        rates = values[nonzero] / (left[:, nonzero].T @ moved).norm(dim=1) if rank else values.new_ones(1)
+        uncertainty = relative(remainder, float(rates.min()))
+        outcome = _rank_in_words(rank, *sent.shape)
+        return Estimate(vector, outcome, uncertainty, {"rank": float(rank), "update_left": remainder})
+
+
+def _rank_in_words(rank: int, rounds: int, size: int) -> str:
+    if rank == size:
+        return f"the update map is known in all {size} directions, so the optimum is determined"
+    if rounds <= size:
+        return (
+            f"too few rounds: {rounds} show the update in {rank} of {size} directions. The result is the solution "
+            f"nearest to the mean model. Record {size + 1 - rounds} more rounds"
+        )
+    return (
+        f"rank-deficient: {rounds} rounds show the update in {rank} of {size} directions only. The result is the "
+        "solution nearest to the mean model. Record rounds with other participants"
+    )
+
+
+@dataclass(frozen=True)
+class LeastSquares(LocalModelAttack):
+    r"""Proposition 3: the optimum of least squares under stochastic training, by regression of updates on models.
+
+    :math:`(\hat W, \hat v)` minimise :math:`\sum_t \lVert u_t + W\theta_t - v \rVert^2` (equation 31), and
+    :math:`\hat\theta = \hat W^{-1}\hat v`. The ``uncertainty`` is the bound of equation 26 at confidence
+    ``1 - failure``,
+
+    .. math:: \frac{2 d}{\lambda_{\min}(\hat W)} (\lVert\hat\theta\rVert + 1)\,
+              \hat s \sqrt{\frac{d + 1 + \ln(2/\delta)}{n\,\underline\lambda}}.
+
+    Two quantities of the bound are unknown to the attacker and are replaced by measured ones. The largest standard
+    deviation of the residuals over coordinates, :math:`\hat s`, replaces :math:`\eta\sigma\sqrt{E\lceil m/b\rceil}`
+    (equation 30). The smallest eigenvalue of the symmetric part of :math:`\hat W` replaces that of :math:`W`. All
+    rounds are used for every row of :math:`W`. The proof uses disjoint rounds, so this only tightens its bound.
+
+    Args:
+        failure: The probability that the optimum lies outside the bound.
+    """
+
+    failure: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 0 < self.failure < 1:
+            raise InvalidInput(f"failure is a probability between 0 and 1, not {self.failure!r}")
+
+    def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
+        """Regress the updates on the models, then solve for the model at which the update vanishes."""
+        sent, updates = messages.sent.double(), messages.updates.double()
+        (rounds, size) = sent.shape
+        _check_size(rounds, size)
+        design = torch.cat((sent, -sent.new_ones(rounds, 1)), dim=1)
+        fitted = torch.linalg.lstsq(design, -updates, driver="gelsd").solution
+        rate, constant = fitted[:-1].T, fitted[-1]
+        vector = torch.linalg.lstsq(rate, constant, driver="gelsd").solution
+        noise = float((design @ fitted + updates).square().sum(0).div(rounds - size - 1).sqrt().max())
+        spread = float(torch.linalg.eigvalsh(design.T @ design / rounds)[0])
+        slowest = float(torch.linalg.eigvalsh((rate + rate.T) / 2)[0])
+        figures = {"noise": noise, "smallest_rate": slowest, "spread": spread}
+        bound = self._bound(vector, rounds, figures)
+        outcome = f"regression over {rounds} rounds"
+        if slowest <= 0:
+            outcome += ". The bound is infinite because the fitted map is not positive definite. Record more rounds"
+        else:
+            outcome += (
+                f". It lies within {bound:.3g} of the optimum with probability {1 - self.failure:g} (equation 26)"
+            )
+        return Estimate(vector, outcome, bound, figures)
+
+    def _bound(self, vector: Tensor, rounds: int, figures: dict[str, float]) -> float:
+        """Return the bound of equation 26, or infinity where the fitted map is not positive definite."""
+        if figures["smallest_rate"] <= 0:
+            return math.inf
+        size = len(vector)
+        factor = math.sqrt((size + 1 + math.log(2 / self.failure)) / (rounds * max(figures["spread"], 1e-300)))
+        return 2 * size / figures["smallest_rate"] * (float(vector.norm()) + 1) * figures["noise"] * factor
+
+
+def _check_size(rounds: int, size: int) -> None:
+    if size > LARGEST_LINEAR:
+        raise InvalidInput(
+            f"a regression of the whole update map takes a {size} x {size} matrix, which is too large; "
+            "use Secant() for this model"
+        )
+    if rounds <= size + 1:
+        raise InvalidInput(
+            f"{rounds} rounds are too few for {size} parameters with noise; pass at least {size + 2} rounds, or use "
+            "Exact() for full-batch clients and Secant() for any client"
+        )
+
+
+def _is_linear_regression(observation: Observation) -> bool:
+    """Return whether the model is one dense layer that is trained by the squared error."""
+    dimensions = [value.ndim for value in observation.sent.values()]
+    return observation.training.loss == "mse" and dimensions in ([2], [2, 1])
+
+
+def _full_batch_regression(observation: Observation) -> Fit:
+    if not _is_linear_regression(observation):
+        return Fit(False, "proved for linear regression only, and this model is not one")
+    training = observation.training
+    known = observation.kind == "weights" and training.batch_size is not None and training.samples is not None
+    if known and int(training.need("batch_size")) < int(training.need("samples")):
+        return Fit(False, "proved for full batches, and this client trains in smaller ones")
+    return Fit(True, "a linear regression in full batches, which d + 1 rounds determine")
+
+
+def _noisy_regression(observation: Observation) -> Fit:
+    if not _is_linear_regression(observation):
+        return Fit(False, "proved for linear regression only, and this model is not one")
+    size = sum(value.numel() for value in observation.sent.values())
+    if size > LARGEST_LINEAR:
+        return Fit(False, f"made for at most {LARGEST_LINEAR} parameters, and this model has {size}")
+    return Fit(True, f"a linear regression, which needs at least {size + 2} rounds")
+
+
+SPECS = (
+    AttackSpec(
+        name="exact",
+        factory=Exact,
+        summary="The optimum of a linear regression from d + 1 rounds of full batches (LMRA, proposition 1).",
+        recovers="model",
+        reads="rounds",
+        fits=_full_batch_regression,
+        cost=Cost.INSTANT,
+        rank=3,
+    ),
+    AttackSpec(
+        name="least_squares",
+        factory=LeastSquares,
+        summary="The optimum of a linear regression from noisy rounds, with an error bound (LMRA, proposition 3).",
+        recovers="model",
+        reads="rounds",
+        fits=_noisy_regression,
+        cost=Cost.SECONDS,
+        rank=3,
+    ),
+)

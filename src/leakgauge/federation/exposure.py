@@ -1,0 +1,151 @@
+"""The server's view of one client's round: what it gets, what it is granted, what is hidden from it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.observation import LocalTraining, Observation
+from leakgauge.core.params import Params
+from leakgauge.data.dataset import Dataset
+from leakgauge.federation.defence import Defence
+
+#: The knowledge about labels that an attacker can be granted.
+GRANTS = ("labels", "label_counts", "label_batches")
+#: The parts of the training recipe that can be hidden from an attacker.
+HIDEABLE = ("lr", "epochs", "batch_size", "samples", "momentum", "weight_decay")
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """The attacker's knowledge beyond the exchanged weights.
+
+    Args:
+        granted: The granted knowledge about labels, names from :data:`GRANTS`.
+        hidden: The hidden parts of the recipe, names from :data:`HIDEABLE`.
+        knows_defence: Whether the attacker knows the client's defences.
+        share_statistics: Whether the server gets batch-norm statistics.
+    """
+
+    granted: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    knows_defence: bool = False
+    share_statistics: bool = True
+
+    def __post_init__(self) -> None:
+        for name in self.granted:
+            if name not in GRANTS:
+                raise UnknownName("grant", name, GRANTS)
+        for name in self.hidden:
+            if name not in HIDEABLE:
+                raise UnknownName("part of the recipe to hide", name, HIDEABLE)
+        for name in ("epochs", "batch_size", "samples"):
+            if "label_batches" in self.granted and name in self.hidden:
+                raise InvalidInput(
+                    f"label_batches reveal the {name}. Remove label_batches from granted, or {name} from hidden."
+                )
+
+    @classmethod
+    def of(cls, granted: Iterable[str], hidden: Iterable[str], knows_defence: bool, share_statistics: bool) -> Exposure:
+        """Return the exposure for the arguments of a public function, where a single name may be a plain text."""
+        names = [(given,) if isinstance(given, str) else tuple(given) for given in (granted, hidden)]
+        return cls(names[0], names[1], knows_defence, share_statistics)
+
+    def check(self, data: Dataset) -> None:
+        """Refuse grants that this client's data cannot serve."""
+        for name in ("label_counts", "label_batches"):
+            if name in self.granted and data.spec.classes is None:
+                raise InvalidInput(f"{name} cannot be granted, because this data is a regression and has no classes")
+
+    def check_order(self, training_defence: Defence | None) -> None:
+        """Refuse granted batches where a defence draws batches without a fixed size."""
+        if training_defence is not None and "label_batches" in self.granted:
+            raise InvalidInput(
+                f"label_batches cannot be granted, because {training_defence!r} draws batches of no fixed size"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Exchanged:
+    """The tensors of one client's round, before anything is withheld.
+
+    Args:
+        sent: The weights that the server sends.
+        buffers: The batch-norm statistics before the round.
+        returned_buffers: The batch-norm statistics after the round.
+        gradient: The gradient that the client returns (FedSGD).
+        returned: The weights that the client returns (FedAvg).
+        order: The rows of each local step.
+    """
+
+    sent: Params
+    buffers: Params
+    returned_buffers: Params
+    gradient: Params | None = None
+    returned: Params | None = None
+    order: Sequence[Tensor] = ()
+
+
+def observe(
+    architecture: nn.Module,
+    data: Dataset,
+    training: LocalTraining,
+    exchanged: Exchanged,
+    exposure: Exposure,
+    *,
+    defences: Sequence[Defence] = (),
+    client: str,
+    round: int = 0,
+) -> Observation:
+    """Return what the server sees of one client's round.
+
+    Args:
+        architecture: The attacker's copy of the model, from :func:`architecture_of`.
+        data: The client's samples, of which only the granted labels are used.
+        training: The recipe that the client followed.
+        exchanged: The tensors of the round.
+        exposure: The attacker's knowledge.
+        defences: The client's defences.
+        client: The client's name.
+        round: The number of the round.
+    """
+    exposure.check(data)
+    granted, shared = exposure.granted, exposure.share_statistics
+    label_counts, label_batches = None, None
+    if "label_counts" in granted:
+        label_counts = torch.bincount(data.targets, minlength=data.spec.classes or 0)
+    if "label_batches" in granted:
+        rows = torch.cat(tuple(exchanged.order)).to(data.targets.device)
+        label_batches = data.targets[rows].reshape(-1, len(data))
+    return Observation(
+        model=architecture,
+        data=data.spec,
+        sent=exchanged.sent,
+        training=replace(training, **dict.fromkeys(exposure.hidden)),  # type: ignore[arg-type]
+        gradient=exchanged.gradient,
+        returned=exchanged.returned,
+        buffers=exchanged.buffers if shared and exchanged.buffers else None,
+        returned_buffers=exchanged.returned_buffers if shared and exchanged.returned_buffers else None,
+        labels=data.targets.clone() if "labels" in granted else None,
+        label_counts=label_counts,
+        label_batches=label_batches,
+        defences=tuple(map(repr, defences)) if exposure.knows_defence else None,
+        client=client,
+        round=round,
+    )
+
+
+def architecture_of(model: nn.Module, share_statistics: bool) -> nn.Module:
+    """Return the attacker's copy of a model, with fresh batch-norm statistics where those are withheld."""
+    architecture = copy.deepcopy(model)
+    if not share_statistics:
+        for module in architecture.modules():
+            if isinstance(module, _NormBase):
+                module.reset_running_stats()
+    return architecture

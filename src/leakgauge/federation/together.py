@@ -1,0 +1,173 @@
+"""The clients of one round, trained one by one or together in vectorised steps.
+
+Clients with equal batch shapes can train together as one vectorised step over stacked weights. This is faster for small
+models, where starting the operations of a step takes longer than computing them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.observation import LocalTraining
+from leakgauge.core.params import Params
+from leakgauge.core.seeding import seeded
+from leakgauge.federation.client import explained, order_of, protected, train_client
+from leakgauge.federation.defence import Defence, Protection, Trained
+from leakgauge.federation.training import Batch, State, Trainer
+
+#: The number of parameters below which training clients together is faster (measured on two cores).
+TOGETHER_BELOW = 200_000
+
+
+class CannotTrainTogether(InvalidInput):
+    """A model that cannot be vectorised, for example because it branches on a value."""
+
+
+class Answer(NamedTuple):
+    """The weights and buffers that a client returns."""
+
+    weights: Params
+    buffers: Params
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """The settings that all clients of all rounds share.
+
+    Args:
+        model: The architecture.
+        defences: The defences of every client.
+        classes: The number of classes, or ``None`` for a regression.
+        participations: The rounds over which a defence spreads its privacy budget.
+    """
+
+    model: nn.Module
+    defences: tuple[Defence, ...]
+    classes: int | None
+    participations: int
+
+    def protection(self, seed: int) -> Protection:
+        """Return the defences of the client with this seed."""
+        return Protection(self.defences, seed, self.classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """The work of one client in one round.
+
+    Args:
+        samples: The client's samples, prepared for its model.
+        training: The client's recipe.
+        buffers: The batch-norm statistics to start from.
+        seed: The seed of the client's random numbers in this round.
+    """
+
+    samples: Batch
+    training: LocalTraining
+    buffers: Params
+    seed: int
+
+
+def pays_off(weights: Params, protection: Protection) -> bool:
+    """Return whether training clients together is faster than one by one.
+
+    It is not for large models, nor for defences that need the gradient of each sample, because those of all clients
+    would be in memory at once.
+    """
+    small = sum(value.numel() for value in weights.values()) < TOGETHER_BELOW
+    return small and not protection.needs_sample_gradients and not protection.acts_on_steps
+
+
+def train_one_by_one(shared: Shared, jobs: Sequence[Job], weights: Params) -> list[Answer]:
+    """Train the clients one after another, each from ``weights``."""
+    answers = []
+    for job in jobs:
+        start = Trained((), weights, job.buffers)
+        protection = shared.protection(job.seed)
+        trained = train_client(
+            shared.model, job.samples, job.training, start, protection, shared.participations, job.seed
+        )
+        answers.append(Answer(trained.weights, trained.buffers))
+    return answers
+
+
+def train_together(shared: Shared, jobs: Sequence[Job], weights: Params) -> list[Answer]:
+    """Train clients with equal recipes in vectorised steps, and all others one by one."""
+    groups: dict[LocalTraining, list[int]] = {}
+    for position, job in enumerate(jobs):
+        groups.setdefault(job.training, []).append(position)
+    answers: dict[int, Answer] = {}
+    for positions in groups.values():
+        group = [jobs[position] for position in positions]
+        train = train_one_by_one if len(group) == 1 else _train_group
+        answers.update(zip(positions, train(shared, group, weights), strict=True))
+    return [answers[position] for position in range(len(jobs))]
+
+
+def _train_group(shared: Shared, jobs: Sequence[Job], weights: Params) -> list[Answer]:
+    """Train clients with the same recipe in vectorised steps."""
+    training = jobs[0].training
+    trainer = Trainer(shared.model, training, functional=True)
+    orders = [order_of(training, job.seed) for job in jobs]
+    protections = [shared.protection(job.seed) for job in jobs]
+    state = trainer.start(
+        {name: value.expand(len(jobs), *value.shape) for name, value in weights.items()},
+        {name: torch.stack([job.buffers[name] for job in jobs]) for name in jobs[0].buffers},
+    )
+    step = _defended_step if protections[0].needs_sample_gradients else _plain_step
+    try:
+        with seeded(jobs[0].seed, "dropout"), torch.no_grad(), trainer.active():
+            for rows in zip(*orders, strict=True):
+                batches = [
+                    protection.on_batch((job.samples[0][chosen], job.samples[1][chosen]))
+                    for job, chosen, protection in zip(jobs, rows, protections, strict=True)
+                ]
+                inputs, targets = (torch.stack([batch[side] for batch in batches]) for side in (0, 1))
+                state = step(trainer, state, (inputs, targets), protections)
+    except ValueError as problem:
+        raise explained(problem) from problem
+    except RuntimeError as problem:
+        first_line = str(problem).partition("\n")[0]
+        raise CannotTrainTogether(
+            f"these clients cannot train together ({first_line}). Use together=False."
+        ) from problem
+    return [
+        Answer(protected(protection, weights, _part(state.weights, index)), _part(state.buffers, index))
+        for index, protection in enumerate(protections)
+    ]
+
+
+def _plain_step(trainer: Trainer, state: State, batch: Batch, _: Sequence[Protection]) -> State:
+    """Return the state after one step of all clients at once."""
+
+    def step(weights: Params, velocity: Params, buffers: Params, batch: Batch) -> tuple[Params, Params, Params]:
+        after = trainer.step(State(weights, velocity, buffers), batch, graph=True)
+        return after.weights, after.velocity, after.buffers
+
+    every_client = torch.func.vmap(step, randomness="different")
+    return State(*every_client(state.weights, state.velocity, state.buffers, batch))
+
+
+def _defended_step(trainer: Trainer, state: State, batch: Batch, protections: Sequence[Protection]) -> State:
+    """Return the state after one step: all samples' gradients at once, then each client's defences separately."""
+
+    def of_samples(weights: Params, buffers: Params, batch: Batch) -> tuple[Params, Params]:
+        return trainer.sample_gradients(State(weights, {}, buffers), batch)
+
+    gradients, buffers = torch.func.vmap(of_samples, randomness="different")(state.weights, state.buffers, batch)
+    means = [
+        protection.mean_gradient({name: value[index] for name, value in gradients.items()})
+        for index, protection in enumerate(protections)
+    ]
+    return trainer.descend(state, {name: torch.stack([mean[name] for mean in means]) for name in means[0]}, buffers)
+
+
+def _part(stacked: Params, index: int) -> Params:
+    """Return copies of one client's tensors. A view would keep the tensors of all clients in memory."""
+    return {name: value[index].clone() for name, value in stacked.items()}

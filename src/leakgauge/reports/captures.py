@@ -1,0 +1,110 @@
+"""The report of an attack on captures: a page and pictures for people, ``captures.json`` for programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leakgauge.core.container import write_atomically
+from leakgauge.core.errors import printable
+from leakgauge.reports.findings import document, shared_sections, write_json
+from leakgauge.reports.page import Page, Section, write_page
+from leakgauge.reports.pictures import blurred, contact_sheet, to_png
+
+if TYPE_CHECKING:
+    from leakgauge.workflows.attack_captures import AttackedCapture, CaptureAttack
+
+#: The number of captures that the page shows as pictures.
+SHOWN = 12
+#: The number of refused files that are named one by one.
+MOST_NAMED = 12
+METRICS = ("psnr", "features", "recovered", "label_errors", "target_error")
+
+
+def write_captures(result: CaptureAttack, folder: Path, *, command: str = "", redact: str = "none") -> Path:
+    """Write the page, one picture for each capture and ``captures.json``, and return the path of the page.
+
+    Args:
+        result: The attacked captures.
+        folder: The folder to write into.
+        command: The command line, for the page.
+        redact: Clients' samples on pictures: ``"none"``, ``"blur"`` or ``"omit"``.
+    """
+    sections = [
+        *shared_sections(result),
+        Section("What the attacker sees and knows", result.attacked[0].capture.threat_model if result.attacked else ()),
+        Section("What came back", [f"Attack: {result.attack!r}"], captures_table(result)),
+    ]
+    for number, one in enumerate(result.attacked):
+        picture = None if redact == "omit" else _picture(one, redact)
+        if picture is not None:
+            write_atomically(folder / f"{one.capture.file.stem}.png", picture)
+        if number < SHOWN:
+            name = printable(one.capture.file.stem)
+            notes = [] if one.score is None else list(one.score.notes)
+            sections.append(Section(name, notes, picture=picture, alt=f"reconstructions from {name}"))
+    if result.refused:
+        sections.append(Section("Files that were refused", refused_sentences(result.refused)))
+    sections.append(Section("How to run it again", code=command or "leakgauge attack CAPTURES"))
+    write_json({**document(result), "captures": [_plain(one) for one in result.attacked]}, folder / "captures.json")
+    page = Page("Leakgauge attack on captures", result.verdict, summary(result), sections)
+    return write_page(page, folder / "captures.html")
+
+
+def summary(result: CaptureAttack) -> str:
+    """Return the verdict on all captures in words."""
+    count = len(result.attacked)
+    return f"{result.verdict.sentence} Attacked: {count} capture{'s' * (count != 1)}."
+
+
+def captures_table(result: CaptureAttack, *, brief: bool = False) -> list[list[str]]:
+    """Return the attacked captures as a table, its head first.
+
+    Args:
+        result: The attacked captures.
+        brief: Whether to shorten the outcomes.
+    """
+    metrics = [name for name in METRICS if any(one.score and name in one.score for one in result.attacked)]
+    rows = [["client", "round", "loss", "seconds", *(f"{name} (chance)" for name in metrics), "outcome"]]
+    for one in result.attacked:
+        made = one.reconstruction
+        figures = [
+            f"{one.score[name].value:.3g} ({one.score[name].chance:.3g})" if one.score and name in one.score else "-"
+            for name in metrics
+        ]
+        outcome = str(made.outcome)
+        words = outcome.partition(":")[0].partition(";")[0] if brief else outcome
+        cells = [made.client, str(made.round), f"{made.loss:.3g}", f"{made.seconds:.1f}"]
+        rows.append([printable(text) for text in (*cells, *figures, words + (" (cached)" if one.cached else ""))])
+    return rows
+
+
+def refused_sentences(refused: tuple[str, ...]) -> list[str]:
+    """Return the refused files in sentences, the first of them by name."""
+    more = [f"and {len(refused) - MOST_NAMED} more files were refused"] if len(refused) > MOST_NAMED else []
+    return [printable(reason) for reason in refused[:MOST_NAMED]] + more
+
+
+def _picture(one: AttackedCapture, redact: str) -> bytes | None:
+    samples = one.reconstruction.samples.float()
+    if samples.dim() != 4 or samples.shape[1] not in (1, 3):
+        return None
+    rows = {"reconstructed": samples}
+    if one.capture.truth is not None and one.score is not None:
+        rows = {"original": one.capture.truth.inputs, "reconstructed": one.score.pairing.apply(samples)}
+    if redact == "blur":
+        rows = {name: blurred(images.float()) for name, images in rows.items()}
+    return to_png(contact_sheet(rows))
+
+
+def _plain(one: AttackedCapture) -> dict[str, Any]:
+    made = one.reconstruction
+    return {
+        "file": printable(one.capture.file.name),
+        "client": printable(made.client),
+        "round": made.round,
+        "outcome": str(made.outcome),
+        "seconds": made.seconds,
+        "cached": one.cached,
+        "scores": {} if one.score is None else {name: one.score[name].to_row() for name in one.score},
+    }

@@ -1,0 +1,142 @@
+"""The parts of a report that all commands share: tables of findings, limits, failures, and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import leakgauge
+from leakgauge.core.container import write_atomically
+from leakgauge.core.errors import printable
+from leakgauge.core.measure import Measure
+from leakgauge.evaluation.gate import Check
+from leakgauge.evaluation.metrics.catalogue import METRICS
+from leakgauge.evaluation.verdict import Finding
+from leakgauge.reports.page import Section
+
+if TYPE_CHECKING:
+    from leakgauge.workflows.result import WorkflowResult
+
+#: The metrics that tables show, in this order.
+SHOWN = (
+    "psnr", "ssim", "recovered", "features", "mse", "label_errors", "target_error", "attribute_accuracy",
+    "source_accuracy",
+)  # fmt: skip
+
+
+def metrics_in(findings: Sequence[Finding]) -> list[str]:
+    """Return the metrics that any finding has, in the order of tables."""
+    return [name for name in SHOWN if any(name in finding.measures for finding in findings)]
+
+
+def cell(measure: Measure | None) -> str:
+    """Return a measure with its interval and its chance level, for a cell of a table."""
+    if measure is None:
+        return "-"
+    interval = "" if measure.low is None else f" ({measure.interval(3)})"
+    chance = "" if measure.chance is None else f", chance {measure.chance:.3g}"
+    return f"{measure.value:.3g}{interval}{chance}"
+
+
+def main_metric(finding: Finding) -> str | None:
+    """Return the metric that decides how strong an attack is, if the finding has one."""
+    for name in ("psnr", "features", "attribute_accuracy", "source_accuracy", "label_errors", "target_error"):
+        if name in finding.measures:
+            return name
+    return None
+
+
+def strongest(findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding with the highest PSNR, or else with the highest share. ``None`` if there is neither."""
+    for name in ("psnr", "features", "attribute_accuracy", "source_accuracy"):
+        having = [finding for finding in findings if name in finding.measures]
+        if having:
+            return max(having, key=lambda finding: finding.measures[name].value)
+    return None
+
+
+def brief_table(findings: Sequence[Finding], setup: str = "set-up") -> list[list[str]]:
+    """Return the findings as a table for a terminal, its head first.
+
+    Args:
+        findings: The findings.
+        setup: The head of the column of set-ups.
+    """
+    rows = [["attack", setup, "result (chance)", "n", "verdict"]]
+    for finding in findings:
+        name = main_metric(finding)
+        row = [finding.attack, finding.title, "-", "-"]
+        if name is not None:
+            measure = finding.measures[name]
+            chance = "" if measure.chance is None else f" ({measure.chance:.{_digits(name)}})"
+            row[2:] = [f"{name} {measure.value:.{_digits(name)}}{chance}", _count(measure)]
+        rows.append([*map(printable, row), str(finding.verdict)])
+    return rows
+
+
+def _count(measure: Measure) -> str:
+    return f"{measure.n} {measure.of[:-1] if measure.n == 1 else measure.of}"
+
+
+def _digits(metric: str) -> str:
+    return "1f" if METRICS[metric].unit == "dB" else "3g"
+
+
+def shared_sections(result: WorkflowResult) -> list[Section]:
+    """Return the sections on failures and limits, where there are any."""
+    sections = []
+    if result.failed is not None:
+        named = [f"{name}: {reason}" for name, reason in result.failed.failures.items()]
+        sections.append(Section("What could not be done", [*named, "Nothing is known about these. They may leak."]))
+    if result.checks:
+        sections.append(Section("Limits", [limit(one) for one in result.checks]))
+    return sections
+
+
+def limit(check: Check) -> str:
+    """Return a limit in words, with whether it is broken."""
+    return ("BROKEN: " if check.failed else "kept: ") + check.sentence()
+
+
+def document(result: WorkflowResult) -> dict[str, Any]:
+    """Return a result in plain values, in the form that all commands share."""
+    return {
+        "leakgauge": leakgauge.__version__,
+        "verdict": str(result.verdict),
+        "leaks": result.verdict.leaks,
+        "sentence": result.verdict.sentence,
+        "complete": result.complete,
+        "failed": {} if result.failed is None else dict(result.failed.failures),
+        "refused": list(result.refused),
+        "findings": [
+            {
+                "attack": finding.attack,
+                "setup": finding.setup,
+                "knows_defence": finding.knows_defence,
+                "verdict": str(finding.verdict),
+                "measures": {name: measure.to_row() for name, measure in finding.measures.items()},
+            }
+            for finding in result.findings
+        ],
+        "checks": [
+            {"condition": str(one.condition), "failed": one.failed, "sentence": one.sentence()} for one in result.checks
+        ],
+    }
+
+
+def write_json(content: Mapping[str, Any], path: Path) -> None:
+    """Write plain values as JSON, atomically."""
+    write_atomically(path, json.dumps(content, indent=1).encode())
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write rows as CSV, atomically. The first row names the columns."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else ["attack"])
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue().encode())

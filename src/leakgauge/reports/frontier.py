@@ -1,0 +1,170 @@
+"""The report of a frontier: a page with a picture for people, ``frontier.json`` and ``frontier.csv`` for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leakgauge.core.container import output_folder, write_atomically
+from leakgauge.core.measure import Measure
+from leakgauge.evaluation.verdict import Verdict
+from leakgauge.reports.findings import document, shared_sections, write_csv, write_json
+from leakgauge.reports.page import Page, Section, write_page
+from leakgauge.reports.pictures import to_png
+from leakgauge.reports.scatter import scatter
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from leakgauge.workflows.frontier import Frontier, FrontierPlan, Point
+
+#: For each metric of leakage its description, a factor and the unit of the product.
+LEAKAGE: dict[str, tuple[str, float, str]] = {
+    "psnr": ("PSNR of what comes back", 1.0, " dB"),
+    "features": ("share of a record's features that come back", 100.0, "%"),
+    "attribute_accuracy": ("share of sensitive values inferred", 100.0, "%"),
+    "recovered": ("share of samples recovered", 100.0, "%"),
+}
+
+
+def write_frontier(frontier: Frontier, folder: Path, command: str = "") -> Path:
+    """Write the figures, the pictures and the page, and return the path of the page.
+
+    ``frontier.png`` shows the first metric of leakage, ``frontier-METRIC.png`` each other one.
+
+    Args:
+        frontier: The frontier.
+        folder: The folder to write into.
+        command: The command line, for the page.
+    """
+    output_folder(folder)
+    plan, points = frontier.plan, frontier.points
+    rows = [_row(point, plan) for point in points]
+    write_csv(rows, folder / "frontier.csv")
+    write_json({**document(frontier), "points": [_plain(point) for point in points]}, folder / "frontier.json")
+    sections: list[Section] = []
+    for metric in points[0].leakage:
+        description = LEAKAGE[metric][0]
+        picture = to_png(draw_frontier(points, plan, metric))
+        write_atomically(folder / (f"frontier-{metric}.png" if sections else "frontier.png"), picture)
+        reading = () if sections else (_reading(plan),)
+        heading = description[0].upper() + description[1:]
+        sections.append(Section(heading, reading, picture=picture, alt=f"{description}, by defence"))
+    by_verdict = {one: [point.title for point in points if point.verdict is one] for one in Verdict}
+    words = [f"{str(one).capitalize()}: {'; '.join(titles)}." for one, titles in by_verdict.items() if titles]
+    page = Page(
+        "Leakgauge frontier",
+        frontier.verdict,
+        " ".join(words),
+        (
+            *shared_sections(frontier),
+            *sections,
+            Section("In words", [sentence(point, plan) for point in points]),
+            Section("Figures", table=[list(rows[0]), *([str(value) for value in row.values()] for row in rows)]),
+            Section("How to run it again", code=command or "leakgauge frontier CONFIG"),
+        ),
+    )
+    return write_page(page, folder / "frontier.html")
+
+
+def sentence(point: Point, plan: FrontierPlan) -> str:
+    """Return one point in words.
+
+    Args:
+        point: The point.
+        plan: The plan that it belongs to.
+    """
+    parts = [
+        _leakage(metric, measure, short=place > 0) for place, (metric, measure) in enumerate(point.leakage.items())
+    ]
+    clients = next(iter(point.leakage.values())).n
+    cost = f"Accuracy {100 * point.utility:.0f}%" if plan.classifies else f"Mean squared error {point.utility:.3g}"
+    if point.epsilon is not None:
+        cost += f", epsilon {point.epsilon:.2g} spent"
+    attacker = " The attacker knows the defence." if point.knows_defence else ""
+    leakage = "; ".join(parts)
+    return (
+        f"{point.title}: {point.verdict}. {leakage[0].upper()}{leakage[1:]}, over {clients} clients. {cost}.{attacker}"
+    )
+
+
+def _leakage(metric: str, measure: Measure, *, short: bool) -> str:
+    description, factor, unit = LEAKAGE[metric]
+    chance = factor * (measure.chance or 0.0)
+    if short:
+        return f"{description} {factor * measure.value:.0f}{unit} (chance {chance:.0f}{unit})"
+    spread = "" if measure.low is None else f", {factor * measure.low:.1f} to {factor * (measure.high or 0):.1f}"
+    return f"{description} {factor * measure.value:.1f}{unit} (chance {chance:.1f}{unit}{spread})"
+
+
+def draw_frontier(points: Sequence[Point], plan: FrontierPlan, metric: str) -> Image.Image:
+    """Return the picture of one metric. Points further down leak less.
+
+    Args:
+        points: The points.
+        plan: The plan that they belong to.
+        metric: The metric of leakage.
+    """
+    description, factor, unit = LEAKAGE[metric]
+    samples = plan.scenario.samples
+    better = "right and down" if plan.classifies else "left and down"
+    chances = [point.leakage[metric].chance or 0.0 for point in points]
+    return scatter(
+        {
+            _title(point): (
+                100 * point.utility if plan.classifies else point.utility,
+                factor * point.leakage[metric].value,
+                bool(point.verdict.leaks),
+            )
+            for point in points
+        },
+        across="test accuracy, %" if plan.classifies else "mean squared error of the model",
+        up=f"{description}, {unit.strip()}",
+        line=(factor * sum(chances) / len(points), "guessing"),
+        title=(
+            f"{plan.attack.name}, {plan.clients} clients of {plan.scenario.dataset.name}, "
+            f"{samples} sample{'s' * (samples > 1)} each"
+        ),
+        legend=("leaks", str(Verdict.NOTHING_ABOVE_CHANCE), f"better: {better}"),
+    )
+
+
+def _title(point: Point) -> str:
+    """Return the name of a point, with the epsilon that was spent unless the name contains it."""
+    named = point.epsilon is None or "epsilon" in point.title.lower()
+    return point.title if named else f"{point.title} (epsilon {point.epsilon:.2g})"
+
+
+def _reading(plan: FrontierPlan) -> str:
+    utility = "Further right is a better model" if plan.classifies else "Further left is a better model"
+    return (
+        f"Each point is a defence. {utility}, and further down less comes back. On the dashed line the attack gives no "
+        f"more than guessing without any update. The model is that of a federation of {plan.federation} clients with "
+        f"{plan.federation_samples} samples each, after {plan.rounds} rounds with the defence. The attacked clients "
+        "are in their first round. Each was attacked by an attacker who knows the defence and by one who does not, and "
+        "the stronger one counts."
+    )
+
+
+def _row(point: Point, plan: FrontierPlan) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "defence": point.title,
+        "accuracy" if plan.classifies else "mean squared error": f"{point.utility:.3g}",
+        "epsilon": "-" if point.epsilon is None else f"{point.epsilon:.3g}",
+    }
+    for metric, measure in point.leakage.items():
+        row[metric] = f"{measure.value:.4g}"
+        row[f"{metric}, 95%"] = measure.interval()
+        row[f"{metric} by chance"] = f"{measure.chance:.4g}"
+    return {
+        **row,
+        "clients": plan.clients,
+        "attacker": "knows the defence" if point.knows_defence else "does not know it",
+        "verdict": str(point.verdict),
+    }
+
+
+def _plain(point: Point) -> dict[str, Any]:
+    leakage = {name: measure.to_row() for name, measure in point.leakage.items()}
+    return {**vars(point), "leakage": leakage, "verdict": str(point.verdict)}

@@ -1,0 +1,215 @@
+"""The cache of finished work: one SQLite file for results, and safetensors files for their tensors.
+
+A result is stored under the hash of its definition and of Leakgauge's own source code. Results of other code are
+therefore never returned. An entry is complete or absent, also after a process was killed. Several processes may write
+to the same folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leakgauge.core.container import SUFFIX, Location, output_folder, read_container, write_container
+from leakgauge.core.errors import FileError, FutureVersion
+from leakgauge.runtime.codec import decode, encode
+from leakgauge.runtime.digests import code_digest, source_digest
+from leakgauge.runtime.engines import run_tasks
+from leakgauge.runtime.tasks import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Cache", "Entry", "code_digest", "key_of", "run_cached", "source_digest"]
+
+FILE, TENSORS = "cache.sqlite", "tensors"
+KIND, VERSION = "result", 1
+#: Seconds to wait for another process that is writing.
+_PATIENCE = 60.0
+#: The age in seconds from which a file without a row is a leftover. A younger one may be about to get its row.
+_LEFTOVER = 3600.0
+#: The names of our tensor files, and of the temporary files that are renamed to them.
+_TENSOR_FILE = re.compile(rf"([0-9a-f]{{32}}){re.escape(SUFFIX)}")
+_TEMPORARY_FILE = re.compile(rf"\.[0-9a-f]{{32}}{re.escape(SUFFIX)}\..+")
+_TABLE = """
+create table if not exists entries (
+    key text primary key, definition text not null, document text not null, tensors integer not null, made real not null
+)
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One finished piece of work.
+
+    Args:
+        document: Figures and texts, as plain values and dataclasses of Leakgauge.
+        tensors: The tensors of the result, by name.
+    """
+
+    document: Any
+    tensors: dict[str, Tensor]
+
+
+class Cache:
+    """A folder of finished work.
+
+    Args:
+        folder: The folder. It is created if it does not exist. Files in it that the cache did not write stay as they
+            are.
+
+    Raises:
+        FutureVersion: A newer Leakgauge wrote the cache.
+        FileError: The folder cannot be written to, or its database is damaged.
+    """
+
+    def __init__(self, folder: Location) -> None:
+        self.folder = output_folder(folder)
+        self._tensors = output_folder(self.folder / TENSORS)
+        with self._open(writing=True) as connection:
+            (version,) = connection.execute("pragma user_version").fetchone()
+            if version > VERSION:
+                raise FutureVersion(
+                    f"{self.folder / FILE}: a newer Leakgauge wrote this cache, in version {version} of the format. "
+                    f"This Leakgauge reads version {VERSION}. Upgrade it, or choose another folder"
+                )
+            connection.execute(_TABLE)
+            connection.execute(f"pragma user_version = {VERSION}")
+            self._remove_leftovers(connection)
+
+    def __contains__(self, definition: Any) -> bool:
+        with self._open() as connection:
+            found = connection.execute("select 1 from entries where key = ?", (key_of(definition),)).fetchone()
+        return found is not None
+
+    def __len__(self) -> int:
+        with self._open() as connection:
+            return int(connection.execute("select count(*) from entries").fetchone()[0])
+
+    def keys(self) -> list[str]:
+        """Return the keys of all entries, in the order in which they were made."""
+        with self._open() as connection:
+            return [key for (key,) in connection.execute("select key from entries order by made, key")]
+
+    def get(self, definition: Any) -> Entry | None:
+        """Return the entry of a definition. A damaged entry is removed.
+
+        Args:
+            definition: Everything that the result depends on, as plain values.
+
+        Returns:
+            ``None`` if there is no entry, or only a damaged one.
+        """
+        key = key_of(definition)
+        with self._open() as connection:
+            row = connection.execute("select document, tensors from entries where key = ?", (key,)).fetchone()
+        if row is None:
+            return None
+        try:
+            tensors = read_container(self._path(key), KIND, VERSION)[1] if row[1] else {}
+            return Entry(decode(row[0]), tensors)
+        except FileError:
+            self.forget(definition)
+            return None
+
+    def put(self, definition: Any, document: Any, tensors: Mapping[str, Tensor] | None = None) -> None:
+        """Store a result. It is on disk when this returns, and replaces an earlier one.
+
+        Args:
+            definition: Everything that the result depends on, as plain values.
+            document: The figures and texts, as plain values and dataclasses of Leakgauge.
+            tensors: The tensors, by name.
+        """
+        key, text = key_of(definition), encode(document)
+        with self._open(writing=True) as connection:
+            if tensors:
+                write_container(self._path(key), KIND, VERSION, {"key": key}, tensors)
+            connection.execute(
+                "insert or replace into entries values (?, ?, ?, ?, ?)",
+                (key, _text(definition), text, bool(tensors), time.time()),
+            )
+
+    def forget(self, definition: Any) -> None:
+        """Remove the entry of a definition, if there is one."""
+        key = key_of(definition)
+        with self._open(writing=True) as connection:
+            connection.execute("delete from entries where key = ?", (key,))
+            self._path(key).unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        return self._tensors / f"{key}{SUFFIX}"
+
+    @contextmanager
+    def _open(self, *, writing: bool = False) -> Iterator[sqlite3.Connection]:
+        """Open one transaction. A writing one waits for other writers before it reads or writes anything."""
+        path = self.folder / FILE
+        try:
+            with closing(sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)) as connection, connection:
+                connection.execute("begin immediate" if writing else "begin")
+                yield connection
+        except sqlite3.DatabaseError as problem:
+            raise FileError(
+                f"{path}: this cache cannot be used ({problem}). Move the file away, or choose another folder"
+            ) from problem
+
+    def _remove_leftovers(self, connection: sqlite3.Connection) -> None:
+        """Remove our files that interrupted runs left behind, and no others."""
+        known = {key for (key,) in connection.execute("select key from entries")}
+        for path in self._tensors.iterdir():
+            tensor_file = _TENSOR_FILE.fullmatch(path.name)
+            orphan = tensor_file is not None and tensor_file[1] not in known
+            if (orphan or _TEMPORARY_FILE.fullmatch(path.name)) and _age(path) > _LEFTOVER:
+                path.unlink(missing_ok=True)
+
+
+def key_of(definition: Any) -> str:
+    """Return the key of a definition: the hash of its plain values and of Leakgauge's source code."""
+    text = json.dumps([code_digest(), _text(definition)])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def run_cached(
+    tasks: Sequence[Task], definitions: Mapping[str, Any], folder: Location | None, **options: Any
+) -> Iterator[tuple[Task, Any]]:
+    """Yield each task with its result. Cached results come first, and the other tasks are run and cached.
+
+    Args:
+        tasks: The tasks. Their results are plain values and dataclasses of Leakgauge.
+        definitions: For each task's name, everything that its result depends on, as plain values.
+        folder: The folder of the cache. Without one, nothing is cached.
+        options: The options of :func:`leakgauge.runtime.run_tasks`.
+    """
+    if folder is None:
+        yield from run_tasks(tasks, **options)
+        return
+    cache = Cache(folder)
+    missing = []
+    for task in tasks:
+        entry = cache.get(definitions[task.name])
+        if entry is None:
+            missing.append(task)
+        else:
+            yield task, entry.document
+    for task, result in run_tasks(missing, **options):
+        cache.put(definitions[task.name], result)
+        yield task, decode(encode(result))  # exactly what the cache will return
+
+
+def _text(definition: Any) -> str:
+    return json.dumps(definition, sort_keys=True)
+
+
+def _age(path: Path) -> float:
+    """Return the age of a file in seconds. A file that is gone has none."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,148 @@
+"""The plan of an audit, read from a TOML document.
+
+A document of :mod:`leakgauge.workflows.scenario` with one more table, which may be left out:
+
+======================  ===========================================================================================
+``[audit]``             ``attacks`` (names, or tables with a name and options; default: those that fit), ``clients``
+                        to attack, ``threshold`` in dB from which a sample counts as recovered
+======================  ===========================================================================================
+
+Without any ``[[defence]]``, clients do not defend themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from leakgauge.attacks import registry
+from leakgauge.core.errors import InvalidInput
+from leakgauge.federation.defence import Defence
+from leakgauge.workflows.audit.attackers import Attacker, read_attacker
+from leakgauge.workflows.audit.first_look import FirstLook, first_look
+from leakgauge.workflows.scenario import NUMBER, Keys, Scenario, load_parts, read_chains, read_scenario
+
+AUDIT: Keys = {"attacks": (list,), "clients": (int,), "threshold": NUMBER}
+
+
+@dataclass(frozen=True)
+class Work:
+    """One attack on one client.
+
+    Args:
+        defence: The title of the defence.
+        attack: The name of the attack.
+        knows_defence: Whether the attacker knows the defence.
+        client: The number of the client.
+    """
+
+    defence: str
+    attack: str
+    knows_defence: bool
+    client: int
+
+    def __str__(self) -> str:
+        known = ", defence known" if self.knows_defence else ""
+        return f"{self.attack}, {self.defence}{known}, client {self.client}"
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """An audit to be made.
+
+    Args:
+        scenario: The set-up.
+        attacks: The attackers by name.
+        chains: The defences by title.
+        first_look: The estimate before any attack.
+        clients: The number of clients to attack.
+        threshold: The PSNR in dB from which a sample counts as recovered.
+        adaptive: The pairs of attack and defence for which knowledge of the defence changes the attack.
+    """
+
+    scenario: Scenario
+    attacks: dict[str, Attacker]
+    chains: dict[str, tuple[Defence, ...]]
+    first_look: FirstLook
+    clients: int = 4
+    threshold: float = 20.0
+    adaptive: frozenset[tuple[str, str]] = frozenset()
+
+    @property
+    def work(self) -> list[Work]:
+        """Everything to do, cheap attacks first."""
+        return [
+            Work(defence, name, knows_defence, client)
+            for name in sorted(self.attacks, key=lambda name: registry.ATTACKS[name].order)
+            for defence in self.chains
+            for knows_defence in ((False, True) if (name, defence) in self.adaptive else (False,))
+            for client in range(self.clients)
+        ]
+
+    def definition(self, work: Work) -> dict[str, Any]:
+        """Return everything that the result of one attack depends on, as plain values."""
+        return {
+            "scenario": self.scenario.document,
+            "content": self.scenario.fingerprint,
+            "defences": list(map(repr, self.chains[work.defence])),
+            "knows_defence": work.knows_defence,
+            "attack": repr(self.attacks[work.attack]),
+            "client": work.client,
+            "threshold": self.threshold,
+        }
+
+
+def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
+    """Return the plan in a document, and refuse everything that cannot work before any attack starts.
+
+    Args:
+        document: The document as a dictionary.
+        where: The name of the document for error messages.
+    """
+    rest = {key: value for key, value in document.items() if key != "defence"}
+    scenario = read_scenario(rest, where, {"audit": AUDIT})
+    table = dict(rest.get("audit", {}))
+    if table.get("clients", 1) < 1:
+        raise InvalidInput(f"{where}: [audit] clients must be at least 1, not {table['clients']}")
+    load_parts(scenario, where)
+    chains = read_chains(document.get("defence", []), scenario, where) or {"no defence": ()}
+    # The first client's round refuses what the model or the recipe does not allow.
+    defended = {title: scenario.observe(0, chain, knows_defence=True)[0] for title, chain in chains.items() if chain}
+    look = first_look(scenario.observe(0)[0])
+    attacks = _read_attacks(table.pop("attacks", None), look, scenario.dataset.sensitive, where)
+    adaptive = {
+        (name, title)
+        for name, attacker in attacks.items()
+        for title, observation in defended.items()
+        if scenario.attacker.get("knows_defence", True) and attacker.adapts(observation)
+    }
+    return AuditPlan(scenario, attacks, chains, look, adaptive=frozenset(adaptive), **table)
+
+
+def _read_attacks(listed: list[Any] | None, look: FirstLook, sensitive: str | None, where: str) -> dict[str, Attacker]:
+    where = f"{where}: [audit] attacks"
+    if listed is None:
+        listed = _default_attacks(look, sensitive)
+    elif not listed:
+        raise InvalidInput(f"{where} is empty. Leave it out to run the attacks that fit")
+    attackers: dict[str, Attacker] = {}
+    for item in listed:
+        options = dict(item) if isinstance(item, dict) else {"name": item}
+        name = options.pop("name", None)
+        spec = registry.ATTACKS.get(name)
+        defaults = spec.audit if spec is not None and spec.audit is not None else {}
+        attacker = read_attacker(name, options or defaults, sensitive, where)
+        if name in look.refused:
+            raise InvalidInput(f"{where}: {name} does not apply here: {look.refused[name]}")
+        attackers[name] = attacker
+    return attackers
+
+
+def _default_attacks(look: FirstLook, sensitive: str | None) -> list[str]:
+    """Return the names of the attacks of a default audit that fit the message."""
+    return [
+        spec.name
+        for spec in registry.specs(reads="update")
+        if spec.audit is not None and spec.name in look.applies and (spec.recovers == "samples" or sensitive)
+    ]

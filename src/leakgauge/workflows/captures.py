@@ -1,0 +1,189 @@
+"""Read captures that were recorded from a federation, and the clients' own data for scoring.
+
+Nothing in a folder of captures is trusted. A file that is no intact observation of the given model is refused in words,
+and the others are used. No text from a file becomes part of a path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from leakgauge import models
+from leakgauge.core.container import Location
+from leakgauge.core.errors import FileError, InvalidInput, UnknownName
+from leakgauge.core.observation import DataSpec, LocalTraining, Observation
+from leakgauge.core.observation_file import load, observation_files, plain
+from leakgauge.core.truth import Truth
+from leakgauge.data import Dataset, from_npz
+from leakgauge.federation.training import LOSSES
+from leakgauge.runtime.cache import source_digest
+
+#: The largest number of refused files that are named one by one.
+MOST_NAMED = 12
+#: The largest number of other clients' samples that a guess is made of.
+REFERENCE = 512
+
+
+@dataclass(frozen=True)
+class Captures:
+    """Some captures, and what is known besides.
+
+    Args:
+        files: The files of the captures.
+        model: The architecture, or ``(name, options)`` to build it from. ``None`` where the captures hold it.
+        known: Parts of the recipe that the captures do not hold, such as ``{"lr": 0.1}``.
+        client: The only client to read. ``None`` is all.
+    """
+
+    files: tuple[Path, ...]
+    model: nn.Module | tuple[str, Mapping[str, Any]] | None = None
+    known: Mapping[str, Any] = field(default_factory=dict)
+    client: str | None = None
+
+    def __post_init__(self) -> None:
+        recipe = {item.name for item in fields(LocalTraining)}
+        for name in self.known:
+            if name not in recipe:
+                raise UnknownName("part of a client's recipe called", name, recipe)
+        if self.known.get("loss", "mse") not in LOSSES:
+            raise UnknownName("loss", self.known["loss"], LOSSES)
+
+    @classmethod
+    def find(
+        cls,
+        place: Location,
+        model: nn.Module | str | None = None,
+        model_options: Mapping[str, Any] | None = None,
+        *,
+        know: Mapping[str, Any] | None = None,
+        client: str | None = None,
+    ) -> Captures:
+        """Return the captures in a file or a folder.
+
+        Args:
+            place: The file or the folder.
+            model: The user's own architecture, or ``module:factory``.
+            model_options: The options of the factory.
+            know: Parts of the recipe that the captures do not hold.
+            client: The only client to read.
+        """
+        chosen = (model, dict(model_options or {})) if isinstance(model, str) else model
+        captures = cls(tuple(observation_files(Path(place))), chosen, dict(know or {}), client)
+        captures.architecture()  # refuses a model that cannot be built
+        return captures
+
+    def architecture(self) -> nn.Module | None:
+        """Return the user's own architecture, if there is one."""
+        if isinstance(self.model, tuple):
+            name, options = self.model
+            return models.build(name, **options)
+        return self.model
+
+    def load(self, file: Path, architecture: nn.Module | None) -> Observation:
+        """Return the observation in one file, with what is known besides."""
+        return load(file, architecture).knowing(**self.known)
+
+    def read(self) -> Iterator[tuple[Path, Observation | FileError]]:
+        """Yield the observation in each file, or the error. The error of a single file is raised."""
+        architecture = self.architecture()
+        for file in self.files:
+            try:
+                observation = self.load(file, architecture)
+            except FileError as problem:
+                if len(self.files) == 1:
+                    raise
+                yield file, problem
+                continue
+            if self.client is None or observation.client == self.client:
+                yield file, observation
+
+    def definition(self, *files: Path) -> dict[str, Any]:
+        """Return what a result on some files depends on, as plain values."""
+        architecture = self.architecture()
+        code = "" if architecture is None else f"{architecture!r} {source_digest(architecture)}"
+        return {
+            "captures": [hashlib.sha256(file.read_bytes()).hexdigest() for file in files],
+            "known": json.loads(json.dumps(dict(self.known), sort_keys=True)),
+            "model": code,
+        }
+
+    def nothing_read(self, refused: Sequence[str]) -> InvalidInput:
+        """Return the error for captures of which none could be used."""
+        return InvalidInput(refused[0] if refused else f"there are no captures of a client called {self.client!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """Clients' own samples, for scoring.
+
+    The samples of the other clients in a folder show what a guess without the message is worth. A sum of as many
+    clients as there are files is scored with the samples of all.
+
+    Args:
+        place: An npz file of a single client, or a folder with ``CLIENT.npz`` for each.
+    """
+
+    place: Path
+
+    def __post_init__(self) -> None:
+        if not self.place.exists():
+            raise FileError(f"{self.place}: there is no such file or folder of clients' data")
+        if self.place.is_dir() and not self._files:
+            raise FileError(f"{self.place}: holds no clients' data. Expected files such as client-0.npz")
+
+    @property
+    def _files(self) -> list[Path]:
+        return sorted(self.place.glob("*.npz"))
+
+    def check(self, clients: Mapping[str, object]) -> None:
+        """Refuse a single client's file where the captures are of several clients."""
+        names = list(itertools.islice(clients, 2))
+        if len(names) > 1 and not self.place.is_dir():
+            raise InvalidInput(
+                f"{self.place} is the data of one client, but there are captures of {names[0]!r} and {names[1]!r}. "
+                "Choose one with --client, or pass a folder with a file for each client"
+            )
+
+    def truth(self, observation: Observation) -> Truth | None:
+        """Return the truth about a capture, or ``None`` where its client's data is not here."""
+        spec = observation.data
+        if not self.place.is_dir():
+            return _truth([self.place], [], spec)
+        own = self.place / f"{plain(observation.client)}.npz"
+        files = self._files
+        if own in files:
+            return _truth([own], [file for file in files if file != own], spec)
+        if observation.client == f"sum of {len(files)} clients":
+            return _truth(files, [], spec)
+        return None
+
+
+def _truth(own: Sequence[Path], others: Sequence[Path], spec: DataSpec) -> Truth:
+    samples = [_samples(file, spec) for file in own]
+    rest = [_samples(file, spec) for file in others]
+    return Truth(
+        torch.cat([part.inputs for part in samples]),
+        torch.cat([part.targets for part in samples]),
+        spec,
+        reference_inputs=torch.cat([part.inputs for part in rest])[:REFERENCE] if rest else None,
+        reference_targets=torch.cat([part.targets for part in rest])[:REFERENCE] if rest else None,
+    )
+
+
+def _samples(file: Path, spec: DataSpec) -> Dataset:
+    try:
+        dataset = from_npz(file, classes=spec.classes)
+        return Dataset(dataset.inputs, dataset.targets, spec, name=str(file))
+    except InvalidInput as problem:
+        raise InvalidInput(
+            f"{problem}. Does {file.name} hold this client's samples as a person sees them?"
+        ) from problem

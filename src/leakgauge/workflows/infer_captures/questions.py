@@ -1,0 +1,210 @@
+"""Infer a hidden column of the clients' records and the owners of records, with every attack that fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks import registry
+from leakgauge.attacks.attribute import Attributes
+from leakgauge.attacks.local_model import LocalModel
+from leakgauge.attacks.local_model.messages import steps_in
+from leakgauge.attacks.source import ROOM
+from leakgauge.attacks.spec import AttackSpec
+from leakgauge.core.errors import LeakgaugeError
+from leakgauge.core.measure import Measure
+from leakgauge.core.observation import Observation
+from leakgauge.core.progress import progress_bar
+from leakgauge.core.seeding import generator
+from leakgauge.core.truth import Truth
+from leakgauge.evaluation.chance import Chance
+from leakgauge.evaluation.inferred import OTHER_COLUMNS, HiddenColumn, attribute_chance_among, share_measure
+from leakgauge.evaluation.verdict import Finding, Verdict, judge_share
+
+#: The largest number of records whose owner is inferred, as many of each client.
+RECORDS = 2000
+SEVERAL_STEPS = "Clients take several steps a round, which is noise to the gradients' equations."
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """The messages of several clients, their rebuilt models, and the records of some of them.
+
+    Args:
+        rounds: The observations of each client.
+        models: The rebuilt model of each client.
+        truths: The records of the clients whose data is at hand.
+    """
+
+    rounds: Mapping[str, Sequence[Observation]]
+    models: Mapping[str, LocalModel]
+    truths: Mapping[str, Truth]
+
+
+@dataclass(frozen=True, eq=False)
+class Inference:
+    """The share of records for which one attack is right.
+
+    Args:
+        about: The hidden column, or ``"owner"``.
+        attack: The name of the attack.
+        measure: The share over all clients, beside chance.
+        verdict: The verdict on this share.
+        shares: The share of each client.
+    """
+
+    about: str
+    attack: str
+    measure: Measure
+    verdict: Verdict
+    shares: dict[str, float]
+
+    @classmethod
+    def of(cls, about: str, attack: str, right: Mapping[str, Tensor], chance: Chance) -> Inference:
+        """Return the inference from whether each record of each client is right.
+
+        Args:
+            about: The hidden column, or ``"owner"``.
+            attack: The name of the attack.
+            right: Whether each record is right, by client.
+            chance: The share that is right without any message.
+        """
+        metric = "source_accuracy" if about == "owner" else "attribute_accuracy"
+        parts = list(right.values())
+        shares = {name: float(part.double().mean()) for name, part in right.items()}
+        return cls(about, attack, share_measure(metric, parts, chance), judge_share(parts, chance.value), shares)
+
+    def finding(self) -> Finding:
+        """Return the inference in the form that all commands share."""
+        return Finding(self.attack, self.about, {self.measure.name: self.measure}, self.verdict)
+
+
+@dataclass(eq=False)
+class Answers:
+    """The inferences about one question, with notes for the reader."""
+
+    inferences: list[Inference] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def infer_column(federation: Federation, column: str, values: Sequence[float]) -> Answers:
+    """Infer a hidden column of the clients' records.
+
+    Args:
+        federation: The messages, the models and the records.
+        column: The column, or the category, that is hidden from the attacker.
+        values: The values of the column, as :func:`~leakgauge.evaluation.inferred.column_values` returns them.
+    """
+    hidden = {name: HiddenColumn.of(truth, column, values) for name, truth in federation.truths.items()}
+    chance = attribute_chance_among(hidden)
+    answers = Answers(notes=list(_column_notes(federation, column, chance)))
+    for spec in _fitting("attribute", federation, answers):
+        right, guarantees = {}, []
+        with progress_bar(f"{column} by {spec.name}") as report:
+            for number, (name, client) in enumerate(hidden.items()):
+                rounds, model = federation.rounds[name], federation.models[name]
+                attributes: Attributes = spec.factory()(rounds, client.records, model=model)
+                right[name] = attributes.choice.cpu() == client.values
+                if attributes.coefficient is not None:
+                    guarantees.append(_guarantee(attributes, model, federation.truths[name]))
+                report(number + 1, len(hidden), math.nan)
+        answers.inferences.append(Inference.of(column, spec.name, right, chance))
+        if guarantees:
+            answers.notes.append(_guarantee_note(column, min(guarantees), max(guarantees)))
+    return answers
+
+
+def _fitting(recovers: str, federation: Federation, answers: Answers) -> Iterator[AttackSpec]:
+    """Yield the attacks that fit the messages, and note the others."""
+    observation = next(iter(federation.rounds.values()))[-1]
+    for spec in registry.specs(recovers=recovers, reads="rounds"):  # type: ignore[arg-type]
+        fit = spec.fits(observation)
+        if fit.applies:
+            yield spec
+        else:
+            answers.notes.append(f"{spec.name} does not apply: {fit.reason}.")
+
+
+def _column_notes(federation: Federation, column: str, chance: Chance) -> Iterator[str]:
+    yield f"Chance for {column} is {chance.source}, which is right for {chance.value:.0%} of the records."
+    if len(federation.truths) < 2:
+        yield f"{OTHER_COLUMNS.capitalize()} cannot be learned from one client's records."
+    for name, truth in federation.truths.items():
+        trained = federation.rounds[name][-1].training.samples
+        if trained is not None and trained != len(truth.inputs):
+            yield (
+                f"{name} trained on {trained} records, and --data holds {len(truth.inputs)}. Attacks on gradients find "
+                "more where all records are known."
+            )
+
+
+def _guarantee(attributes: Attributes, model: LocalModel, truth: Truth) -> float:
+    with torch.no_grad():
+        error = float(model.losses(truth.inputs, truth.targets).mean())
+    return attributes.guarantee(error) or 0.0
+
+
+def _guarantee_note(column: str, least: float, most: float) -> str:
+    if most == 0:
+        return (
+            f"Proposition 4 of LMRA guarantees nothing about {column}, because the models' errors are too large "
+            "beside its effect."
+        )
+    return (
+        f"The models are linear. By proposition 4 of LMRA, the rebuilt model must be right about {column} for at least "
+        f"{least:.0%} (the client with the least) to {most:.0%} (the client with the most) of the records."
+    )
+
+
+def infer_owners(federation: Federation, seed: int) -> Answers:
+    """Infer the owners of records among all captured clients.
+
+    Args:
+        federation: The messages, the models and the records.
+        seed: The seed of the choice of records.
+    """
+    inputs, targets, sizes = _some_records(federation, seed)
+    chance = Chance(max(sizes.values()) / len(inputs), "the client with the most of these records")
+    answers = Answers(notes=list(_owner_notes(federation, len(inputs))))
+    names = list(federation.rounds)
+    messages, models = list(federation.rounds.values()), [federation.models[name] for name in names]
+    for spec in _fitting("source", federation, answers):
+        with progress_bar(f"owners by {spec.name}") as report:
+            try:
+                choice = spec.factory()(messages, inputs, targets, models=models, report=report).choice.cpu()
+            except LeakgaugeError as problem:
+                answers.notes.append(f"{spec.name} could not run: {problem}.")
+                continue
+        parts = zip(sizes, choice.split(list(sizes.values())), strict=True)
+        right = {name: part == names.index(name) for name, part in parts}
+        answers.inferences.append(Inference.of("owner", spec.name, right, chance))
+    return answers
+
+
+def _some_records(federation: Federation, seed: int) -> tuple[Tensor, Tensor, dict[str, int]]:
+    """Return records of all clients, as many as fit into memory as gradients, and how many are of each client."""
+    truths = federation.truths
+    weights = sum(value.numel() for value in next(iter(federation.rounds.values()))[0].sent.values())
+    room = min(RECORDS, max(10 * len(truths), 8 * ROOM // weights))  # at most eight blocks of gradients
+    inputs, targets = [], []
+    for name, truth in truths.items():
+        order = torch.randperm(len(truth.inputs), generator=generator(seed, "sources", name))
+        rows = order[: max(1, room // len(truths))]
+        inputs.append(truth.inputs[rows])
+        targets.append(truth.targets[rows])
+    sizes = {name: len(part) for name, part in zip(truths, inputs, strict=True)}
+    return torch.cat(inputs), torch.cat(targets), sizes
+
+
+def _owner_notes(federation: Federation, count: int) -> Iterator[str]:
+    given = sum(len(truth.inputs) for truth in federation.truths.values())
+    yield (
+        f"Owners are inferred for {count} of the {given} records in --data, all at once. The equations find fewer "
+        "where the attacker knows fewer of a client's records."
+    )
+    if any((steps_in(rounds[-1]) or 1) > 1 for rounds in federation.rounds.values()):
+        yield SEVERAL_STEPS
