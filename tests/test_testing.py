@@ -1,21 +1,18 @@
-"""The conformance checks against attacks that each break one promise, and the page that tells how to use them."""
+"""The conformance checks against attacks that each break one promise."""
 
 import random
-import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
 
-from leakgauge.attacks import ATTACKS, Attack, Inversion, Reconstruction, idlg
+from leakgauge.attacks import Attack, Inversion, Reconstruction, idlg
 from leakgauge.attacks.inversion.optimisers import Adam
 from leakgauge.attacks.inversion.stopping import MaxSteps, Outcome
 from leakgauge.core.errors import UnknownName
 from leakgauge.testing import check_attack, random_start, small_case
 
-PAGE = Path(__file__).parents[1] / "docs" / "adding-an-attack.md"
 OBSERVATION, TRUTH = small_case()
 
 
@@ -267,26 +264,3 @@ def test_random_starts_depend_on_the_seed_alone():
     assert torch.equal(random_start(OBSERVATION, 1), random_start(OBSERVATION, 1))
     assert not torch.equal(random_start(OBSERVATION, 1), random_start(OBSERVATION, 2))
     assert random_start(OBSERVATION).shape == TRUTH.inputs.shape
-
-
-def code_blocks():
-    return re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-
-
-def test_the_page_on_adding_an_attack_runs(tmp_path, monkeypatch):
-    """Its code is one file, block after block, so that classes can be pickled by their module's name."""
-    monkeypatch.setattr("leakgauge.attacks.ATTACKS", dict(ATTACKS))
-    blocks = code_blocks()
-    assert len(blocks) >= 4
-    (tmp_path / "page_on_attacks.py").write_text("\n".join(blocks), encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    import page_on_attacks  # type: ignore[import-not-found]
-
-    checked = [name for name in vars(page_on_attacks) if name.startswith("test_")]
-    assert checked
-    for name in checked:
-        getattr(page_on_attacks, name)()
-
-
-def test_the_first_example_on_the_page_is_short():
-    assert len(code_blocks()[0].splitlines()) <= 30
