@@ -65,6 +65,18 @@ def finite(name: str, value: object) -> float:
     return value  # type: ignore[return-value]
 
 
+def boolean(name: str, value: object) -> bool:
+    """Return True or False, and refuse any other value.
+
+    Args:
+        name: The name of the argument, for the message.
+        value: The value to check.
+    """
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name} must be True or False, not {value!r}")
+    return value
+
+
 def is_finite(value: object) -> bool:
     """Return whether a value is a finite number that fits into a float. Booleans are no numbers here."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

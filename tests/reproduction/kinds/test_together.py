@@ -125,7 +125,7 @@ def test_a_stop_read_off_is_that_of_the_attack_itself(folder):
     recorded = epafl(steps=12, snapshot_every=1)
     for index in range(3):
         observation, truth = client_of(row.setting, index, 0)
-        whole = replace(recorded, stop=MaxSteps(12))(observation, seed=index, progress=False)
+        whole = recorded.with_settings(stop=MaxSteps(12))(observation, seed=index, progress=False)
         read, own = stopping.stopped_by(attack, whole, truth), attack(observation, seed=index, progress=False)
         assert read.outcome == own.outcome
         assert torch.equal(read.trace.losses, own.trace.losses)
