@@ -10,8 +10,8 @@ import torch
 import leakgauge as lg
 from leakgauge import cli
 from leakgauge.core.errors import InvalidInput
-from leakgauge.testing import assert_no_leak
 from leakgauge.evaluation.verdict import Verdict
+from leakgauge.testing import assert_no_leak
 from leakgauge.workflows.audit import read_audit, run_audit
 from leakgauge.workflows.audit import run as work
 from leakgauge.workflows.result import Running

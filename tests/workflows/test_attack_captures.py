@@ -286,7 +286,15 @@ def test_a_folder_of_mutated_captures_ends_in_words_on_the_command_line(recorded
     for number, data in enumerate(mutations(good.read_bytes(), 40, seed=1)):
         (folder / f"\x1b[2J{number:03d}.safetensors").write_bytes(data)
     (tmp_path / "own_network.py").write_text("from tests.workflows.test_attack_captures import network\n")
-    command = [sys.executable, "-c", "from leakgauge.cli import main; main()", "attack", str(folder), "--option", "steps=1"]
+    command = [
+        sys.executable,
+        "-c",
+        "from leakgauge.cli import main; main()",
+        "attack",
+        str(folder),
+        "--option",
+        "steps=1",
+    ]
     command += ["--model", "own_network:network"]
     options = {"cwd": tmp_path, "capture_output": True, "text": True, "env": {**os.environ, "PYTHONPATH": os.getcwd()}}
     done = subprocess.run(command, check=False, **options)

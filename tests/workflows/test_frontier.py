@@ -146,11 +146,15 @@ def test_the_example_is_a_plan():
     found = tomllib.loads(path.read_text())
     assert len(found["defence"]) >= 6
     assert found["data"]["name"] == "mnist5k"
-    assert isinstance(read_frontier(found | {"data": {"name": "digits"}, "model": DOCUMENT["model"]}, str(path)), FrontierPlan)
+    assert isinstance(
+        read_frontier(found | {"data": {"name": "digits"}, "model": DOCUMENT["model"]}, str(path)), FrontierPlan
+    )
 
 
 def figures(points):
-    return [(point.title, point.utility, {name: one.to_row() for name, one in point.leakage.items()}) for point in points]
+    return [
+        (point.title, point.utility, {name: one.to_row() for name, one in point.leakage.items()}) for point in points
+    ]
 
 
 def test_points_are_cached_and_what_is_changed_is_measured_anew(measured, tmp_path, monkeypatch):

@@ -33,7 +33,11 @@ def test_cheap_attacks_come_first_and_knowing_attackers_only_where_the_knowledge
     work = read_audit(document(), "audit.toml").work
     assert [one.attack for one in work] == ["idlg"] * 4 + ["inverting_gradients"] * 6
     assert not any(one.knows_defence for one in work if one.attack == "idlg")  # it has no prior to trust more
-    assert {(one.defence, one.knows_defence) for one in work} == {("no defence", False), ("noise", False), ("noise", True)}
+    assert {(one.defence, one.knows_defence) for one in work} == {
+        ("no defence", False),
+        ("noise", False),
+        ("noise", True),
+    }
     unknowing = read_audit(document(attacker={"knows_defence": False}), "audit.toml").work
     assert not any(one.knows_defence for one in unknowing)
 

@@ -268,7 +268,9 @@ def test_the_command_refuses_a_damaged_file_and_goes_on(tmp_path, monkeypatch, c
     assert "client-0_round-000001" in (tmp_path / "inferred" / "inferred.html").read_text()
 
 
-@pytest.mark.parametrize(("noise", "words"), [(0.01, "at least (9[0-9]|100)%"), (5.0, "guarantees nothing about smokes")])
+@pytest.mark.parametrize(
+    ("noise", "words"), [(0.01, "at least (9[0-9]|100)%"), (5.0, "guarantees nothing about smokes")]
+)
 def test_a_linear_model_comes_with_the_guarantee_of_proposition_4(tmp_path, noise, words):
     spec = DataSpec((3,), None, bounded=False, columns=("age", "dose", "smokes"))
     clients = []

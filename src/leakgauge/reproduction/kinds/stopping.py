@@ -40,7 +40,7 @@ def apply_rule(job: Job, report: Report) -> Outcome:
     attack = attack_of(job.method, job.steps)
     if not isinstance(attack, Inversion):
         raise InvalidInput(f"A row about stopping needs an inversion, not {job.method.attack!r}.")
-    recorder = replace(attack, stop=MaxSteps(attack.stop.max_steps or 1), snapshot_every=1)
+    recorder = attack.with_settings(stop=MaxSteps(attack.stop.max_steps or 1), snapshot_every=1)
     recorded, truths, seconds = _recorded(job, recorder, report)
     stopped = [stopped_by(attack, result, truth) for result, truth in zip(recorded, truths, strict=True)]
     if job.pictures is not None:
