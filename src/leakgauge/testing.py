@@ -1,10 +1,10 @@
-"""Checks that anyone's attack keeps the promises of :class:`leakgauge.Attack`.
+"""Checks that an attack keeps the promises of :class:`leakgauge.Attack`.
 
 >>> from leakgauge.attacks import idlg
 >>> from leakgauge.testing import check_attack
 >>> check_attack(idlg(steps=20))
 
-Every check raises an ``AssertionError`` whose sentence names the promise that is broken.
+Every check raises an ``AssertionError`` that names the broken promise.
 """
 
 from __future__ import annotations
@@ -46,17 +46,20 @@ def assert_no_leak(
     fail_if: Sequence[str] = ("recovered > 0.05",),
     output: Location | None = None,
 ) -> None:
-    """Audit a set-up in a test; an ``AssertionError`` names every limit that is broken, and by which attack.
+    """Audit a set-up in a test, and raise an ``AssertionError`` that names every broken limit and its attack.
 
-    ``config`` is that of :func:`leakgauge.audit`; the page goes into ``output``, if there is one.
+    Args:
+        config: The configuration of :func:`leakgauge.audit`.
+        fail_if: The limits, such as ``"recovered > 0.05"``.
+        output: The folder of the audit page. ``None`` writes no page.
     """
     from leakgauge.workflows.audit import audit, checks_of
 
     with TemporaryDirectory() as folder:
-        found = audit(config, folder if output is None else output, fail_if=fail_if)
-        broken = [one.sentence() for one in checks_of(found, fail_if) if one.failed]
-    if not found.complete:
-        raise AssertionError(f"the audit is not complete: {found.failed or 'it was interrupted'}")
+        result = audit(config, folder if output is None else output, fail_if=fail_if)
+        broken = [check.sentence() for check in checks_of(result, fail_if) if check.failed]
+    if not result.complete:
+        raise AssertionError(f"the audit is not complete: {result.failed or 'it was interrupted'}")
     if broken:
         raise AssertionError("this set-up leaks: " + "; ".join(broken))
 
@@ -64,12 +67,14 @@ def assert_no_leak(
 def small_case(
     kind: Case = "gradient", *, network: Network = "lenet", dtype: torch.dtype = torch.float32
 ) -> tuple[Observation, Truth]:
-    """A client that leaks, small enough for seconds: 8 x 8 digits and an untrained network.
+    """Return a client that leaks, with 8 x 8 digits and an untrained network, which is attacked within seconds.
 
-    ``network`` is ``"lenet"`` (sigmoid, pixels as they are) or ``"cnn"`` (of DLF's kind, ReLU, normalised pixels).
-
-    ``"gradient"`` is the gradient of two digits (FedSGD); ``"weights"`` is what a client with four digits
-    sends after two epochs of two batches (FedAvg).
+    Args:
+        kind: ``"gradient"`` is the gradient of two digits (FedSGD). ``"weights"`` is the message of a client with four
+            digits after two epochs of two batches (FedAvg).
+        network: ``"lenet"`` has sigmoids and pixels without normalisation. ``"cnn"`` is a network like DLF's, with ReLU
+            and normalised pixels.
+        dtype: The precision of the network.
     """
     if kind not in ("gradient", "weights"):
         raise UnknownName("small case", kind, ["gradient", "weights"])
@@ -93,10 +98,15 @@ def check_attack(
     truth: Truth | None = None,
     seed: int = 0,
 ) -> None:
-    """Run an attack (or what a factory makes) on an observation and check what :class:`Attack` promises.
+    """Run an attack on an observation, and check what :class:`Attack` promises.
 
-    Without an observation it is ``small_case("gradient")``. With an observation of your own and no truth,
-    everything is checked but the quality of the result. The attack runs four times: make it a quick one.
+    The attack runs four times, so it should be quick.
+
+    Args:
+        attack: The attack, or a factory that makes it.
+        observation: The observation. ``None`` is ``small_case("gradient")``.
+        truth: The truth behind the observation. Without it, the quality of the result is not checked.
+        seed: The seed of the attack.
     """
     if not isinstance(attack, Attack):
         attack = attack()
@@ -104,7 +114,7 @@ def check_attack(
     if observation is None:
         observation, truth = small_case()
     _check_record(attack)
-    with _left_alone(observation):
+    with _unchanged(observation):
         try:
             result = attack(observation, seed=seed, progress=False)
         except InvalidInput as problem:
@@ -117,24 +127,29 @@ def check_attack(
 
 
 def random_start(observation: Observation, seed: int = 0) -> Tensor:
-    """As many samples as the client has, from N(0, 1) on the model's side: a guess that knows nothing."""
+    """Return random samples from N(0, 1) in normalised pixels, as many as the client has.
+
+    Args:
+        observation: The observation.
+        seed: The seed of the draw.
+    """
     data, samples = observation.data, int(observation.training.need("samples"))
     guess = data.denormalise(torch.randn(samples, *data.shape, generator=generator(seed, "random start")))
     return guess.clamp(0, 1) if data.bounded else guess
 
 
-def _promise(kept: bool, sentence: str) -> None:
-    if not kept:
+def _promise(holds: bool, sentence: str) -> None:
+    if not holds:
         raise AssertionError(sentence)
 
 
 def _check_record(attack: Attack) -> None:
-    """The repr goes into reports, the pickle to other processes."""
+    """Check the repr, which is printed in reports, and the pickle, which is sent to other processes."""
     name = type(attack).__name__
-    _promise(type(attack).__call__ is Attack.__call__, f"{name} overrides __call__; write run() instead")
+    _promise(type(attack).__call__ is Attack.__call__, f"{name} overrides __call__. Write run() instead")
     _promise(
         is_dataclass(attack) and "__dataclass_fields__" in vars(type(attack)),
-        f"{name} is not a dataclass: decorate it with @dataclass(frozen=True), so that its repr is its record",
+        f"{name} is not a dataclass. Decorate it with @dataclass(frozen=True), so that its repr is its record",
     )
     text = repr(attack)
     for item in fields(attack):
@@ -149,23 +164,23 @@ def _check_record(attack: Attack) -> None:
         copy = pickle.loads(pickle.dumps(attack))
     except Exception as problem:
         raise AssertionError(f"{name} cannot be pickled, so it cannot run in another process: {problem}") from problem
-    _promise(repr(copy) == text, f"{name} is another one after pickling: {copy!r}")
+    _promise(repr(copy) == text, f"{name} differs after pickling: {copy!r}")
 
 
 def _check_result(result: Reconstruction, observation: Observation) -> None:
-    data, samples = observation.data, int(observation.training.need("samples"))
-    found, labels = result.samples, result.labels
+    data, count = observation.data, int(observation.training.need("samples"))
+    samples, labels = result.samples, result.labels
     _promise(
-        tuple(found.shape) == (samples, *data.shape),
-        f"the samples have shape {tuple(found.shape)}; the client has {samples} of shape {data.shape}",
+        tuple(samples.shape) == (count, *data.shape),
+        f"the samples have shape {tuple(samples.shape)}, but the client has {count} of shape {data.shape}",
     )
-    _promise(found.is_floating_point(), f"the samples are {found.dtype}, not floats")
-    _promise(bool(torch.isfinite(found).all()), "the samples hold NaN or infinite values")
+    _promise(samples.is_floating_point(), f"the samples are {samples.dtype}, not floats")
+    _promise(bool(torch.isfinite(samples).all()), "the samples hold NaN or infinite values")
     if data.bounded:
-        low, high = float(found.min()), float(found.max())
+        low, high = float(samples.min()), float(samples.max())
         _promise(low >= 0 and high <= 1, f"pixels must lie in [0, 1] as a person sees them, not {low:g} to {high:g}")
     if labels is not None:
-        _promise(len(labels) == samples, f"there are {len(labels)} labels for {samples} samples")
+        _promise(len(labels) == count, f"there are {len(labels)} labels for {count} samples")
         if data.classes is not None:
             whole = not labels.is_floating_point() and not labels.is_complex()
             _promise(whole, f"labels of a classification are whole numbers, not {labels.dtype}")
@@ -177,7 +192,7 @@ def _check_result(result: Reconstruction, observation: Observation) -> None:
 
 
 def _check_repeatable(attack: Attack, observation: Observation, first: Reconstruction) -> None:
-    """The same seed gives the same bits, whatever the global generators and whoever watches."""
+    """Check that the same seed gives the same bits, for any state of the global generators and with any progress."""
 
     def report(step: int, total: int | None, loss: float) -> None:
         _promise(
@@ -191,12 +206,15 @@ def _check_repeatable(attack: Attack, observation: Observation, first: Reconstru
             again = attack(observation, seed=first.seed, progress=progress)
             same = torch.equal(first.samples, again.samples) and _equal(first.labels, again.labels)
             _promise(
-                same, f"the same seed gives other samples: draw random numbers from torch or the seed ({attack!r})"
+                same, f"the same seed gives other samples. Draw random numbers from torch or the seed ({attack!r})"
             )
 
 
 def _check_interrupt(attack: Attack, observation: Observation, seed: int) -> None:
-    """Ctrl-C returns the best so far. An attack that reports no progress cannot be interrupted this way."""
+    """Check that Ctrl-C returns the best result so far.
+
+    An attack that reports no progress cannot be interrupted this way.
+    """
 
     def interrupt(step: int, total: int | None, loss: float) -> None:
         raise KeyboardInterrupt
@@ -204,64 +222,69 @@ def _check_interrupt(attack: Attack, observation: Observation, seed: int) -> Non
     try:
         result = attack(observation, seed=seed, progress=interrupt)
     except KeyboardInterrupt:
-        raise AssertionError("Ctrl-C ends the attack without a result; return the best so far") from None
+        raise AssertionError("Ctrl-C ends the attack without a result. Return the best result so far") from None
     _check_result(result, observation)
 
 
 def _check_quality(result: Reconstruction, observation: Observation, truth: Truth) -> None:
-    """The error is below half of a random start's, and below that of every blind guess."""
-    found = _error(result.samples, truth)
+    """Check that the error is below half of a random start's, and below that of every blind guess."""
+    error = _error(result.samples, truth)
     blind = fmean(_error(random_start(observation, guess), truth) for guess in range(10))
     _promise(
-        found < blind / 2,
-        f"not clearly better than random: the squared error is {found:.4g}, a random start's {blind:.4g}",
+        error < blind / 2,
+        f"not clearly better than random, with a squared error of {error:.4g} where a random start has {blind:.4g}",
     )
     measure = score(result, truth)["mse"]
-    _promise(
-        measure.mean < measure.chance,
-        f"no better than a blind guess ({measure.chance_source}): "
-        f"the squared error is {measure.mean:.4g}, the guess's {measure.chance:.4g}",
-    )
+    if measure.chance is not None:
+        _promise(
+            measure.value < measure.chance,
+            f"no better than a blind guess ({measure.chance_source}), "
+            f"with a squared error of {measure.value:.4g} where the guess has {measure.chance:.4g}",
+        )
 
 
 def _error(samples: Tensor, truth: Truth) -> float:
-    """The mean squared error after pairing, in the model's units."""
+    """Return the mean squared error after pairing, in normalised pixels."""
     samples = samples.to(truth.inputs.dtype)
     paired = pair(samples, truth.inputs).apply(samples)
     return float((truth.data.normalise(paired) - truth.data.normalise(truth.inputs)).square().mean())
 
 
 @contextmanager
-def _left_alone(observation: Observation) -> Iterator[None]:
-    """Whatever runs inside leaves the observation, its model and the random generators as they were."""
-    before, generators = _picture(observation), _generators()
+def _unchanged(observation: Observation) -> Iterator[None]:
+    """Check that the block changes neither the observation nor its model nor the random generators."""
+    before, generators = _contents(observation), _generators()
     yield
-    for name, value in _picture(observation).items():
-        _promise(_equal(before.get(name), value), f"the attack changes the observation: {name} is not what it was")
+    for name, value in _contents(observation).items():
+        _promise(
+            _equal(before.get(name), value), f"the attack changes the observation, because {name} differs after it"
+        )
     for name, state in _generators().items():
         _promise(state == generators[name], f"the attack moves the global random generator of {name}")
 
 
-def _picture(observation: Observation) -> dict[str, Any]:
-    """Everything about an observation that an attack could change."""
-    picture: dict[str, Any] = {name: getattr(observation, name) for name in ("labels", "label_counts", "label_batches")}
+def _contents(observation: Observation) -> dict[str, Any]:
+    """Return everything about an observation that an attack could change."""
+    contents: dict[str, Any] = {
+        name: getattr(observation, name) for name in ("labels", "label_counts", "label_batches")
+    }
     for name in ("sent", "gradient", "returned", "buffers", "returned_buffers"):
         tensors: dict[str, Tensor] = getattr(observation, name) or {}
-        picture |= {f"{name}[{key!r}]": value for key, value in tensors.items()}
+        contents |= {f"{name}[{key!r}]": value for key, value in tensors.items()}
     model = observation.model
-    picture |= {f"model.{key}": value for key, value in model.state_dict().items()}
-    picture |= {f"model.{key}.requires_grad": value.requires_grad for key, value in model.named_parameters()}
-    picture |= {f"model.{key}.grad": value.grad for key, value in model.named_parameters()}
+    contents |= {f"model.{key}": value for key, value in model.state_dict().items()}
+    contents |= {f"model.{key}.requires_grad": value.requires_grad for key, value in model.named_parameters()}
+    contents |= {f"model.{key}.grad": value.grad for key, value in model.named_parameters()}
     for key, module in model.named_modules():
-        picture[f"the mode of model.{key}"] = module.training
-        picture[f"the hooks of model.{key}"] = len(module._forward_hooks) + len(module._forward_pre_hooks)
-    return {key: value.detach().clone() if isinstance(value, Tensor) else value for key, value in picture.items()}
+        contents[f"the mode of model.{key}"] = module.training
+        contents[f"the hooks of model.{key}"] = len(module._forward_hooks) + len(module._forward_pre_hooks)
+    return {key: value.detach().clone() if isinstance(value, Tensor) else value for key, value in contents.items()}
 
 
 def _generators() -> dict[str, object]:
     return {
         "torch": torch.get_rng_state().tolist(),
-        "numpy": repr(np.random.get_state()),  # noqa: NPY002 - the global one is what must stand still
+        "numpy": repr(np.random.get_state()),  # noqa: NPY002 - the global generator must not change
         "Python": random.getstate(),
     }
 

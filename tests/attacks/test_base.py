@@ -1,4 +1,4 @@
-"""The chores that calling an attack does around ``run``."""
+"""The work that a call of an attack does around ``run``."""
 
 from dataclasses import dataclass, replace
 
@@ -68,8 +68,19 @@ def test_samples_of_another_shape_are_refused():
 
 
 def test_what_is_no_reconstruction_is_refused():
-    with pytest.raises(InvalidInput, match=r"returned a NoneType; run\(\) must return a Reconstruction"):
+    with pytest.raises(InvalidInput, match=r"returned a NoneType, but run\(\) must return a Reconstruction"):
         NotOne()(OBSERVATION)
+
+
+def test_what_is_no_observation_no_seed_or_no_device_is_refused():
+    for wrong in (None, "observation", 3, torch.zeros(2)):
+        with pytest.raises(InvalidInput, match=f"takes an Observation, not {type(wrong).__name__}"):
+            Guess()(wrong)
+    for wrong in ("0", 1.5, None, True):
+        with pytest.raises(InvalidInput, match="seed must be a whole number, not"):
+            Guess()(OBSERVATION, seed=wrong)
+    with pytest.raises(InvalidInput, match="cannot run on device 'toaster'"):
+        Guess()(OBSERVATION, device="toaster")
 
 
 def test_an_attack_without_run_cannot_be_made():

@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,11 @@ def test_names_are_in_alphabetical_order_and_each_is_a_factory_of_the_package():
         assert getattr(attacks, name, None) is spec.factory or inspect.ismodule(getattr(attacks, name))
         assert spec.summary.endswith(".")
         assert "\n" not in spec.summary
+
+
+def test_every_attack_on_samples_has_a_line_in_the_documentation():
+    page = (Path(__file__).parents[2] / "docs" / "attacks.md").read_text(encoding="utf-8")
+    assert [spec.name for spec in registry.specs("samples") if f"\n| `{spec.name}` | " not in page] == []
 
 
 def test_an_attack_on_epochs_is_registered_and_left_out_of_an_audit_of_one_update():

@@ -76,7 +76,7 @@ def test_iterates_are_what_a_person_sees():
     spec = DataSpec((1, 8, 8), 10, mean=(0.5,), std=(0.25,))
     model = models.lenet(shape=(1, 8, 8), seed=0)
     own = replace(data.load("digits"), spec=spec).share([0])
-    result = replace(idlg(steps=2), snapshot_every=1)(fedsgd(model, own)[0], progress=False)
+    result = idlg(steps=2, snapshot_every=1)(fedsgd(model, own)[0], progress=False)
     kept = iterates_of(result, spec)
     assert [step for step, _ in kept] == [0, 1]
     assert kept[0][1].shape == (1, 8, 8)

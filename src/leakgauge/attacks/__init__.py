@@ -10,8 +10,10 @@ from importlib import import_module
 from typing import Any
 
 from leakgauge.attacks.base import Attack, Reconstruction
-from leakgauge.attacks.inversion.attack import Inversion, WarmStart
+from leakgauge.attacks.inversion.attack import Inversion
 from leakgauge.attacks.inversion.joint import JointInversion, JointReconstruction
+from leakgauge.attacks.inversion.settings import Effort, Matching, Space, WarmStart
+from leakgauge.attacks.inversion.solve import Descent
 from leakgauge.attacks.papers.agic import agic, agic_epochs, dlg_simulation, invg_simulation
 from leakgauge.attacks.papers.awa import awa, search_awa
 from leakgauge.attacks.papers.dlf import dlf, dlf_paper, surrogate
@@ -27,11 +29,15 @@ __all__ = [
     "Attack",
     "AttackSpec",
     "Cost",
+    "Descent",
+    "Effort",
     "Fit",
     "Inversion",
     "JointInversion",
     "JointReconstruction",
+    "Matching",
     "Reconstruction",
+    "Space",
     "WarmStart",
     "agic",
     "agic_epochs",

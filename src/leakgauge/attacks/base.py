@@ -1,11 +1,11 @@
-"""What every attack shares: the chores around :meth:`Attack.run`, and the form of its result."""
+"""The base class of attacks, which does the common work around :meth:`Attack.run`, and their result."""
 
 from __future__ import annotations
 
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import final
@@ -23,12 +23,20 @@ from leakgauge.core.seeding import seeded
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """What an attack made of an observation.
+    """The result of an attack on an observation.
 
-    ``samples`` are as a person sees them (pixels in [0, 1]); ``labels`` what the attack took their labels to
-    be; ``loss`` is the attacker's own, ``trace`` its course, ``outcome`` how it ended, in a sentence.
-    ``epochs`` are the reconstructions of each local epoch, matched, where an attack makes several.
-    ``attack`` is the record of what ran: the ``repr`` of the attack, and ``seed``.
+    Args:
+        samples: The samples as a person sees them, with pixels in [0, 1].
+        labels: The labels that the attack used or inferred.
+        outcome: The way in which the attack ended.
+        loss: The attacker's own loss.
+        trace: The course of this loss.
+        epochs: The matched reconstructions of each local epoch, where an attack makes several.
+        client: The name of the client.
+        round: The number of the round.
+        attack: The record of the attack, which is its ``repr``.
+        seed: The seed.
+        seconds: The time that the attack took.
     """
 
     samples: Tensor = field(repr=False)
@@ -46,9 +54,9 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class Attack(ABC):
-    """An attack. Write :meth:`run`; calling the attack does the rest.
+    """An attack. A subclass defines :meth:`run`, and a call of the attack does the rest.
 
-    Subclasses are frozen dataclasses: their fields are the configuration, their ``repr`` the record.
+    Subclasses are frozen dataclasses. Their fields are the configuration and their ``repr`` is the record.
     """
 
     @final
@@ -62,9 +70,15 @@ class Attack(ABC):
     ) -> Reconstruction:
         """Attack one observation.
 
-        The same seed on the same machine gives the same bits. ``progress`` shows a bar (by default when
-        standard error is a terminal) or is a function ``report(step, total, loss)``. Ctrl-C ends the attack
-        and returns the best so far.
+        The same seed on the same machine gives the same bits. Ctrl-C ends the attack and returns the best result so
+        far.
+
+        Args:
+            observation: The message of the client.
+            seed: The seed of all random draws.
+            device: The device of the computation. ``None`` is that of the observation.
+            progress: Whether a bar is shown (by default when standard error is a terminal), or a function
+                ``report(step, total, loss)``.
         """
         observation, seed = _prepared(observation, device), _whole(seed)
         began = time.perf_counter()
@@ -81,11 +95,17 @@ class Attack(ABC):
         device: torch.device | str | None = None,
         progress: bool | Report | None = None,
     ) -> list[Reconstruction]:
-        """Attack several observations, as one where the attack can do that; one result each, in their order.
+        """Attack several observations, as one run where the attack can do that, and return one result for each.
 
         Observation ``i`` is attacked as by ``attack(observation, seed=seed + i)``, up to rounding where problems are
-        solved together; its ``seconds`` are then its equal share. Ctrl-C returns what there is: those that were
-        attacked one by one end with the interrupted one.
+        solved together. Its ``seconds`` are then an equal share. Ctrl-C returns the results so far. Where observations
+        are attacked one by one, the interrupted one is the last.
+
+        Args:
+            observations: The messages of the clients.
+            seed: The seed of the first observation.
+            device: The device of the computation. ``None`` is that of the observations.
+            progress: Whether a bar is shown, or a function ``report(step, total, loss)``.
         """
         seed = _whole(seed)
         prepared = [_prepared(observation, device) for observation in observations]
@@ -97,8 +117,8 @@ class Attack(ABC):
             results = self.run_each(prepared, seeds, report)
         share = (time.perf_counter() - began) / max(1, len(results))
         return [
-            self._finished(result, observation, one, result.seconds or share)
-            for result, observation, one in zip(results, prepared, seeds, strict=False)
+            self._finished(result, observation, seed_of_one, result.seconds or share)
+            for result, observation, seed_of_one in zip(results, prepared, seeds, strict=False)
         ]
 
     def _finished(self, result: Reconstruction, observation: Observation, seed: int, seconds: float) -> Reconstruction:
@@ -117,12 +137,24 @@ class Attack(ABC):
 
     @abstractmethod
     def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
-        """Reconstruct the client's samples. Torch's generators are seeded; ``report`` shows progress."""
+        """Reconstruct the client's samples. The generators of torch are seeded before.
+
+        Args:
+            observation: The message of the client.
+            seed: The seed for generators of the attack.
+            report: The progress report.
+        """
 
     def run_each(
         self, observations: Sequence[Observation], seeds: Sequence[int], report: Report
     ) -> list[Reconstruction]:
-        """Reconstruct the samples of several clients: one after another, unless the attack knows better."""
+        """Reconstruct the samples of several clients, one after another unless a subclass does otherwise.
+
+        Args:
+            observations: The messages of the clients.
+            seeds: One seed for each client.
+            report: The progress report.
+        """
         results: list[Reconstruction] = []
         for number, (observation, seed) in enumerate(zip(observations, seeds, strict=True)):
             began = time.perf_counter()
@@ -134,11 +166,8 @@ class Attack(ABC):
         return results
 
 
-Factory = Callable[..., Attack]
-
-
 def _part(report: Report, number: int, count: int) -> Report:
-    """A report for one of several attacks of equal length."""
+    """Return a report for one of several attacks of equal length."""
 
     def part(step: int, total: int | None, loss: float) -> None:
         report(number * (total or 0) + step, None if total is None else count * total, loss)
@@ -160,17 +189,17 @@ def _whole(seed: object) -> int:
 
 def _check_result(result: object, attack: Attack, observation: Observation) -> None:
     if not isinstance(result, Reconstruction):
-        raise InvalidInput(f"{attack!r} returned a {type(result).__name__}; run() must return a Reconstruction")
+        raise InvalidInput(f"{attack!r} returned a {type(result).__name__}, but run() must return a Reconstruction")
     if tuple(result.samples.shape[1:]) != observation.data.shape:
         raise InvalidInput(
-            f"{attack!r} returned samples of shape {tuple(result.samples.shape[1:])}; "
-            f"this data's samples have {observation.data.shape}"
+            f"{attack!r} returned samples of shape {tuple(result.samples.shape[1:])}, "
+            f"but the samples of this data have {observation.data.shape}"
         )
 
 
 def _moved(observation: Observation, device: torch.device | str) -> Observation:
     try:
         return observation.to(device)
-    except (RuntimeError, AssertionError) as problem:  # torch asserts that it was compiled for the device
+    except (RuntimeError, AssertionError) as problem:  # torch asserts that it is compiled for the device
         first = str(problem).splitlines()[0]
         raise InvalidInput(f"the attack cannot run on device {str(device)!r}: {first}") from problem

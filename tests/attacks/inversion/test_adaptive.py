@@ -40,13 +40,13 @@ def test_an_undefended_client_is_attacked_as_ever():
 def test_what_each_defence_changes():
     attack = attacks.inverting_gradients(steps=5)
     pruned = adapted(attack, observe(defences.RandomPruning(0.25, on="update"))[0])
-    assert pruned.objective == Adapted(Cosine(), masked=True)
+    assert pruned.matching.objective == Adapted(Cosine(), masked=True)
     thinned = adapted(attack, observe(defences.RandomPruning(0.25))[0])
-    assert thinned.objective == Adapted(Cosine(), share=0.75)
+    assert thinned.matching.objective == Adapted(Cosine(), share=0.75)
     clipped = adapted(attacks.dlg_simulation(), observe(defences.Clipping(1.0))[0])
-    assert clipped.objective == Adapted(L2(), free_scale=True)
+    assert clipped.matching.objective == Adapted(L2(), free_scale=True)
     noisy = adapted(attack, observe(defences.GaussianNoise(0.01))[0])
-    assert noisy.objective == attack.objective
+    assert noisy.matching.objective == attack.matching.objective
     assert noisy.priors[0].weight > attack.priors[0].weight
 
 

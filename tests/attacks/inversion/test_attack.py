@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from leakgauge import data, models
-from leakgauge.attacks import Inversion, dlf, dlf_paper, idlg, inverting_gradients
-from leakgauge.attacks.inversion.attack import WarmStart
+from leakgauge.attacks import Inversion, Matching, dlf, dlf_paper, idlg, inverting_gradients
 from leakgauge.attacks.inversion.lbfgs import LBFGS
 from leakgauge.attacks.inversion.objectives import L2, Cosine
 from leakgauge.attacks.inversion.optimisers import Adam
 from leakgauge.attacks.inversion.priors import EpochOrderInvariant
+from leakgauge.attacks.inversion.settings import WarmStart
 from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Threshold
 from leakgauge.attacks.inversion.update_models import FullSimulation, OneBatch
 from leakgauge.core.errors import DataNotFound, InvalidInput, MissingExtra, MissingKnowledge
@@ -42,10 +42,10 @@ def test_the_restart_with_the_lowest_loss_is_the_result(optimiser):
     settings = {"optimiser": optimiser, "stop": MaxSteps(4)}
     alone = []
     for restart in range(3):
-        single = Recorded(**settings)
+        single = Recorded().with_settings(**settings)
         object.__setattr__(single, "restart", restart)
         alone.append(run(single))
-    together = run(Inversion(restarts=3, **settings))
+    together = run(Inversion().with_settings(restarts=3, **settings))
     best = min(alone, key=lambda result: result.loss)
     assert len({result.loss for result in alone}) == 3
     assert together.loss == best.loss
@@ -56,7 +56,8 @@ def test_the_restart_with_the_lowest_loss_is_the_result(optimiser):
 def test_vectorised_restarts_are_those_one_by_one(kind):
     observation, _ = small_case(kind, dtype=torch.double)
     one, all_ = (
-        run(Inversion(stop=MaxSteps(6), restarts=3, vectorise=vectorise), observation) for vectorise in (False, True)
+        run(Inversion().with_settings(stop=MaxSteps(6), restarts=3, vectorise=vectorise), observation)
+        for vectorise in (False, True)
     )
     assert torch.allclose(one.samples, all_.samples, rtol=1e-7, atol=1e-9)
     assert one.loss == pytest.approx(all_.loss, rel=1e-7)
@@ -64,14 +65,14 @@ def test_vectorised_restarts_are_those_one_by_one(kind):
 
 def test_vectorised_restarts_share_the_random_convolution_of_a_prior():
     observation, _ = small_case("weights", dtype=torch.double)
-    attack = Inversion(
+    attack = Inversion().with_settings(
         update_model=FullSimulation(per_epoch=True),
         priors=(EpochOrderInvariant(1.0, "conv+max", seed=31),),
         stop=MaxSteps(3),
         restarts=3,
     )
     # With this seed the best restart is not the first, whose kernel was always the right one.
-    one, all_ = (run(replace(attack, vectorise=vectorise), observation, seed=1) for vectorise in (False, True))
+    one, all_ = (run(attack.with_settings(vectorise=vectorise), observation, seed=1) for vectorise in (False, True))
     assert all_.loss == pytest.approx(one.loss, rel=1e-7)
     assert torch.allclose(one.samples, all_.samples, rtol=1e-7, atol=1e-9)
 
@@ -80,7 +81,7 @@ def test_vectorised_batch_norm_in_train_mode_is_refused_with_the_way_out():
     model = models.resnet20(shape=(1, 8, 8), seed=0)
     samples = data.load("digits").share(range(2))
     attack = inverting_gradients(steps=2, restarts=2, vectorise=True)
-    with pytest.raises(InvalidInput, match=r"batch norm in train mode.*use vectorise=False"):
+    with pytest.raises(InvalidInput, match=r"batch norm in train mode.*Use vectorise=False"):
         run(attack, fedsgd(model, samples, mode="train")[0])
     assert run(attack, fedsgd(model, samples, mode="eval")[0]).outcome.kind == "finished"
 
@@ -119,7 +120,7 @@ def normalised_case(channels=3):
 def test_the_box_holds_every_iterate_in_what_a_person_sees(optimiser):
     observation, _ = normalised_case()
     settings = {"objective": L2(), "optimiser": optimiser, "stop": MaxSteps(4), "snapshot_every": 1}
-    inside, outside = (run(Inversion(box=box, **settings), observation) for box in (True, False))
+    inside, outside = (run(Inversion().with_settings(box=box, **settings), observation) for box in (True, False))
 
     def widest(result):
         iterates = [observation.data.denormalise(iterate["inputs"]) for _, iterate in result.trace.snapshots[1:]]
@@ -137,7 +138,7 @@ def test_normalised_pixels_come_back_as_a_person_sees_them():
 
 @pytest.mark.parametrize(("start", "low", "high"), [("zeros", 0, 0), ("uniform", 0, 1), ("normal", -9, 9)])
 def test_starts(start, low, high):
-    result = run(Inversion(start=start, stop=MaxSteps(1), snapshot_every=1))
+    result = run(Inversion().with_settings(start=start, stop=MaxSteps(1), snapshot_every=1))
     assert result.trace is not None
     first = result.trace.snapshots[0][1]["inputs"]
     assert low <= first.min() <= first.max() <= high
@@ -151,7 +152,7 @@ def test_starts(start, low, high):
 def test_settings_that_cannot_work_are_refused(options):
     (name,) = options
     with pytest.raises(InvalidInput, match=name):
-        Inversion(**options)
+        Inversion().with_settings(**options)
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +177,7 @@ class Still(Inversion):
 @pytest.mark.parametrize("update_model", [FullSimulation(per_epoch=True), FullSimulation(), OneBatch()], ids=repr)
 def test_labels_of_every_batch_stay_with_their_samples(batched, update_model):
     observation, truth = batched
-    attack = Still(update_model=update_model, objective=L2(), optimiser=Adam(lr=1e-9), stop=MaxSteps(1))
+    attack = Still().with_settings(update_model=update_model, objective=L2(), optimiser=Adam(lr=1e-9), stop=MaxSteps(1))
     object.__setattr__(attack, "truth", truth)
     result = run(attack, observation)
     first = torch.cat(truth.order)[: len(truth)]
@@ -194,7 +195,7 @@ def test_epochs_are_matched_within_labels(batched):
     observation, _ = batched
     batches = observation.label_batches
     assert batches is not None
-    attack = Inversion(
+    attack = Inversion().with_settings(
         update_model=FullSimulation(per_epoch=True), stop=MaxSteps(1), optimiser=Adam(lr=1e-9), start="uniform",
         snapshot_every=1,
     )  # fmt: skip
@@ -232,10 +233,10 @@ def test_attacks_take_the_labels_of_every_batch(batched, attack):
 def test_a_direction_needs_no_learning_rate_and_a_distance_does():
     model, own = models.lenet(shape=(1, 8, 8), seed=0), data.load("digits").share([0])
     observation, truth = fedavg(model, own, lr=0.01, hidden=["lr"], granted=["labels"])
-    attack = Inversion(Cosine(), OneBatch(), optimiser=Adam(signed=True), stop=MaxSteps(60))
+    attack = Inversion(Matching(Cosine(), OneBatch())).with_settings(optimiser=Adam(signed=True), stop=MaxSteps(60))
     assert score(run(attack, observation), truth).above_chance("mse")
     with pytest.raises(MissingKnowledge, match="needs the client's lr"):
-        run(replace(attack, objective=L2()), observation)
+        run(attack.with_settings(objective=L2()), observation)
 
 
 def test_early_stopping_stops_early():
@@ -255,8 +256,8 @@ def test_ctrl_c_in_the_last_step_of_a_warm_start_ends_the_attack(when):
         if step == when:
             raise KeyboardInterrupt
 
-    warm = Inversion(stop=MaxSteps(3))
-    attack = replace(warm, start=WarmStart(warm), stop=MaxSteps(5), restarts=2)
+    warm = Inversion().with_settings(stop=MaxSteps(3))
+    attack = warm.with_settings(start=WarmStart(warm), stop=MaxSteps(5), restarts=2)
     result = attack(GRADIENT, progress=report)
     assert result.outcome.kind == "interrupted"
     assert lines[-1][0] == when
@@ -280,7 +281,7 @@ def test_ctrl_c_is_not_lost_when_the_best_restart_had_ended_before():
 
     observation = replace(GRADIENT, labels=GRADIENT_TRUTH.targets)
     stop = AnyOf(Threshold(1e-6), MaxSteps(9))
-    result = OneIsDone(restarts=2, stop=stop)(observation, progress=report)
+    result = OneIsDone().with_settings(restarts=2, stop=stop)(observation, progress=report)
     assert result.outcome.kind == "interrupted"
     assert result.loss < 1e-6
 

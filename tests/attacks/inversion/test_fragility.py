@@ -35,8 +35,8 @@ def test_each_reason_is_named(options, words):
 def test_several_reasons_are_one_sentence():
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10))
     assert SmoothOnly()(client(model, round=2)) == (
-        "known to be fragile here, since the model has MaxPool2d and ReLU, whose second derivative is zero; "
-        "its weights were trained for 2 rounds"
+        "known to be fragile here, since the model has MaxPool2d and ReLU, whose second derivative is zero, "
+        "and since its weights were trained for 2 rounds"
     )
 
 
@@ -76,7 +76,7 @@ def test_the_outcome_says_so_whatever_came_of_it(factory):
     result = factory(steps=1)(relu, progress=False)
     assert result.outcome.kind == "finished"
     assert str(result.outcome).startswith("used all 1 steps")
-    assert "; known to be fragile here, since the model has ReLU" in str(result.outcome)
+    assert "(known to be fragile here, since the model has ReLU" in str(result.outcome)
     assert "fragile" not in str(factory(steps=1)(client(), progress=False).outcome)
 
 

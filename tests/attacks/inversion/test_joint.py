@@ -114,7 +114,7 @@ def test_the_label_filter_decides_where_pictures_do_not():
 def test_variables_of_the_update_model_belong_to_one_update():
     epochs, _ = two_epochs([[0, 1, 2, 3], [2, 3, 0, 1]], batch=2, lr=0.01, epochs=1, batch_size=1)
     joint = attack(label_filter="sample")
-    joint = replace(joint, joint=replace(joint.joint, update_model=Surrogate()))
+    joint = replace(joint, joint=joint.joint.with_settings(update_model=Surrogate()))
     assert joint(epochs, progress=False).places[1].tolist() == [2, 3, 0, 1]
 
 
@@ -176,7 +176,7 @@ def test_what_cannot_be_reconstructed_jointly_is_refused():
         attack(gamma=0.0)
     own = attack(first=1, steps=1)
     fedavg_epochs, _ = two_epochs([[0, 1], [1, 0]], batch=2, lr=0.01, epochs=2, batch_size=1)
-    own = replace(own, joint=replace(own.joint, update_model=FullSimulation(per_epoch=True)))
+    own = replace(own, joint=own.joint.with_settings(update_model=FullSimulation(per_epoch=True)))
     with pytest.raises(InvalidInput, match="share their samples"):
         own(fedavg_epochs)
     other = replace(epochs[1][0], data=replace(epochs[1][0].data, std=(2.0,)))

@@ -130,7 +130,7 @@ def test_places_of_the_same_label_in_the_first_epoch():
 
 def test_labels_that_nobody_granted():
     observation, _ = fedsgd(network(), DIGITS.share([1]))
-    with pytest.raises(MissingKnowledge, match=r"does not grant; supply observation.knowing\(labels="):
+    with pytest.raises(MissingKnowledge, match=r"does not grant. Supply them with observation.knowing\(labels="):
         Granted()(observation, generator(0))
 
 
@@ -152,7 +152,7 @@ def test_a_regression_is_refused_and_its_granted_targets_are_not():
 def test_a_model_that_does_not_end_in_a_linear_layer_is_refused(tail):
     model = nn.Sequential(nn.Flatten(), *tail, nn.Flatten())
     observation, _ = fedsgd(model, DIGITS.share(range(4)))
-    with pytest.raises(MissingKnowledge, match="does not end in a linear layer with 10 outputs; supply them"):
+    with pytest.raises(MissingKnowledge, match="does not end in a linear layer with 10 outputs. Supply them"):
         estimate(observation)
 
 
@@ -161,7 +161,7 @@ def test_a_frozen_last_layer_tells_nothing_and_is_refused():
     for parameter in model.head.parameters():
         parameter.requires_grad_(False)
     observation, _ = fedsgd(model, DIGITS.share([4]))
-    with pytest.raises(MissingKnowledge, match=r"labels cannot be inferred: .* is not trained"):
+    with pytest.raises(MissingKnowledge, match=r"labels cannot be inferred, because .* is not trained"):
         estimate(observation)
 
 
@@ -290,7 +290,9 @@ def test_without_a_bias_the_kernel_is_read_after_local_training_too():
     assert torch.equal(found, kernel)
     assert int(found.sum()) == 12
     assert half_the_errors(found, truth) <= 2
-    with pytest.raises(MissingKnowledge, match="cannot be read from the bias: the last layer, '3', trains none"):
+    with pytest.raises(
+        MissingKnowledge, match="cannot be read from the bias, because the last layer, '3', trains none"
+    ):
         estimate_label_counts(observation, generator(0), read="bias")
 
 

@@ -5,13 +5,21 @@ import math
 import pytest
 import torch
 
+from leakgauge.attacks.inversion import solve as loop
 from leakgauge.attacks.inversion.lbfgs import LBFGS
 from leakgauge.attacks.inversion.optimisers import SGD, Adam, Drops
-from leakgauge.attacks.inversion.solve import solve
+from leakgauge.attacks.inversion.solve import Descent
 from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Plateau, Threshold
 from leakgauge.core.errors import InvalidInput
 
 NAN = float("nan")
+
+
+def solve(loss, start, *, project=None, constants=None, vectorise=False, report=None, **settings):
+    """Minimise with the settings of a descent as keyword arguments."""
+    return loop.solve(
+        loss, start, Descent(**settings), project=project, constants=constants, vectorise=vectorise, report=report
+    )
 
 
 def bowl(variables, constants, step):
@@ -103,7 +111,7 @@ def test_divergence_is_an_outcome_of_one_problem(value, word, vectorise):
     flags = {"breaks": torch.tensor([0.0, 1.0, 0.0])}
     settings = {"optimiser": SGD(lr=0.25), "stop": MaxSteps(6), "vectorise": vectorise}
     first, broken, third = solve(breaks, points(1, 2, 3), constants=flags, **settings)
-    sentence = f"diverged: the loss became {word} at step 3; the best iterate before it (step 2) is returned"
+    sentence = f"diverged at step 3, where the loss became {word}, and the best iterate before it (step 2) is returned"
     assert (broken.outcome.kind, broken.outcome.step, str(broken.outcome)) == ("diverged", 3, sentence)
     assert (broken.variables["x"].item(), broken.loss) == (0.5, 0.25)
     expected = solve(bowl, points(1, 3), **settings)
@@ -117,9 +125,7 @@ def test_divergence_at_the_very_first_step_returns_the_start():
         return {"nan": variables["x"].sum() * NAN}
 
     (solution,) = solve(nothing, points(2), optimiser=Adam(), stop=MaxSteps(5))
-    assert str(solution.outcome) == (
-        "diverged: the loss became NaN at step 0; the start is returned, there was nothing better"
-    )
+    assert str(solution.outcome) == "diverged at step 0, where the loss became NaN, and the start is returned"
     assert (solution.variables["x"].item(), solution.loss) == (2.0, math.inf)
     assert len(solution.trace.losses) == 1
 
@@ -152,7 +158,7 @@ def test_an_interrupt_in_the_report_spares_those_that_have_ended():
     stop = AnyOf(Threshold(1e-4), MaxSteps(50))
     done, running = solve(bowl, points(0.001, 100), optimiser=SGD(lr=0.25), stop=stop, report=report)
     assert done.outcome.kind == "converged"
-    assert str(running.outcome) == "interrupted at step 2; the best iterate so far is returned"
+    assert str(running.outcome) == "interrupted at step 2, and the best iterate so far is returned"
     assert running.trace.losses.tolist() == [10000, 2500, 625]
 
 
@@ -260,7 +266,9 @@ def test_the_report_counts_steps_and_gives_the_best_loss():
 
 
 def test_a_rule_without_a_limit_is_refused():
-    with pytest.raises(InvalidInput, match=r"may never stop; combine it: AnyOf\(Threshold\(value=0.1\), MaxSteps"):
+    with pytest.raises(
+        InvalidInput, match=r"may never stop. Combine it with a limit: AnyOf\(Threshold\(value=0.1\), MaxSteps"
+    ):
         solve(bowl, points(1), optimiser=Adam(), stop=Threshold(0.1))
 
 

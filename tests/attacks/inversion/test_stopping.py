@@ -116,9 +116,9 @@ def test_the_tightest_limit_counts():
 @pytest.mark.parametrize(
     ("rule", "sentence"),
     [
-        (MaxSteps(1), "used all 1 steps; the last loss was 0.25"),
-        (Threshold(0.5), "converged: the loss fell below 0.5 at step 0"),
-        (AnyOf(Threshold(0.3), MaxSteps(1)), "converged: the loss fell below 0.3 at step 0"),
+        (MaxSteps(1), "used all 1 steps, with a last loss of 0.25"),
+        (Threshold(0.5), "converged at step 0, where the loss fell below 0.5"),
+        (AnyOf(Threshold(0.3), MaxSteps(1)), "converged at step 0, where the loss fell below 0.3"),
     ],
     ids=str,
 )
@@ -129,7 +129,7 @@ def test_outcomes_are_sentences(rule, sentence):
 
 def test_a_plateau_says_so():
     (outcome,) = watch(Plateau(2), [1.0, 1.0, 1.0])
-    assert str(outcome) == "stopped on a plateau: the loss did not improve for 2 steps, at step 2"
+    assert str(outcome) == "stopped on a plateau at step 2, after 2 steps without improvement"
 
 
 @pytest.mark.parametrize("steps", [0, -3, 2.5, "10", None, True])

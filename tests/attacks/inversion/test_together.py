@@ -56,7 +56,7 @@ def quality(results, truths=TRUTHS):
 @pytest.mark.parametrize("inner", [1, 2, 5, 10])
 def test_the_first_ten_inner_iterations_are_those_one_by_one(factory, dtype, tolerance, inner):
     observations, _ = clients(3, dtype)
-    attack = replace(factory(), optimiser=LBFGS(inner=inner), stop=MaxSteps(1), keep_last=True)
+    attack = factory().with_settings(optimiser=LBFGS(inner=inner), stop=MaxSteps(1), keep_last=True)
     for one, other in zip(attack.each(observations, progress=False), alone(attack, observations), strict=True):
         assert torch.allclose(one.samples, other.samples, rtol=tolerance, atol=tolerance)
 
@@ -82,7 +82,7 @@ def torchs(observation, labels, start, inner):
 @pytest.mark.parametrize("inner", [1, 5, 10])
 def test_the_first_ten_iterates_are_torchs(inner):
     observations, _ = clients(3, torch.float64)
-    attack = replace(idlg(steps=1), optimiser=LBFGS(inner=inner), keep_last=True)
+    attack = idlg(steps=1).with_settings(optimiser=LBFGS(inner=inner), keep_last=True)
     for number, result in enumerate(attack.each(observations, progress=False)):
         start = torch.randn(1, 1, 8, 8, generator=generator(number, "start", 0)).double()
         expected = torchs(observations[number], result.labels, start, inner)
@@ -128,7 +128,7 @@ def test_groups_do_not_change_what_comes_out(monkeypatch):
     [
         inverting_gradients(steps=5),
         dlg(optimiser="adam", steps=5),
-        Inversion(optimiser=Adam(), stop=MaxSteps(4), box=True, start="uniform"),
+        Inversion().with_settings(optimiser=Adam(), stop=MaxSteps(4), box=True, start="uniform"),
     ],
     ids=["inverting_gradients", "dlg-adam", "box"],
 )
@@ -153,7 +153,7 @@ def test_local_training_can_too():
         for number in range(3)
     ]
     observations = [observation for observation, _ in pairs]
-    attack = Inversion(update_model=FullSimulation(per_epoch=True), stop=MaxSteps(3))
+    attack = Inversion().with_settings(update_model=FullSimulation(per_epoch=True), stop=MaxSteps(3))
     assert alike(attack, observations)
     for one, other in zip(attack.each(observations, progress=False), alone(attack, observations), strict=True):
         assert torch.allclose(one.samples, other.samples, rtol=1e-8, atol=1e-9)
@@ -217,11 +217,11 @@ class Counting:
 def test_only_those_that_failed_are_started_again():
     """Where eight steps are too few for some, these get others, from a new start."""
     rule = Counting(AnyOf(Threshold(1e-4), MaxSteps(8)))
-    once = replace(idlg(), stop=rule).each(OBSERVATIONS, progress=False)
+    once = idlg().with_settings(stop=rule).each(OBSERVATIONS, progress=False)
     failed = sum(result.outcome.kind != "converged" for result in once)
     assert 0 < failed < 5
     lines = []
-    again = replace(idlg(retries=4), stop=rule).each(OBSERVATIONS, progress=lambda *line: lines.append(line[:2]))
+    again = idlg(retries=4).with_settings(stop=rule).each(OBSERVATIONS, progress=lambda *line: lines.append(line[:2]))
     assert rule.sizes[:3] == [5, 5, failed]
     assert rule.sizes[2:] == sorted(rule.sizes[2:], reverse=True)
     assert {total for _, total in lines} == {40}
@@ -234,20 +234,20 @@ def test_only_those_that_failed_are_started_again():
 @pytest.mark.parametrize("together_", [True, False], ids=["together", "alone"])
 def test_retries_are_the_same_together_and_alone(together_):
     observations, _ = clients(3, torch.float64)
-    attack = replace(idlg(retries=2), stop=AnyOf(Threshold(1e-30), MaxSteps(2)))
+    attack = idlg(retries=2).with_settings(stop=AnyOf(Threshold(1e-30), MaxSteps(2)))
     results = attack.each(observations, progress=False) if together_ else alone(attack, observations)
     attempts = [attempt_seed(0, attempt) for attempt in range(3)]
-    single = replace(attack, retries=0)
+    single = attack.with_settings(retries=0)
     losses = [single(observations[0], seed=seed, progress=False).loss for seed in attempts]
     assert results[0].loss == pytest.approx(min(losses), rel=1e-6)
 
 
 @pytest.mark.parametrize("together_", [True, False], ids=["together", "alone"])
 def test_a_loss_that_is_low_enough_is_no_failure_whatever_ended_the_attempt(together_):
-    attack = replace(idlg(retries=1), stop=AnyOf(Threshold(1e-30), MaxSteps(8)))
-    first = [replace(attack, retries=0)(one, seed=seed, progress=False) for seed, one in enumerate(OBSERVATIONS)]
+    attack = idlg(retries=1).with_settings(stop=AnyOf(Threshold(1e-30), MaxSteps(8)))
+    first = [attack.with_settings(retries=0)(one, seed=seed, progress=False) for seed, one in enumerate(OBSERVATIONS)]
     enough = sorted(one.loss for one in first)[1]
-    again = replace(attack, enough=enough)
+    again = attack.with_settings(enough=enough)
     results = again.each(OBSERVATIONS, progress=False) if together_ else alone(again, OBSERVATIONS)
     changed = [
         not torch.allclose(one.samples, other.samples, atol=1e-3) for one, other in zip(first, results, strict=True)
@@ -285,14 +285,14 @@ def test_ctrl_c_in_a_later_attempt_keeps_the_first(monkeypatch):
         if step == 9:
             raise KeyboardInterrupt
 
-    first = replace(idlg(), stop=rule).each(OBSERVATIONS, progress=False)
-    results = replace(idlg(retries=3), stop=rule).each(OBSERVATIONS, progress=report)
+    first = idlg().with_settings(stop=rule).each(OBSERVATIONS, progress=False)
+    results = idlg(retries=3).with_settings(stop=rule).each(OBSERVATIONS, progress=report)
     assert len(results) == 5
     assert all(one.loss <= other.loss for one, other in zip(results, first, strict=True))
     expected = {"converged": "converged", "finished": "interrupted"}
     assert [one.outcome.kind for one in results] == [expected[one.outcome.kind] for one in first]
     failed = next(number for number, one in enumerate(first) if one.outcome.kind == "finished")
-    alone = replace(idlg(retries=3), stop=rule)(OBSERVATIONS[failed], seed=failed, progress=report)
+    alone = idlg(retries=3).with_settings(stop=rule)(OBSERVATIONS[failed], seed=failed, progress=report)
     assert alone.outcome.kind == "interrupted"
     assert alone.loss <= first[failed].loss * 1.01
 

@@ -24,7 +24,13 @@ def network(seed=0):
 
 def trained(*, batch_size=5, epochs=4, lr=0.004, model=None, hidden=(), **options):
     return fedavg(
-        model or network(), NORMALISED.share(ROWS), lr=lr, epochs=epochs, batch_size=batch_size, hidden=hide, **options
+        model or network(),
+        NORMALISED.share(ROWS),
+        lr=lr,
+        epochs=epochs,
+        batch_size=batch_size,
+        hidden=hidden,
+        **options,
     )[0]
 
 

@@ -16,23 +16,23 @@ DIGITS = data.load("digits")
 
 def test_the_papers_settings():
     attack = attacks.agic()
-    assert attack.objective == LayerWeighted(Cosine(), Sloped(50.0, "linear", zeros=True, norms="one"))
-    assert attack.update_model == OneBatch()
+    assert attack.matching.objective == LayerWeighted(Cosine(), Sloped(50.0, "linear", zeros=True, norms="one"))
+    assert attack.matching.update_model == OneBatch()
     assert attack.stop.max_steps == 10_000
     baseline = attacks.invg_simulation()
-    assert baseline.objective == Cosine()
-    assert baseline.update_model == FullSimulation()
-    assert (attack.priors, attack.optimiser, attack.schedule) == (
+    assert baseline.matching.objective == Cosine()
+    assert baseline.matching.update_model == FullSimulation()
+    assert (attack.priors, attack.descent.optimiser, attack.descent.schedule) == (
         baseline.priors,
-        baseline.optimiser,
-        baseline.schedule,
+        baseline.descent.optimiser,
+        baseline.descent.schedule,
     )
 
 
 def test_layers_count_alike_over_epochs_too():
     joint = attacks.agic_epochs(beta=1.0, zeros=False)
     alike = LayerWeighted(Cosine(), Sloped(1.0, "linear", zeros=False, norms="one"))
-    assert joint.first.objective == joint.joint.objective == alike
+    assert joint.first.matching.objective == joint.joint.matching.objective == alike
 
 
 def passes(attack, batch_size):

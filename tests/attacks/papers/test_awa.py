@@ -19,17 +19,20 @@ DIGITS = data.load("digits")
 
 def test_the_papers_settings():
     attack = attacks.awa(Q="case1")
-    assert attack.objective == LayerWeighted(L2(), ByKind(519.19, 802.55, 42.83, 946.44, 0.24, 0.07))
-    assert attack.update_model == EpochInterpolation(1)
+    assert attack.matching.objective == LayerWeighted(L2(), ByKind(519.19, 802.55, 42.83, 946.44, 0.24, 0.07))
+    assert attack.matching.update_model == EpochInterpolation(1)
     assert attack.stop.max_steps == 1000
-    assert attack.keep_last
-    assert attack.schedule == Constant()
+    assert attack.descent.keep_last
+    assert attack.descent.schedule == Constant()
 
 
 def test_each_paper_with_the_others_step_rule():
-    assert attacks.awa(drops=True).schedule == attacks.agic().schedule == Drops()
+    assert attacks.awa(drops=True).descent.schedule == attacks.agic().descent.schedule == Drops()
     other = attacks.agic(signed=False, drops=False)
-    assert (other.optimiser, other.schedule) == (attacks.awa().optimiser, attacks.awa().schedule)
+    assert (other.descent.optimiser, other.descent.schedule) == (
+        attacks.awa().descent.optimiser,
+        attacks.awa().descent.schedule,
+    )
 
 
 def test_table_3_lies_within_the_ranges_of_table_2():

@@ -1,7 +1,6 @@
 """DLF: its methods and presets, epochs of their own, and the start from a cheaper inversion."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -66,28 +65,28 @@ def test_only_methods_with_variables_for_each_epoch_have_epochs(method):
 )
 def test_a_method_is_a_model_of_the_client(method, update_model):
     attack = dlf_paper(method=method)
-    assert attack.update_model == update_model
+    assert attack.matching.update_model == update_model
     assert any(isinstance(prior, EpochOrderInvariant) for prior in attack.priors) == (method == "prior")
 
 
 def test_the_presets_are_those_of_the_authors():
     grey, colour = dlf_paper(preset="femnist"), dlf_paper(preset="cifar100")
-    assert (grey.optimiser, colour.optimiser) == (Adam(lr=0.4), Adam(lr=0.1))
-    assert (grey.schedule, colour.schedule) == (Decay(0.995, 10), Decay(0.997, 20))
-    assert (grey.match_weight, colour.match_weight) == (Ramp(1, 2), Ramp(4, 2))
+    assert (grey.descent.optimiser, colour.descent.optimiser) == (Adam(lr=0.4), Adam(lr=0.1))
+    assert (grey.descent.schedule, colour.descent.schedule) == (Decay(0.995, 10), Decay(0.997, 20))
+    assert (grey.matching.weight, colour.matching.weight) == (Ramp(1, 2), Ramp(4, 2))
     assert grey.priors == (SquaredVariation(0.001), PixelRange(2), EpochOrderInvariant(1000, "mean", "l2"))
     assert colour.priors == (SquaredVariation(0.0002), PixelRange(10), EpochOrderInvariant(6.075, "conv+max", "l2"))
     for attack in (grey, colour):
-        assert attack.objective == L2(decay=math.exp(-1))
-        assert (attack.stop, attack.start, attack.restarts) == (MaxSteps(400), "normal", 1)
-        assert (attack.per_batch, attack.box, attack.keep_last) == (True, False, True)
+        assert attack.matching.objective == L2(decay=math.exp(-1))
+        assert (attack.stop, attack.space.start, attack.effort.restarts) == (MaxSteps(400), "normal", 1)
+        assert (attack.matching.per_batch, attack.space.box, attack.descent.keep_last) == (True, False, True)
 
 
 def test_what_a_caller_names_replaces_the_preset():
     attack = dlf_paper(loss="cosine", summary="conv+mean", distance="l1", invariance=3.0, lr=0.2, steps=7, restarts=2)
-    assert attack.objective == Cosine()
+    assert attack.matching.objective == Cosine()
     assert attack.priors[-1] == EpochOrderInvariant(3.0, "conv+mean", "l1")
-    assert (attack.optimiser, attack.stop, attack.restarts) == (Adam(lr=0.2), MaxSteps(7), 2)
+    assert (attack.descent.optimiser, attack.stop, attack.effort.restarts) == (Adam(lr=0.2), MaxSteps(7), 2)
 
 
 @pytest.mark.parametrize(
@@ -108,8 +107,8 @@ def test_names_that_do_not_exist_are_refused_with_those_that_do(factory, options
 
 def test_the_surrogate_learns_its_place_slowly():
     attack = surrogate(tv=0.1, lr=0.5, steps=9, restarts=2)
-    assert attack.update_model == Surrogate()
-    assert attack.optimiser == Adam(lr=0.5, rates=(("position", 0.001),))
+    assert attack.matching.update_model == Surrogate()
+    assert attack.descent.optimiser == Adam(lr=0.5, rates=(("position", 0.001),))
     solution, copies = attack.optimise(OBSERVATION, TRUTH.targets, 0, lambda *_: None)
     assert copies == 1
     assert 0 < abs(solution.variables["position"].item() - 0.5) <= 0.0091
@@ -117,9 +116,9 @@ def test_the_surrogate_learns_its_place_slowly():
 
 def test_dlf_starts_from_the_surrogate():
     attack = dlf(warm_steps=11, label_steps=12)
-    assert attack.start == WarmStart(surrogate(steps=11), 0.3)
+    assert attack.space.start == WarmStart(surrogate(steps=11), 0.3)
     assert attack.labels == RefinedLabels(surrogate(steps=12))
-    assert attack.update_model == FullSimulation(per_epoch=True, new_orders=True)
+    assert attack.matching.update_model == FullSimulation(per_epoch=True, new_orders=True)
     result = run(dlf(steps=2, warm_steps=2))
     assert result.epochs is not None
     assert result.epochs.shape == (2, 4, 1, 8, 8)
@@ -152,8 +151,8 @@ def test_a_warm_start_means_the_same_pixels_in_other_units(rescale, warm_rescale
             raise KeyboardInterrupt
 
     settings = STILL | {"stop": MaxSteps(2)}
-    warm = Inversion(start="uniform", rescale=warm_rescale, **settings)
-    attack = Inversion(start=WarmStart(warm, noise=0.0), rescale=rescale, **STILL)
+    warm = Inversion().with_settings(start="uniform", rescale=warm_rescale, **settings)
+    attack = Inversion().with_settings(start=WarmStart(warm, noise=0.0), rescale=rescale, **STILL)
     found, targets = attack(PLAIN, progress=report), torch.zeros(4, dtype=torch.long)
     assert found.outcome.kind == ("interrupted" if interrupted else "finished")
     # The warm inversion by itself, from the seed that the attack gives it.
@@ -162,19 +161,21 @@ def test_a_warm_start_means_the_same_pixels_in_other_units(rescale, warm_rescale
     class Watched(Inversion):
         def _blind(self, observation, copies, draw):
             start = super()._blind(observation, copies, draw)
-            seen.append(self.units(observation.data).denormalise(start))
+            seen.append(self.space.units(observation.data).denormalise(start))
             return start
 
-    again = replace(attack, start=WarmStart(Watched(start="uniform", rescale=warm_rescale, **settings), noise=0.0))
+    again = attack.with_settings(
+        start=WarmStart(Watched().with_settings(start="uniform", rescale=warm_rescale, **settings), noise=0.0)
+    )
     again.optimise(PLAIN, targets, 0, lambda *_: None)
     assert torch.allclose(found.samples, seen[0], atol=1e-5)
 
 
 def test_without_noise_a_warm_start_begins_where_the_other_ended():
     warm = surrogate(steps=10)
-    attack = Inversion(update_model=Surrogate(), start=WarmStart(warm, noise=0.0), **STILL)
+    attack = Inversion().with_settings(update_model=Surrogate(), start=WarmStart(warm, noise=0.0), **STILL)
     solution, _ = attack.optimise(OBSERVATION, TRUTH.targets, 0, lambda *_: None)
-    blind, _ = replace(attack, start="normal").optimise(OBSERVATION, TRUTH.targets, 0, lambda *_: None)
+    blind, _ = attack.with_settings(start="normal").optimise(OBSERVATION, TRUTH.targets, 0, lambda *_: None)
     assert solution.loss < blind.loss
 
 
@@ -202,8 +203,8 @@ def test_progress_counts_on_from_the_warm_part():
 
 
 def test_the_weight_of_the_match_changes_from_step_to_step():
-    plain = Inversion(**STILL | {"stop": MaxSteps(4)})
-    one, ramped = (run(attack).trace for attack in (plain, replace(plain, match_weight=Ramp(4, 1))))
+    plain = Inversion().with_settings(**STILL | {"stop": MaxSteps(4)})
+    one, ramped = (run(attack).trace for attack in (plain, plain.with_settings(weight=Ramp(4, 1))))
     assert one is not None
     assert ramped is not None
     ratios = ramped.terms["match"] / one.terms["match"]
@@ -212,32 +213,36 @@ def test_the_weight_of_the_match_changes_from_step_to_step():
 
 @pytest.mark.parametrize(("per_epoch", "batches"), [(False, 2), (True, 4)])
 def test_the_match_is_divided_by_the_simulated_batches(per_epoch, batches):
-    plain = Inversion(update_model=FullSimulation(per_epoch=per_epoch), **STILL)
-    divided = replace(plain, per_batch=True)
+    plain = Inversion().with_settings(update_model=FullSimulation(per_epoch=per_epoch), **STILL)
+    divided = plain.with_settings(per_batch=True)
     assert first_match(divided) == pytest.approx(first_match(plain) / batches, rel=1e-5)
 
 
 def test_pixels_are_rescaled_only_where_the_model_takes_them_as_they_are():
-    grey, black = (run(Inversion(start="zeros", rescale=rescale, **STILL), PLAIN) for rescale in (True, False))
+    grey, black = (
+        run(Inversion().with_settings(start="zeros", rescale=rescale, **STILL), PLAIN) for rescale in (True, False)
+    )
     assert torch.allclose(grey.samples, torch.full((4, 1, 8, 8), 0.5), atol=1e-6)
     assert torch.allclose(black.samples, torch.zeros(4, 1, 8, 8), atol=1e-6)
-    normalised, same = (run(Inversion(rescale=rescale, **STILL)) for rescale in (True, False))
+    normalised, same = (run(Inversion().with_settings(rescale=rescale, **STILL)) for rescale in (True, False))
     assert torch.equal(normalised.samples, same.samples)
 
 
 def test_the_model_sees_rescaled_pixels_as_they_are():
     """The same start in either unit has the same loss."""
-    rescaled, plain = (Inversion(start="uniform", rescale=rescale, **STILL) for rescale in (True, False))
+    rescaled, plain = (
+        Inversion().with_settings(start="uniform", rescale=rescale, **STILL) for rescale in (True, False)
+    )
     assert first_match(rescaled, PLAIN) == pytest.approx(first_match(plain, PLAIN), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["per_batch", "keep_last", "rescale"])
 def test_switches_are_true_or_false(name):
     with pytest.raises(InvalidInput, match=f"{name} must be True or False, not 1"):
-        Inversion(**{name: 1})
+        Inversion().with_settings(**{name: 1})
 
 
 @pytest.mark.parametrize("start", ["warm", None, 0])
 def test_a_start_that_is_none_is_refused(start):
     with pytest.raises(InvalidInput, match="start must be 'normal', 'uniform', 'zeros' or a WarmStart"):
-        Inversion(start=start)
+        Inversion().with_settings(start=start)

@@ -32,7 +32,7 @@ def test_a_digit_and_its_label_come_back(optimiser, options):
 def test_the_settings_are_the_papers():
     plain, adam = dlg(), dlg(optimiser="adam")
     assert plain.labels == adam.labels == SoftLabels()
-    assert (plain.optimiser, adam.optimiser) == (LBFGS(lr=1.0), Adam(lr=0.1))
+    assert (plain.descent.optimiser, adam.descent.optimiser) == (LBFGS(lr=1.0), Adam(lr=0.1))
     assert plain.stop == AnyOf(Threshold(1e-6), MaxSteps(300))
     assert dlg(threshold=None, steps=9).stop == MaxSteps(9)
     assert adam.stop.max_steps == 4000

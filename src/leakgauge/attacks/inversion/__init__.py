@@ -1,1 +1,1 @@
-"""The parts that a reconstruction is made of, each usable with any other."""
+"""The parts of gradient inversion, each usable with any other."""

@@ -1,13 +1,13 @@
-"""The attacker who knows the defence: an inversion that allows for it.
+"""Inversions that adapt to the defences that the attacker knows.
 
 ===================================  =============================================================================
-known of the client                  what the attack does
+known defence                        adaptation
 ===================================  =============================================================================
-pruning of the update, at random     compares only the numbers that were sent
-pruning of gradients, at random      scales its prediction to what is left on average
-clipping, DP-SGD                     asks for the direction only, whatever the length, and counts labels likewise
-noise, of a known size               trusts its priors more, the more of the update is noise
-secure aggregation                   nothing to do: the recipe says that the update is of all clients' samples
+random pruning of the update         only the numbers that were sent are compared
+random pruning of gradients          the prediction is scaled to the share that is left on average
+clipping, DP-SGD                     only the direction is matched, whatever the length, and labels likewise
+noise of a known size                priors get more weight, the more of the update is noise
+secure aggregation                   none, because the recipe already describes the samples of all clients
 ===================================  =============================================================================
 """
 
@@ -28,34 +28,44 @@ from leakgauge.attacks.inversion.objectives import Adapted
 from leakgauge.attacks.inversion.priors import Prior, SquaredVariation, TotalVariation
 from leakgauge.core.observation import Observation
 
-#: How much more total variation counts when all of an update is noise.
+#: The factor by which the weight of total variation grows when all of an update is noise.
 SMOOTHER = 30.0
 
 
 def adapted(attack: Inversion, observation: Observation) -> Inversion:
-    """The attack with allowance for the defences that an observation grants the knowledge of."""
+    """Return the attack, adapted to the defences that the observation grants.
+
+    Args:
+        attack: The attack without knowledge of defences.
+        observation: The message of the client.
+    """
     defences = known_defences(observation)
     if not defences:
         return attack
+    plain = attack.matching.objective
     objective = Adapted(
-        attack.objective,
+        plain,
         masked=pruned_updates(defences),
-        free_scale=any(one.name in CLIPPING for one in defences),
+        free_scale=any(defence.name in CLIPPING for defence in defences),
         share=kept_share(defences),
     )
     noise = noise_share(observation, defences)
-    priors = tuple(_trusted(prior, 1 + SMOOTHER * noise) for prior in attack.priors)
-    changed = replace(attack, priors=priors) if noise > 0 else attack
-    plain = Adapted(attack.objective)
-    return changed if objective == plain else replace(changed, objective=objective)
+    if noise > 0:
+        attack = replace(attack, priors=tuple(_weighted(prior, 1 + SMOOTHER * noise) for prior in attack.priors))
+    return attack if objective == Adapted(plain) else attack.with_settings(objective=objective)
 
 
 def adapts(attack: Attack, observation: Observation) -> bool:
-    """Whether an attack does anything else for knowing the defences that an observation grants the knowledge of."""
+    """Return whether an attack changes when it knows the defences that the observation grants.
+
+    Args:
+        attack: The attack without knowledge of defences.
+        observation: The message of the client.
+    """
     return not isinstance(attack, Inversion) or adapted(attack, observation) != attack
 
 
-def _trusted(prior: Prior, factor: float) -> Prior:
+def _weighted(prior: Prior, factor: float) -> Prior:
     if isinstance(prior, (TotalVariation, SquaredVariation)):
         return replace(prior, weight=factor * prior.weight)
     return prior

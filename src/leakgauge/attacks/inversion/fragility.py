@@ -1,7 +1,7 @@
-"""Where matching gradients is known to be fragile, told from what the attacker sees.
+"""Warnings where gradient matching is known to be fragile, from what the attacker sees.
 
-The sentence goes into the outcome: a failure then says why it is no sign of safety, and a success where not to trust
-its loss alone.
+The warning is a part of the outcome. A failure with a warning is no sign of safety. The loss of a success with a
+warning is not reliable by itself.
 """
 
 from __future__ import annotations
@@ -15,26 +15,31 @@ from leakgauge.attacks.inversion.labels import last_linear
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation
 
-#: Layers that are linear in pieces.
+#: Layers that are piecewise linear.
 KINKED = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.Hardtanh, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 
 
 class Caution(Protocol):
-    """What an attack adds to its outcome."""
+    """A rule that adds a warning to the outcome of an attack."""
 
     def __call__(self, observation: Observation) -> str:
-        """Words of warning about this observation; none if there is nothing to warn of."""
+        """Return a warning about this observation, or an empty text."""
         ...
 
 
 @dataclass(frozen=True)
 class SmoothOnly:
-    """For attacks by L-BFGS on the Euclidean distance of gradients (DLG and its kin).
+    """Warnings for attacks by L-BFGS on the Euclidean distance of gradients (DLG and its variants).
 
-    They want second derivatives, which piecewise linear layers do not have (Wei et al., ESORICS 2020); weights that
-    have not learned yet, since what a network already predicts well leaves hardly a gradient (Geiping et al. 2020);
-    a gradient that reaches the first layer, where a sample enters (with sigmoids and PyTorch's initialisation it has
-    vanished by then); and few samples at once (Zhu et al. 2019 go up to ``samples``).
+    These attacks need second derivatives, which piecewise linear layers do not have (Wei et al., ESORICS 2020). They
+    need untrained weights, because a sample that a network already predicts well leaves a small gradient (Geiping et
+    al. 2020). They need a gradient that reaches the first layer, where a sample enters. With sigmoids and PyTorch's
+    initialisation it has vanished there. And they need few samples at once.
+
+    Args:
+        samples: The number of samples above which there is a warning (Zhu et al. 2019 go up to 8).
+        predicted: The probability of the true labels above which there is a warning.
+        first_layer: The share of the gradient in the first layer below which there is a warning.
     """
 
     samples: int = 8
@@ -42,7 +47,7 @@ class SmoothOnly:
     first_layer: float = 1e-5
 
     def __call__(self, observation: Observation) -> str:
-        """The reasons that apply here."""
+        """Return the reasons that apply to this observation."""
         reasons = []
         kinked = sorted({type(layer).__name__ for layer in observation.model.modules() if isinstance(layer, KINKED)})
         if kinked:
@@ -57,11 +62,11 @@ class SmoothOnly:
             reasons.append(f"its first layer has only {share:.1g} of the gradient")
         if (observation.training.samples or 1) > self.samples:
             reasons.append(f"{observation.training.samples} samples share one gradient")
-        return f"known to be fragile here, since {'; '.join(reasons)}" if reasons else ""
+        return f"known to be fragile here, since {', and since '.join(reasons)}" if reasons else ""
 
 
 def first_layer_share(observation: Observation) -> float:
-    """The share of the update's squared norm that belongs to the first trained parameter; 1 for an update of zero."""
+    """Return the share of the first trained parameter in the update's squared norm, or 1 for an update of zero."""
     update = observation.difference()
     sizes = [float(update[name].double().square().sum()) for name, value in observation.model.named_parameters()
              if value.requires_grad]  # fmt: skip
@@ -69,10 +74,11 @@ def first_layer_share(observation: Observation) -> float:
 
 
 def label_probability(observation: Observation) -> float | None:
-    """The probability that the model gives a FedSGD client's labels, or more: ``None`` where it cannot be read.
+    """Return an upper bound of the probability that the model gives the labels of a FedSGD client.
 
-    The gradient of the last bias is the mean of the predictions less the share of each label; its negative parts add
-    up to what is left to learn (for one sample to exactly one minus the label's probability).
+    The result is ``None`` where it cannot be read. The gradient of the last bias is the mean of the predictions minus
+    the share of each label. Its negative parts add up to the probability that is still missing. For one sample this is
+    exactly one minus the probability of its label.
     """
     classes, gradient = observation.data.classes, observation.gradient
     if gradient is None or classes is None or observation.training.loss != "cross_entropy":

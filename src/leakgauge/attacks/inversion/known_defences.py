@@ -1,7 +1,7 @@
-"""What an attacker makes of the knowledge which defences a client uses.
+"""The client's defences as far as the attacker knows them.
 
-Observations may grant the defences as texts, their reprs. These are read as data: a name, and settings that are plain
-values. Nothing is imported or run.
+Observations may grant the defences as texts, which are their reprs. These are parsed as data: a name, and settings that
+are plain values. Nothing is imported or executed.
 """
 
 from __future__ import annotations
@@ -14,60 +14,70 @@ from typing import Any
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation
 
-#: Defences after which the length of an update tells nothing.
+#: Defences that hide the length of an update.
 CLIPPING = ("Clipping", "DPSGD")
 
 
 @dataclass(frozen=True)
 class KnownDefence:
-    """A defence as the attacker knows it."""
+    """A defence as the attacker knows it.
+
+    Args:
+        name: The name of the defence's class.
+        settings: Its settings.
+    """
 
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
-        """Where in the client's round it acts, for those that act on gradients."""
+        """The place in the client's round where a defence on gradients acts."""
         return str(self.settings.get("on", ""))
 
 
 def known_defences(observation: Observation) -> list[KnownDefence]:
-    """The defences that an observation grants the knowledge of; what cannot be read is passed over."""
-    return [found for text in observation.defences or () if (found := read(text)) is not None]
+    """Return the defences that an observation grants. Texts that cannot be parsed are ignored."""
+    return [defence for text in observation.defences or () if (defence := read(text)) is not None]
 
 
 def read(text: str) -> KnownDefence | None:
-    """A defence's repr as a name and plain settings."""
+    """Parse the repr of a defence into a name and plain settings, or return ``None`` where this is impossible."""
     try:
         call = ast.parse(text.strip(), mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
             return None
-        settings = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+        settings = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
     return KnownDefence(call.func.id, settings)
 
 
 def pruned_updates(defences: Iterable[KnownDefence]) -> bool:
-    """Whether zeros of the update tell nothing: numbers that were left out at random.
+    """Return whether zeros of the update are numbers that were left out at random.
 
-    What top-k leaves out is small, and zero is a fair guess of it: an attack that takes the zeros as they are was the
-    stronger one.
+    The numbers that top-k leaves out are small, and zero is a fair guess of them. An attack that takes these zeros as
+    they are was the stronger one.
     """
-    return any(one.name == "RandomPruning" and one.place == "update" for one in defences)
+    return any(defence.name == "RandomPruning" and defence.place == "update" for defence in defences)
 
 
 def kept_share(defences: Iterable[KnownDefence]) -> float:
-    """What share of a gradient is left on average by pruning at random at each step."""
+    """Return the share of a gradient that random pruning at each step leaves on average."""
     left = 1.0
-    for one in defences:
-        if one.name == "RandomPruning" and one.place != "update":
-            left *= 1 - float(one.settings.get("probability", 0.0))
+    for defence in defences:
+        if defence.name == "RandomPruning" and defence.place != "update":
+            left *= 1 - float(defence.settings.get("probability", 0.0))
     return left
 
 
 def noise_share(observation: Observation, defences: Iterable[KnownDefence]) -> float:
-    """How much of the update's squared norm is noise, as expected from the defences' settings; 0 where unknown."""
+    """Return the expected share of noise in the update's squared norm, or 0 where it is unknown.
+
+    Args:
+        observation: The message of the client.
+        defences: The defences that the attacker knows.
+    """
     training = observation.training
     try:
         steps = 1 if observation.kind == "gradient" else training.steps
@@ -79,17 +89,18 @@ def noise_share(observation: Observation, defences: Iterable[KnownDefence]) -> f
     numbers = sum(value.numel() for value in update.values())
     whole = sum(float(value.double().square().sum()) for value in update.values())
     variance = 0.0
-    for one in defences:
-        single = _deviation(one) ** 2
-        if one.name == "DPSGD":
+    for defence in defences:
+        single = _deviation(defence) ** 2
+        if defence.name == "DPSGD":
             variance += steps * single / batch**2
         else:
-            variance += {"samples": steps * single / batch, "gradient": steps * single}.get(one.place, single / lr**2)
+            by_place = {"samples": steps * single / batch, "gradient": steps * single}
+            variance += by_place.get(defence.place, single / lr**2)
     return min(1.0, numbers * variance / whole) if whole > 0 else 0.0
 
 
 def _deviation(defence: KnownDefence) -> float:
-    """The standard deviation of a defence's noise on one number."""
+    """Return the standard deviation of a defence's noise on one number."""
     settings = defence.settings
     if defence.name == "GaussianNoise":
         return float(settings.get("sigma", 0.0))

@@ -1,4 +1,4 @@
-r"""Which labels the client has, read from the last layer's part of the update.
+r"""Inference of the client's labels from the last layer of the update.
 
 For cross-entropy after a linear layer with kernel :math:`W` and bias :math:`b` the mean gradient over :math:`N`
 samples is
@@ -7,14 +7,14 @@ samples is
     \partial \ell / \partial b_k = \bar p_k - \lambda_k / N, \qquad
     \textstyle\sum_j \partial \ell / \partial W_{kj} \approx O\,(\bar p_k - \lambda_k / N),
 
-with :math:`\bar p_k` the mean predicted probability, :math:`\lambda_k` the number of samples of class :math:`k`
-and :math:`O` the mean sum of the activations that enter the layer. For one sample only its own class is
-negative (Zhao et al. 2020, iDLG). For several, :math:`\bar p` and :math:`O` are estimated with random inputs:
+with :math:`\bar p_k` the mean predicted probability, :math:`\lambda_k` the number of samples of class :math:`k` and
+:math:`O` the mean sum of the activations that enter the layer. For one sample only the entry of its class is negative
+(Zhao et al. 2020, iDLG). For several samples, :math:`\bar p` and :math:`O` are estimated with random dummy inputs:
 
 ==================  =======================================================================================
 ``"server"``        at the weights that were sent (Geng et al. 2021)
-``"client"``        at the weights that came back
-``"interpolated"``  at every local step, linearly between the two, and the counts averaged (DLF, section 4.5)
+``"client"``        at the weights that were returned
+``"interpolated"``  at every local step, linearly between the two, with averaged counts (DLF, section 4.5)
 ==================  =======================================================================================
 """
 
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakgauge.attacks.inversion.known_defences import CLIPPING, known_defences
-from leakgauge.core.checks import whole
+from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params
@@ -39,12 +39,17 @@ Part = Literal["bias", "kernel"]
 
 
 class Labels(Protocol):
-    """Where an attack takes the labels from."""
+    """A source of labels for an attack."""
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """One label (or regression target) for each of the client's samples.
+        """Return one label (or regression target) for each of the client's samples.
 
-        Where the observation grants the labels of every batch: for each sample of each epoch, one after another.
+        Where the observation grants the labels of every batch, there is one label for each sample of each epoch, one
+        epoch after another.
+
+        Args:
+            observation: The message of the client.
+            generator: The generator of all random draws.
         """
         ...
 
@@ -54,23 +59,26 @@ class Granted:
     """The labels, label counts or labels of every batch that the observation grants."""
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """The granted labels; counts in the order of the classes."""
+        """Return the granted labels. Counts become labels in the order of the classes."""
         labels = granted_labels(observation)
         if labels is None:
             raise MissingKnowledge(
-                "this attack needs the client's labels, which this observation does not grant; "
-                "supply observation.knowing(labels=...), or choose an attack that infers them"
+                "this attack needs the client's labels, which this observation does not grant. "
+                "Supply them with observation.knowing(labels=...), or choose an attack that infers them"
             )
         return labels
 
 
 @dataclass(frozen=True)
 class LastLayer:
-    """The granted labels if there are any; otherwise those inferred from the last layer's update.
+    """The granted labels if there are any, and otherwise labels inferred from the last layer's update.
 
-    ``at`` says where the statistics are taken (see the module's table); ``read`` whether the bias or the kernel
-    is read, by default the bias where there is one. ``shuffle`` puts the labels into a random order, as batches
-    that are cut from them want it (DLF's RandOrder); granted labels of every batch stay in theirs (appendix B.3).
+    Args:
+        at: The weights at which statistics are taken (see the table of the module).
+        read: The part of the last layer that is read. ``None`` is the bias where there is one, else the kernel.
+        dummies: The number of random dummy inputs.
+        shuffle: Whether the labels are put into a random order before batches are cut from them (DLF's RandOrder).
+            Granted labels of every batch keep their order (appendix B.3).
     """
 
     at: Place = "interpolated"
@@ -79,14 +87,19 @@ class LastLayer:
     shuffle: bool = False
 
     def __post_init__(self) -> None:
-        whole("dummies", self.dummies)
+        whole_number("dummies", self.dummies)
         if self.at not in get_args(Place):
             raise UnknownName("place to take statistics", self.at, get_args(Place))
         if self.read is not None and self.read not in get_args(Part):
             raise UnknownName("part of the last layer", self.read, get_args(Part))
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """Granted or inferred labels."""
+        """Return granted or inferred labels.
+
+        Args:
+            observation: The message of the client.
+            generator: The generator of all random draws.
+        """
         labels = granted_labels(observation)
         if labels is None:
             counts = estimate_label_counts(observation, generator, at=self.at, read=self.read, dummies=self.dummies)
@@ -98,24 +111,33 @@ class LastLayer:
 
 @dataclass(frozen=True)
 class MostNegative:
-    r"""The granted labels if there are any; otherwise the classes whose row of the last kernel's gradient has the
-    most negative entry (Yin et al. 2021, equation 7, as AGIC uses it):
+    r"""The granted labels if there are any, and otherwise the classes with the most negative entries.
 
-    .. math:: \hat y = \arg\mathrm{sort}_k \Big(\min_j \partial\ell / \partial W_{kj}\Big)_{[:N]}.
+    An entry is one of the class's row in the gradient of the last kernel (Yin et al. 2021, equation 7, as in AGIC):
 
-    What enters the last layer is not negative after ReLU, so that only a class that is present has such an entry.
-    ``distinct`` takes the labels of a batch to differ, as the paper does. Otherwise every class with a negative entry
-    is taken once, and the samples that remain go where the estimate of the counts misses most.
+    .. math:: \hat y = \arg\mathrm{sort}_k \Big(\min_j \partial\ell / \partial W_{kj}\Big)_{[:N]}
+
+    After ReLU the inputs of the last layer are not negative, so that only a class that is present has a negative entry.
+
+    Args:
+        distinct: Whether all labels of a batch differ, as in the paper. Otherwise every class with a negative entry is
+            taken once, and the remaining samples go to the classes with the largest difference to the estimated counts.
+        dummies: The number of random dummy inputs for this estimate.
     """
 
     distinct: bool = False
     dummies: int = 1000
 
     def __post_init__(self) -> None:
-        whole("dummies", self.dummies)
+        whole_number("dummies", self.dummies)
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """Granted or inferred labels."""
+        """Return granted or inferred labels.
+
+        Args:
+            observation: The message of the client.
+            generator: The generator of all random draws.
+        """
         labels = granted_labels(observation)
         if labels is not None:
             return labels
@@ -125,7 +147,7 @@ class MostNegative:
         if self.distinct:
             if samples > len(order):
                 raise InvalidInput(
-                    f"{samples} samples cannot have distinct labels of {len(order)} classes; use distinct=False"
+                    f"{samples} samples cannot have distinct labels of {len(order)} classes. Use distinct=False"
                 )
             return order[:samples]
         counts = torch.zeros(len(order), dtype=torch.long)
@@ -137,9 +159,9 @@ class MostNegative:
 
 
 def granted_labels(observation: Observation) -> Tensor | None:
-    """The labels that the observation grants, as a list in no particular order; ``None`` if it grants none.
+    """Return the labels that the observation grants in no particular order, or ``None`` if it grants none.
 
-    Labels of every batch come first: those of each epoch in the order trained on, one epoch after another.
+    Labels of every batch take precedence. They are in the order of training, one epoch after another.
     """
     if observation.label_batches is not None:
         return observation.label_batches.flatten().long()
@@ -152,10 +174,13 @@ def granted_labels(observation: Observation) -> Tensor | None:
 
 
 def rows_of_first_epoch(labels: Tensor) -> Tensor:
-    """For each place of each epoch a place of the first that has the same label, no place twice in an epoch.
+    """Return for each place of each epoch a place of the first epoch with the same label.
 
-    ``labels`` is (epochs, samples), the same labels in every epoch. Of several with the same label the first is
-    taken for the first, and so on: which of them is which, labels cannot tell.
+    No place occurs twice in an epoch. Samples with the same label are taken in their order, because labels cannot
+    distinguish them.
+
+    Args:
+        labels: The labels of all epochs, (epochs, samples). Every epoch has the same labels.
     """
     order = labels.argsort(dim=1, stable=True)
     return torch.empty_like(order).scatter_(1, order, order[:1].expand_as(order))
@@ -169,10 +194,17 @@ def estimate_label_counts(
     read: Part | None = None,
     dummies: int = 1000,
 ) -> Tensor:
-    """The number of samples of each class, adding up to all samples (see the module's formulas).
+    """Return the estimated number of samples of each class (see the formulas of the module).
 
-    For a FedAvg update the mean gradient over the local steps takes the gradient's place. Where the client is known to
-    clip its gradients, their length is found first.
+    The counts add up to the number of samples. For a FedAvg update the mean gradient over the local steps replaces the
+    gradient. Where the client is known to clip its gradients, their length is estimated first.
+
+    Args:
+        observation: The message of the client.
+        generator: The generator of the dummy inputs.
+        at: The weights at which statistics are taken.
+        read: The part of the last layer that is read, as in :class:`LastLayer`.
+        dummies: The number of random dummy inputs.
     """
     reading = last_layer(observation, read)
     samples = int(observation.training.need("samples"))
@@ -182,7 +214,7 @@ def estimate_label_counts(
         counts[int(seen.argmin())] = 1
         return counts
     places = _places(observation, at)
-    draws = generator.get_state()  # the same dummies at both places
+    draws = generator.get_state()  # the same dummy inputs at all weights
     statistics = []
     for weights in places:
         generator.set_state(draws)
@@ -196,16 +228,16 @@ def estimate_label_counts(
     if reading.part == "kernel":
         seen = (seen / activations[:, None]).mean(0)
     expected = probabilities.mean(0)
-    if any(one.name in CLIPPING for one in known_defences(observation)):
+    if any(defence.name in CLIPPING for defence in known_defences(observation)):
         seen = seen * _unclipped(expected, seen)
     return round_counts(samples * (expected - seen), samples)
 
 
 def _unclipped(expected: Tensor, seen: Tensor) -> float:
-    """By how much clipping has shortened what is seen: the most that leaves no class with a count below zero.
+    """Return the factor by which clipping has shortened a gradient.
 
-    A class that the client does not have then has none, and there is one wherever a batch is smaller than the number
-    of classes.
+    It is the largest factor that leaves no class with a count below zero. A class that the client does not have then
+    has a count of zero. Such a class exists wherever a batch is smaller than the number of classes.
     """
     growing = seen > 0
     return float((expected[growing] / seen[growing]).min()) if bool(growing.any()) else 1.0
@@ -213,16 +245,26 @@ def _unclipped(expected: Tensor, seen: Tensor) -> float:
 
 @dataclass(frozen=True, eq=False)
 class LastLayerReading:
-    """Where an update tells of labels: the bias of the last linear layer, or the row sums of its kernel."""
+    """The part of an update that depends on labels: the bias of the last linear layer, or its kernel's row sums.
+
+    Args:
+        name: The name of the layer.
+        layer: The layer.
+        part: The bias or the kernel.
+    """
 
     name: str
     layer: nn.Linear
     part: Part
 
     def mean_gradient(self, observation: Observation, difference: Params) -> Tensor:
-        """One number a class: the mean over the local steps that made this difference of the weights.
+        """Return the mean gradient over the local steps, one number for each class.
 
-        With momentum a step's gradient counts as often as its velocity is applied.
+        With momentum, the gradient of a step counts as often as its velocity is applied.
+
+        Args:
+            observation: The message of the client.
+            difference: The difference of the weights, or the gradient.
         """
         value = difference[f"{self.name}.{'bias' if self.part == 'bias' else 'weight'}"]
         value = value if self.part == "bias" else value.sum(1)
@@ -233,33 +275,46 @@ class LastLayerReading:
 
 
 def last_layer(observation: Observation, read: Part | None = None) -> LastLayerReading:
-    """Where labels can be read: by default from the bias where there is one. A clear refusal where nowhere."""
+    """Return the part of the last layer from which labels can be read.
+
+    Args:
+        observation: The message of the client.
+        read: The part to read. ``None`` is the bias where there is one, else the kernel.
+
+    Raises:
+        MissingKnowledge: If labels cannot be read from this model and loss.
+    """
     if observation.data.classes is None or observation.training.loss != "cross_entropy":
         raise MissingKnowledge(
-            "labels can only be inferred for classification with cross-entropy; "
-            "supply them with observation.knowing(labels=...)"
+            "labels can only be inferred for classification with cross-entropy. "
+            "Supply them with observation.knowing(labels=...)"
         )
     name, layer = last_linear(observation.model, observation.data.classes)
     if not layer.weight.requires_grad:
         raise MissingKnowledge(
-            f"labels cannot be inferred: the last layer, {name!r}, is not trained; "
-            "supply them with observation.knowing(labels=...)"
+            f"labels cannot be inferred, because the last layer, {name!r}, is not trained. "
+            "Supply them with observation.knowing(labels=...)"
         )
     trained_bias = layer.bias is not None and layer.bias.requires_grad
     if read == "bias" and not trained_bias:
-        raise MissingKnowledge(f"labels cannot be read from the bias: the last layer, {name!r}, trains none")
+        raise MissingKnowledge(f"labels cannot be read from the bias, because the last layer, {name!r}, trains none")
     return LastLayerReading(name, layer, "bias" if trained_bias and read != "kernel" else "kernel")
 
 
 def _places(observation: Observation, at: Place) -> list[Params]:
-    """The weights at which statistics are taken."""
+    """Return the weights at which statistics are taken."""
     if at == "server" or observation.returned is None:
         return [observation.sent]
     return [observation.returned] if at == "client" else [observation.sent, observation.returned]
 
 
 def last_linear(model: nn.Module, classes: int) -> tuple[str, nn.Linear]:
-    """The linear layer with one output a class that a model ends in."""
+    """Return the linear layer with one output for each class at the end of a model, with its name.
+
+    Args:
+        model: The model.
+        classes: The number of classes.
+    """
     layers = [(name, module) for name, module in model.named_modules() if not list(module.children())]
     with_parameters = [(name, module) for name, module in layers if list(module.parameters())]
     if with_parameters:
@@ -267,15 +322,19 @@ def last_linear(model: nn.Module, classes: int) -> tuple[str, nn.Linear]:
         if isinstance(module, nn.Linear) and module.out_features == classes:
             return name, module
     raise MissingKnowledge(
-        f"labels cannot be inferred: the model does not end in a linear layer with {classes} outputs; "
-        "supply them with observation.knowing(labels=...)"
+        f"labels cannot be inferred, because the model does not end in a linear layer with {classes} outputs. "
+        "Supply them with observation.knowing(labels=...)"
     )
 
 
 def round_counts(estimate: Tensor, total: int) -> Tensor:
-    """Whole numbers near an estimate that add up to ``total``: none below zero, the rest by largest remainder.
+    """Round an estimate to whole numbers of at least zero that add up to a total, by largest remainder.
 
-    Where the whole parts are too many already, those with the smallest remainders give one back.
+    Where the whole parts already exceed the total, those with the smallest remainders are reduced by one.
+
+    Args:
+        estimate: The estimate.
+        total: The sum of the result.
     """
     estimate = estimate.detach().double().cpu().nan_to_num().clamp(0, total)
     counts = estimate.floor().long()
@@ -295,7 +354,15 @@ def round_counts(estimate: Tensor, total: int) -> Tensor:
 def dummy_statistics(
     observation: Observation, weights: Params, layer: nn.Linear, dummies: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """The mean class probabilities, and the mean sum of what enters the last layer, for random inputs."""
+    """Return the mean class probabilities and the mean sum of the last layer's inputs, for random dummy inputs.
+
+    Args:
+        observation: The message of the client.
+        weights: The weights of the model.
+        layer: The last layer.
+        dummies: The number of dummy inputs.
+        generator: The generator of the dummy inputs.
+    """
     like = next(iter(observation.sent.values()))
     inputs = torch.randn(dummies, *observation.data.shape, generator=generator).to(like.device, like.dtype)
     return input_statistics(observation, weights, layer, inputs)
@@ -304,12 +371,19 @@ def dummy_statistics(
 def input_statistics(
     observation: Observation, weights: Params, layer: nn.Linear, inputs: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The mean class probabilities, and the mean sum of what enters the last layer, for these inputs."""
+    """Return the mean class probabilities and the mean sum of the last layer's inputs, for given inputs.
+
+    Args:
+        observation: The message of the client.
+        weights: The weights of the model.
+        layer: The last layer.
+        inputs: The inputs of the model.
+    """
     entering: list[Tensor] = []
     hook = layer.register_forward_pre_hook(lambda _, arguments: entering.append(arguments[0]))
     try:
         with torch.no_grad(), in_mode(observation.model, observation.training.mode):
-            # Batch norm in train mode writes to its statistics: these are not the observation's own.
+            # Batch norm in train mode changes its statistics, so these are copies.
             buffers = {name: value.clone() for name, value in observation.model_buffers().items()}
             outputs = [
                 functional_call(observation.model, {**weights, **buffers}, (part,)) for part in inputs.split(250)

@@ -1,8 +1,8 @@
-r"""How much each layer counts in the distance between updates.
+r"""The weights of layers in the distance between updates.
 
 =============  ==========================================================================================
 ``Sloped``     AGIC, equations 7 and 8: a slope over the convolutions, corrected for the zeros of ReLU
-``ByKind``     AWA, equations 24 to 30: a slope over each kind of layer, and more for layers that are far off
+``ByKind``     AWA, equations 24 to 30: a slope over each kind of layer, and more for layers with large errors
 =============  ==========================================================================================
 """
 
@@ -21,7 +21,7 @@ from leakgauge.core.checks import positive
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.params import Params
 
-#: How much each parameter counts.
+#: The weight of each parameter.
 Weighting = Mapping[str, float | Tensor]
 #: ``weights(predicted, observed)``, at one step.
 Weights = Callable[[Params, Params], Weighting]
@@ -34,7 +34,10 @@ Made = TypeVar("Made")
 
 
 def once(make: Callable[..., Made]) -> Callable[..., Made]:
-    """Make it once for as long as it is asked for with the same objects: an observation stays, step after step."""
+    """Return a function that repeats its last result as long as its arguments are the same objects.
+
+    An observation is the same object in every step, so that values that depend on it alone are computed once.
+    """
     last: list[tuple[tuple[object, ...], Made]] = []
 
     def made(*given: object) -> Made:
@@ -49,22 +52,30 @@ class LayerWeights(Protocol):
     """A rule that weights layers."""
 
     def begin(self, layers: Sequence[Layer]) -> Weights:
-        """Get ready for a model with these layers."""
+        """Return the weights for a model with these layers.
+
+        Args:
+            layers: The layers, from the input to the output.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Sloped:
-    r"""Convolution :math:`i` of :math:`N` counts :math:`\alpha_i = l_i / (1 - p_i)` (AGIC, section IV-C).
+    r"""Weights :math:`\alpha_i = l_i / (1 - p_i)` of the convolutions :math:`i = 1, ..., N` (AGIC, section IV-C).
 
-    :math:`l` runs from 1 at the first to ``beta`` at the last convolution: ``"linear"`` (equation 7),
-    ``"exponential"`` :math:`a e^x + b` or ``"logarithmic"`` :math:`a \ln x + b` (table I); ``beta`` below 1 falls,
-    1 weights all alike. :math:`p_i` is the share of zeros in the layer's observed update, with ``zeros`` only: what
-    ReLU has silenced is easily matched. Every other layer counts the mean of :math:`l` (equation 8).
+    :math:`l` goes from 1 at the first to ``beta`` at the last convolution. :math:`p_i` is the share of zeros in the
+    layer's observed update. Every other layer has the mean of :math:`l` as its weight (equation 8). In a model without
+    convolutions the slope is over its linear layers.
 
-    The paper is silent on normalisations, and they decide much: ``norms`` lets them count 1 (``"one"``), as much as
-    the convolution before them (``"layer"``), or not at all (``"none"``). In a model without convolutions the slope
-    runs over its linear layers.
+    Args:
+        beta: The weight of the last convolution. Below 1 the weights fall, and 1 gives all layers the same weight.
+        shape: The shape of the slope. It is ``"linear"`` (equation 7), ``"exponential"`` :math:`a e^x + b` or
+            ``"logarithmic"`` :math:`a \ln x + b` (table I).
+        zeros: Whether weights are corrected by :math:`p_i`, because entries that ReLU has set to zero are easily
+            matched.
+        norms: The weight of normalisation layers. It is 1 (``"one"``), that of the convolution before them
+            (``"layer"``) or 0 (``"none"``). The paper does not define it, and it matters much.
     """
 
     beta: float = 50.0
@@ -74,15 +85,19 @@ class Sloped:
 
     def __post_init__(self) -> None:
         positive("beta", self.beta)
-        for what, value, valid in (
+        for setting, value, valid in (
             ("shape", self.shape, get_args(Shape)),
             ("weight of norms", self.norms, get_args(Norms)),
         ):
             if value not in valid:
-                raise UnknownName(f"{what} of layer weights", value, valid)
+                raise UnknownName(f"{setting} of layer weights", value, valid)
 
     def begin(self, layers: Sequence[Layer]) -> Weights:
-        """Get ready for a model with these layers."""
+        """Return the weights for a model with these layers.
+
+        Args:
+            layers: The layers, from the input to the output.
+        """
         along = "convolution" if any(layer.kind == "convolution" for layer in layers) else "linear"
         number = sum(layer.kind == along for layer in layers)
         slope = [self._at(place + 1, number) for place in range(number)]
@@ -113,12 +128,12 @@ class Sloped:
         return lambda predicted, observed: fixed if uncorrected else corrected(observed)
 
     def _at(self, place: int, number: int) -> float:
-        """The slope's height at one of so many layers."""
+        """Return the weight of layer number ``place`` of ``number`` layers."""
         if number == 1:
             return self.beta
         if self.shape == "linear":
             share = (place - 1) / (number - 1)
-        elif self.shape == "exponential":  # e^x over its value at the end, which may not fit into a number
+        elif self.shape == "exponential":  # e^x relative to its value at the end, which may overflow
             share = (math.exp(place - number) - math.exp(1 - number)) / (1 - math.exp(1 - number))
         else:
             share = math.log(place) / math.log(number)
@@ -127,13 +142,22 @@ class Sloped:
 
 @dataclass(frozen=True)
 class ByKind:
-    r"""Weights that rise from 1 to a value of their own over the layers of each kind (AWA, equation 24), then
+    r"""Weights that rise from 1 to a final value over the layers of each kind (AWA, equation 24).
 
-    .. math:: q^{(l)} = q_{en} \quad\text{for}\quad l \in P_{mean} \cap P_{var} \qquad (27, 30),
+    Some layers then get the enhanced weight
 
-    the layers that are among the ``share_mean`` of all with the largest relative error of the mean and among the
-    ``share_var`` with that of the variance (equations 25 and 26), as they are at this step. Layers of other kinds
-    count as linear ones do. With ``enhanced`` ``None`` no layer is enhanced.
+    .. math:: q^{(l)} = q_{en} \quad\text{for}\quad l \in P_{mean} \cap P_{var} \qquad (27, 30).
+
+    These are the layers whose mean and whose variance both have the largest relative errors at this step (equations 25
+    and 26). Layers of other kinds have the weights of linear ones.
+
+    Args:
+        convolution: The weight of the last convolution.
+        normalisation: The weight of the last normalisation layer.
+        linear: The weight of the last linear layer.
+        enhanced: The enhanced weight. ``None`` enhances no layer.
+        share_mean: The share of all layers that have a large error of the mean.
+        share_var: The share of all layers that have a large error of the variance.
     """
 
     convolution: float = 1.0
@@ -150,10 +174,14 @@ class ByKind:
             positive("the enhanced weight", self.enhanced)
         for name in ("share_mean", "share_var"):
             if not 0 <= getattr(self, name) <= 1:
-                raise InvalidInput(f"{name} is a share of the layers, in [0, 1], not {getattr(self, name)!r}")
+                raise InvalidInput(f"{name} must be a share of the layers in [0, 1], not {getattr(self, name)!r}")
 
     def begin(self, layers: Sequence[Layer]) -> Weights:
-        """Get ready for a model with these layers."""
+        """Return the weights for a model with these layers.
+
+        Args:
+            layers: The layers, from the input to the output.
+        """
         kinds = ["linear" if layer.kind == "other" else layer.kind for layer in layers]
         totals, seen, slope = {kind: kinds.count(kind) for kind in kinds}, dict.fromkeys(kinds, 0), []
         for kind in kinds:
@@ -161,23 +189,26 @@ class ByKind:
             slope.append(last if number == 1 else 1 + (last - 1) * place / (number - 1))
             seen[kind] += 1
         largest = [math.ceil(share * len(layers)) for share in (self.share_mean, self.share_var)]
-        wanted = once(lambda observed: _statistics(layers, observed))
+        observed_statistics = once(lambda observed: _statistics(layers, observed))
 
         def weights(predicted: Params, observed: Params) -> Weighting:
             values: Sequence[float | Tensor] = slope
             if self.enhanced is not None and min(largest) > 0:
-                theirs = wanted(observed)
-                tiny = torch.finfo(theirs.dtype).tiny
-                off = (_statistics(layers, predicted) - theirs).abs() / theirs.abs().clamp_min(tiny)
-                chosen = [_among_largest(errors, number) for errors, number in zip(off, largest, strict=True)]
-                values = list(torch.where(chosen[0] & chosen[1], self.enhanced, off.new_tensor(slope)))
+                reference = observed_statistics(observed)
+                tiny = torch.finfo(reference.dtype).tiny
+                errors = (_statistics(layers, predicted) - reference).abs() / reference.abs().clamp_min(tiny)
+                chosen = [_among_largest(row, number) for row, number in zip(errors, largest, strict=True)]
+                values = list(torch.where(chosen[0] & chosen[1], self.enhanced, errors.new_tensor(slope)))
             return {name: value for layer, value in zip(layers, values, strict=True) for name in layer.parameters}
 
         return weights
 
 
 def _statistics(layers: Sequence[Layer], tree: Params) -> Tensor:
-    """The mean and the variance of each layer's values, two rows: by sums and squares, which make no copy of them."""
+    """Return the mean and the variance of each layer's values, in two rows.
+
+    They are computed from sums and sums of squares, which need no copy of the values.
+    """
     sums, squares, sizes = [], [], []
     for layer in layers:
         values = [tree[name].detach().flatten() for name in layer.parameters]
@@ -189,5 +220,5 @@ def _statistics(layers: Sequence[Layer], tree: Params) -> Tensor:
 
 
 def _among_largest(errors: Tensor, number: int) -> Tensor:
-    """Which of the values are among the so many largest."""
+    """Return which values are among the ``number`` largest."""
     return errors.argsort(descending=True, stable=True).argsort() < number

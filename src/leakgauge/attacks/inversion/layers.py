@@ -1,4 +1,4 @@
-"""What kinds of layers a model consists of, from its input to its output: for weights that differ between them."""
+"""The layers of a model by kind, from its input to its output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ _KINDS: tuple[tuple[tuple[type[nn.Module], ...], Kind], ...] = (
 
 @dataclass(frozen=True)
 class Layer:
-    """A module with parameters of its own: the module's name, its kind, the names of the parameters."""
+    """A module that holds parameters directly.
+
+    Args:
+        name: The name of the module.
+        kind: Its kind.
+        parameters: The names of its parameters.
+    """
 
     name: str
     kind: Kind
@@ -29,10 +35,14 @@ class Layer:
 
 
 def layers_of_model(model: nn.Module, parameters: Iterable[str]) -> tuple[Layer, ...]:
-    """The layers that these parameters belong to, in the order in which the model defines them.
+    """Return the layers that some parameters belong to, in the order in which the model defines them.
 
-    A kernel and its bias are one layer. Anything but convolutions, normalisations and linear layers is of the kind
-    ``"other"``: embeddings, recurrent cells, parameters that a module holds by itself.
+    A kernel and its bias are one layer. Anything but convolutions, normalisations and linear layers has the kind
+    ``"other"``, such as embeddings and recurrent cells.
+
+    Args:
+        model: The model.
+        parameters: The names of the parameters.
     """
     members: dict[str, list[str]] = {}
     for name in parameters:

@@ -1,22 +1,22 @@
 r"""L-BFGS for many independent problems at once.
 
-The rules are those of ``torch.optim.LBFGS``, problem by problem: one step is up to ``inner`` iterations or
-``evaluations`` evaluations, the first iteration of a run moves by :math:`\min(1, 1/\lVert g\rVert_1)` times the
-learning rate, every later one by the learning rate along
+The rules for each problem are those of ``torch.optim.LBFGS``. One step is up to ``inner`` iterations or
+``evaluations`` evaluations. The first iteration of a run moves by :math:`\min(1, 1/\lVert g\rVert_1)` times the
+learning rate. Every later one moves by the learning rate along
 
 .. math:: d = -H_k\, g_k,
 
 with :math:`H_k` from the last ``history`` pairs :math:`(s_i, y_i) = (x_{i+1}-x_i, g_{i+1}-g_i)` by the two-loop
-recursion (Nocedal and Wright 2006, algorithm 7.4). A pair with :math:`s^\top y \le 10^{-10}` is not used, unless
-``tolerance_curvature`` says otherwise. Problems that are done with their step wait without costing evaluations.
+recursion (Nocedal and Wright 2006, algorithm 7.4). A pair with :math:`s^\top y \le 10^{-10}` is not used, or with
+another limit if ``tolerance_curvature`` is set. Problems that have finished their step wait without evaluations.
 
-The recursion's loops go over the history, in Python, and touch a pair at a time. Here each loop is the triangular
-system that it solves: with :math:`S, Y` the pairs from oldest to newest, :math:`R_{ij} = s_i^\top y_j` for
+The loops of the recursion go over the history in Python, one pair at a time. Here each loop is replaced by the
+triangular system that it solves. With :math:`S, Y` the pairs from oldest to newest, :math:`R_{ij} = s_i^\top y_j` for
 :math:`i \le j`, its diagonal :math:`D` and :math:`\gamma = s^\top y / y^\top y` of the newest pair,
 
 .. math:: R\,a = -S^\top g, \qquad q = -g - Y a, \qquad R^\top c = D a - \gamma\, Y^\top q, \qquad d = \gamma q + S c,
 
-four products with the history for all problems together (compare Byrd, Nocedal and Schnabel 1994).
+which are four products with the history for all problems together (compare Byrd, Nocedal and Schnabel 1994).
 """
 
 from __future__ import annotations
@@ -28,25 +28,34 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.inversion.optimisers import Evaluate, Run
-from leakgauge.core.checks import not_negative, positive, whole
+from leakgauge.core.checks import not_negative, positive, whole_number
 from leakgauge.core.errors import UnknownName
 from leakgauge.core.params import Params
 
 LineSearch = Literal["none", "backtracking"]
 
-#: The share of the promised decrease that a backtracking search asks for (Nocedal and Wright, section 3.1).
+#: The share of the predicted decrease that a backtracking search requires (Nocedal and Wright, section 3.1).
 ARMIJO = 1e-4
 
 
 @dataclass(frozen=True)
 class LBFGS:
-    """L-BFGS with a fixed step, as DLG uses it (Zhu et al. 2019: learning rate 1), or a backtracking one.
+    """L-BFGS with a fixed step, as in DLG (Zhu et al. 2019, learning rate 1), or with a line search.
 
-    ``line_search="backtracking"`` halves a step until the loss falls enough (Armijo's rule; Nocedal and Wright
-    2006, algorithm 3.1): each problem for itself, within the same budget of evaluations. A fixed step is cheaper
-    and may jump far away; some problems never come back from that.
+    The tolerances are those of PyTorch. They are absolute, and stop problems below a loss of about 1e-6 that could
+    still improve.
 
-    The tolerances are PyTorch's, and absolute: below a loss of about 1e-6 they stop what could still fall.
+    Args:
+        lr: The learning rate.
+        inner: The largest number of iterations in one step.
+        evaluations: The largest number of evaluations in one step.
+        history: The number of pairs that are stored.
+        tolerance_gradient: The largest entry of the gradient at which a step ends.
+        tolerance_change: The change of variables or loss at which a step ends.
+        tolerance_curvature: The curvature at or below which a pair is not used.
+        line_search: ``"backtracking"`` halves the move of a problem until its loss falls enough (Armijo's rule; Nocedal
+            and Wright 2006, algorithm 3.1), within the same number of evaluations. ``"none"`` is cheaper but may move
+            far away, and some problems never recover from that.
     """
 
     lr: float = 1.0
@@ -61,14 +70,18 @@ class LBFGS:
     def __post_init__(self) -> None:
         positive("lr", self.lr)
         for name in ("inner", "evaluations", "history"):
-            whole(name, getattr(self, name))
+            whole_number(name, getattr(self, name))
         for name in ("tolerance_gradient", "tolerance_change", "tolerance_curvature"):
             not_negative(name, getattr(self, name))
         if self.line_search not in get_args(LineSearch):
             raise UnknownName("line search", self.line_search, get_args(LineSearch))
 
     def begin(self, variables: Params) -> Run:
-        """Start from these variables."""
+        """Start a run.
+
+        Args:
+            variables: The variables at their start, which are not changed.
+        """
         return _LBFGSRun(self, variables)
 
 
@@ -78,8 +91,8 @@ class _LBFGSRun:
         self.shapes = {name: value.shape[1:] for name, value in variables.items()}
         self.x = torch.cat([value.detach().reshape(len(value), -1) for value in variables.values()], dim=1)
         problems, size = self.x.shape
-        # Pair number i of a problem is in slot i modulo the history; R is kept from oldest to newest. Slots are made
-        # as they are needed; what a problem has not filled is zero, with a one on R's diagonal.
+        # Pair number i of a problem is in slot i modulo the history. R is ordered from oldest to newest. Slots are
+        # added when they are needed. Slots that a problem has not filled are zero, with a one on R's diagonal.
         self.s = self.y = self.x.new_zeros(problems, 0, size)
         self.products = self.x.new_zeros(problems, 0, 0)  # R
         self.pairs = torch.zeros(problems, dtype=torch.long)
@@ -148,10 +161,10 @@ class _LBFGSRun:
         slope: Tensor,
         spent: Tensor,
     ) -> None:
-        """Halve the moves of these problems until their losses fall enough; take back those that never do."""
+        """Halve the moves of problems until their losses fall enough, and undo the moves that never get there."""
         share = torch.ones_like(slope)
         while True:
-            # Not "rises": a loss that is NaN has not fallen either.
+            # The negation also catches a loss that is NaN.
             far = ~(losses[rows] <= previous + ARMIJO * share * slope).cpu()
             lost = rows[far & (spent[rows] >= self.settings.evaluations)]
             far &= spent[rows] < self.settings.evaluations
@@ -168,7 +181,7 @@ class _LBFGSRun:
             spent[back] += 1
 
     def _direction(self, rows: Tensor, g: Tensor) -> Tensor:
-        """Take in the last move of these problems, and find their next direction (the module's formulas)."""
+        """Store the last move of problems, and return their next direction (the formulas of the module)."""
         started = self.iterations[rows] > 0
         self.iterations[rows] += 1
         if bool(started.any()):
@@ -192,13 +205,13 @@ class _LBFGSRun:
         return gamma * q + _combine(torch.zeros_like(c).scatter(1, slots, c), s)
 
     def _by_age(self, rows: Tensor, filled: int) -> Tensor:
-        """The slots of these problems' pairs, from the oldest to the newest; slots not yet filled come last."""
+        """Return the slots of pairs from the oldest to the newest. Slots that are not filled come last."""
         pairs = self.pairs[rows].unsqueeze(1)
         oldest = torch.where(pairs > self.settings.history, pairs, 0)
         return ((oldest + torch.arange(filled)) % filled).to(self.x.device)
 
     def _remember(self, rows: Tensor, s: Tensor, y: Tensor) -> None:
-        """Put one pair each of these problems in the place of their oldest, if it shows curvature."""
+        """Store one pair of each problem in the place of its oldest, if the pair has curvature."""
         product = (s * y).sum(1)
         good = (product > self.settings.tolerance_curvature).cpu()
         rows, s, y, product = rows[good], s[good], y[good], product[good]
@@ -214,7 +227,7 @@ class _LBFGSRun:
             self.products[full, :-1, :-1] = self.products[full, 1:, 1:]
             self.products[full, -1, :-1] = 0
         self.pairs[rows] += 1
-        # The new pair's column of R: every s, itself included, with the new y.
+        # The new column of R holds the products of every s, the new one included, with the new y.
         everyone = len(rows) == len(self.x)
         slots = self._by_age(rows, self.s.shape[1])
         column = _times(self.s if everyone else self.s[rows], y).gather(1, slots)
@@ -223,9 +236,9 @@ class _LBFGSRun:
         self.products[rows, :, place] = column.masked_fill(newer.to(column.device), 0)
 
     def _grow(self, more: int) -> None:
-        """Make room for more pairs."""
+        """Add slots for more pairs."""
         problems, slots, size = self.s.shape
-        self.s, self.y = (torch.cat([kept, kept.new_zeros(problems, more, size)], dim=1) for kept in (self.s, self.y))
+        self.s, self.y = (torch.cat([old, old.new_zeros(problems, more, size)], dim=1) for old in (self.s, self.y))
         products = torch.eye(slots + more, dtype=self.x.dtype, device=self.x.device).repeat(problems, 1, 1)
         products[:, :slots, :slots] = self.products
         self.products = products
@@ -236,10 +249,10 @@ class _LBFGSRun:
 
 
 def _times(history: Tensor, vectors: Tensor) -> Tensor:
-    """The product of each problem's vector with each of its pairs: (problems, slots)."""
-    return torch.bmm(vectors.unsqueeze(1), history.mT).squeeze(1)  # in this order: four times faster than the other
+    """Return the products of each problem's vector with its pairs, (problems, slots)."""
+    return torch.bmm(vectors.unsqueeze(1), history.mT).squeeze(1)  # this order is four times faster than the other
 
 
 def _combine(weights: Tensor, history: Tensor) -> Tensor:
-    """The weighted sum of each problem's pairs: (problems, size)."""
+    """Return the weighted sum of each problem's pairs, (problems, size)."""
     return torch.bmm(weights.unsqueeze(1), history).squeeze(1)

@@ -1,4 +1,4 @@
-"""Which reconstruction is which: pairing several reconstructions of the same samples with each other."""
+"""Pairing of several reconstructions of the same samples."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakgauge.core.checks import whole
+from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import InvalidInput
 
 
 def match_epochs(copies: Tensor, labels: Tensor | None = None) -> Tensor:
-    """Order every epoch's samples like those of the first (DLF, appendix C).
+    """Order the samples of every epoch like those of the first (DLF, appendix C).
 
-    ``copies`` is (epochs, samples, ...), as a person sees them. Each later epoch is assigned one-to-one to the
-    first so that the sum of the PSNRs is largest. Where the ``labels`` of every epoch are known, (epochs, samples),
-    only samples of the same label are assigned to each other.
+    Each later epoch is assigned one-to-one to the first so that the sum of the PSNRs is largest.
+
+    Args:
+        copies: The reconstructions of all epochs as a person sees them, (epochs, samples, ...).
+        labels: The labels of every epoch, (epochs, samples), where they are known. Only samples of the same label are
+            then assigned to each other.
     """
     if copies.dim() < 3:
         raise InvalidInput(f"expected (epochs, samples, ...), not a tensor of shape {tuple(copies.shape)}")
@@ -27,11 +30,16 @@ def match_epochs(copies: Tensor, labels: Tensor | None = None) -> Tensor:
         raise InvalidInput("labels must be (epochs, samples), one for each of the copies, the same in every epoch")
     first = copies[0]
     rest = zip(copies[1:], labels[1:], strict=True)
-    return torch.stack([first, *(epoch[_assign(first, epoch, labels[0, :, None] != own)] for epoch, own in rest)])
+    return torch.stack([first, *(epoch[_assign(first, epoch, labels[0, :, None] != row)] for epoch, row in rest)])
 
 
 def average_epochs(copies: Tensor, labels: Tensor | None = None) -> Tensor:
-    """One sample from the several reconstructions of each: match the epochs, then average (DLF's MatchEpoch)."""
+    """Match the reconstructions of the epochs and average them (DLF's MatchEpoch).
+
+    Args:
+        copies: The reconstructions of all epochs, as in :func:`match_epochs`.
+        labels: The labels of every epoch, as in :func:`match_epochs`.
+    """
     return match_epochs(copies, labels).mean(0)
 
 
@@ -40,11 +48,17 @@ def match_greedily(
 ) -> list[tuple[int, int]]:
     """Pair the samples of two epochs one-to-one, the most similar first (AGIC, section IV-B).
 
-    Similar is what has a small mean squared difference after images were averaged over ``pool`` x ``pool`` pixels.
-    ``allowed`` says which pairs may be (a label filter): (samples of the first, samples of the second). What finds no
-    partner so is paired without it. Of epochs of unequal size some samples of the larger stay alone.
+    Similar samples have a small mean squared difference. Where the epochs have different sizes, some samples of the
+    larger one have no partner.
+
+    Args:
+        first: The samples of the first epoch.
+        second: The samples of the second epoch.
+        pool: The number of pixels in each direction over which images are averaged before.
+        allowed: The pairs that labels allow, (samples of the first, samples of the second). Samples without a partner
+            among them are then paired without this filter.
     """
-    whole("pool", pool)
+    whole_number("pool", pool)
     if first.shape[1:] != second.shape[1:]:
         raise InvalidInput(f"samples of shape {tuple(first.shape[1:])} and {tuple(second.shape[1:])} cannot be paired")
     if pool > 1 and first.dim() == 4 and min(first.shape[2:]) >= pool:
@@ -56,19 +70,19 @@ def match_greedily(
     pairs: dict[int, int] = {}
     taken: set[int] = set()
     for filtered in (True, False):
-        for one, other in order:
-            if one not in pairs and other not in taken and (not filtered or allowed[one, other]):
-                pairs[one] = other
-                taken.add(other)
+        for row, partner in order:
+            if row not in pairs and partner not in taken and (not filtered or allowed[row, partner]):
+                pairs[row] = partner
+                taken.add(partner)
     return sorted(pairs.items())
 
 
 def _assign(reference: Tensor, others: Tensor, forbidden: Tensor) -> Tensor:
-    """For each row of ``reference`` the row of ``others`` that is its partner, and not a forbidden one."""
+    """Return for each row of ``reference`` its partner among the rows of ``others`` that are not forbidden."""
     from scipy.optimize import linear_sum_assignment
 
     squared = torch.cdist(reference.flatten(1).double(), others.flatten(1).double()).square()
-    # The logarithm of the error is the PSNR up to sign, factor and constant; the floor keeps equal rows finite.
+    # The logarithm of the error is the PSNR up to sign, factor and constant. The floor keeps equal rows finite.
     cost = (squared / reference[0].numel()).clamp_min(1e-10).log().masked_fill(forbidden, math.inf)
     _, partners = linear_sum_assignment(cost.cpu().numpy())
     return torch.as_tensor(partners, device=others.device)

@@ -1,4 +1,4 @@
-r"""How far a predicted update is from the observed one.
+r"""Distances between a predicted and an observed update.
 
 With :math:`u` the prediction and :math:`v` the observation, over all layers:
 
@@ -7,9 +7,9 @@ With :math:`u` the prediction and :math:`v` the observation, over all layers:
 ``L2``      :math:`\sum_l w_l \lVert u_l - v_l\rVert^2`, with :math:`w_l = d^{\,l}`             needs scale
 ==========  =========================================================================  ===========
 
-A scale-free objective needs no learning rate: the direction of the update is enough. ``LayerWeighted`` is either of
-them with a rule of :mod:`leakgauge.attacks.inversion.layer_weights` that weights the layers of the model at hand; ``Adapted``
-is any with allowance for what a known defence did.
+A scale-free objective needs no learning rate, because it compares only the directions of the updates. ``LayerWeighted``
+is one of them with layer weights of :mod:`leakgauge.attacks.inversion.layer_weights`. ``Adapted`` is any objective that
+allows for a known defence.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Distance = Callable[..., Tensor]
 
 
 class Objective(Protocol):
-    """A distance between updates, for models of any kind."""
+    """A distance between updates."""
 
     @property
     def scale_free(self) -> bool:
@@ -40,20 +40,36 @@ class Objective(Protocol):
         ...
 
     def begin(self, model: nn.Module) -> Distance:
-        """Get ready for the updates of one model."""
+        """Return the distance for the updates of one model.
+
+        Args:
+            model: The model.
+        """
         ...
 
 
 class AnyModel(ABC):
-    """An objective that does not ask what the layers of a model are: write ``__call__`` and ``scale_free``."""
+    """An objective that does not depend on the kinds of layers of a model.
+
+    A subclass defines ``__call__`` and ``scale_free``.
+    """
 
     def begin(self, model: nn.Module) -> Distance:
-        """Itself."""
+        """Return the distance, which is the same for all models.
+
+        Args:
+            model: The model.
+        """
         return self.__call__
 
     @abstractmethod
     def __call__(self, predicted: Params, observed: Params) -> Tensor:
-        """The distance, a scalar."""
+        """Return the distance, a scalar.
+
+        Args:
+            predicted: The predicted update.
+            observed: The observed update.
+        """
 
 
 @dataclass(frozen=True)
@@ -63,30 +79,41 @@ class Cosine(AnyModel):
     scale_free: ClassVar[bool] = True
 
     def begin(self, model: nn.Module) -> Distance:
-        """The distance, which takes the length of the same observation once only."""
+        """Return the distance, which computes the length of an observation only once.
+
+        Args:
+            model: The model.
+        """
         length = once(lambda observed, weights: _product(observed, observed, weights))
 
         def distance(predicted: Params, observed: Params, weights: Weighting | None = None) -> Tensor:
             product = _product(predicted, observed, weights, observed)
             squares = _product(predicted, predicted, weights, observed), length(observed, weights)
-            # A zero update has no direction: the smallest number keeps its gradient finite.
+            # A zero update has no direction. The smallest number keeps the gradient finite.
             tiny = torch.finfo(product.dtype).tiny
             return 1 - product / (squares[0].clamp_min(tiny).sqrt() * squares[1].clamp_min(tiny).sqrt())
 
         return distance
 
     def __call__(self, predicted: Params, observed: Params) -> Tensor:
-        """The distance, between 0 and 2."""
+        """Return the distance, between 0 and 2.
+
+        Args:
+            predicted: The predicted update.
+            observed: The observed update.
+        """
         return self.begin(nn.Identity())(predicted, observed)
 
 
 @dataclass(frozen=True)
 class L2(AnyModel):
-    """Squared Euclidean distance between the updates (Zhu et al. 2019).
+    """The squared Euclidean distance between the updates (Zhu et al. 2019).
 
-    ``decay`` weights layer l = 0, 1, ... by ``decay ** l`` (DLF's code: 1/e); a layer's kernel and bias share
-    their weight. ``relative`` divides by the squared norm of the observed update in the same weights: 1 for an
-    update of zero, whatever the size of the network and of its gradients.
+    Args:
+        decay: The factor of the weights, which are ``decay ** l`` for layer l = 0, 1, ... (DLF's code has 1/e). The
+            kernel and the bias of a layer share their weight.
+        relative: Whether the distance is divided by the squared norm of the observed update with the same weights. The
+            distance of an update of zero is then 1 for any size of the network and of its gradients.
     """
 
     decay: float = 1.0
@@ -97,11 +124,17 @@ class L2(AnyModel):
         positive("decay", self.decay)
 
     def __call__(self, predicted: Params, observed: Params, weights: Weighting | None = None) -> Tensor:
-        """The distance, not below 0."""
+        """Return the distance, not below 0.
+
+        Args:
+            predicted: The predicted update.
+            observed: The observed update.
+            weights: The weight of each parameter. ``None`` gives all the same weight.
+        """
         given = weights or dict.fromkeys(observed, 1.0)
         weights = {name: self.decay**layer * given[name] for name, layer in layers_of(observed).items()}
-        off = {name: predicted[name] - observed[name] for name in observed}
-        distance = _product(off, off, weights)
+        difference = {name: predicted[name] - observed[name] for name in observed}
+        distance = _product(difference, difference, weights)
         if not self.relative:
             return distance
         return distance / _product(observed, observed, weights).clamp_min(torch.finfo(distance.dtype).tiny)
@@ -109,9 +142,13 @@ class L2(AnyModel):
 
 @dataclass(frozen=True)
 class LayerWeighted:
-    r"""An objective whose sums over all parameters take each layer times its weight.
+    """An objective with a weight for each layer.
 
     With :class:`Cosine` this is AGIC's equation 6, with :class:`L2` AWA's equation 23.
+
+    Args:
+        base: The objective.
+        weights: The rule that weights the layers.
     """
 
     base: Cosine | L2
@@ -119,15 +156,19 @@ class LayerWeighted:
 
     @property
     def scale_free(self) -> bool:
-        """As the objective that is weighted."""
+        """Whether only the directions of the updates matter, as for the weighted objective."""
         return self.base.scale_free
 
     def begin(self, model: nn.Module) -> Distance:
-        """Get ready for the updates of one model, whose layers the weights are for."""
+        """Return the distance for the updates of one model.
+
+        Args:
+            model: The model, whose layers are weighted.
+        """
         trained = [name for name, value in model.named_parameters() if value.requires_grad]
         weights = self.weights.begin(layers_of_model(model, trained))
         base = self.base.begin(model)
-        # frozen parameters have no weight, which is no matter
+        # Frozen parameters have no weight, and any value will do for them.
         complete = once(lambda given, observed: {name: given.get(name, 1.0) for name in observed})
 
         def distance(predicted: Params, observed: Params) -> Tensor:
@@ -138,10 +179,14 @@ class LayerWeighted:
 
 @dataclass(frozen=True)
 class Adapted:
-    """An objective that allows for what a known defence did to the update.
+    """An objective that allows for the effect of a known defence on the update.
 
-    ``masked`` compares only where the observed update is not zero: the rest was left out. ``free_scale`` scales the
-    prediction to fit best: clipping hid its length. ``share`` is how much of the update was left by pruning.
+    Args:
+        base: The objective.
+        masked: Whether only entries are compared where the observed update is not zero, because pruning left out the
+            others.
+        free_scale: Whether the prediction is scaled to fit best, because clipping hides its length.
+        share: The share of the update that pruning left.
     """
 
     base: Objective
@@ -154,11 +199,15 @@ class Adapted:
 
     @property
     def scale_free(self) -> bool:
-        """As the objective that is adapted."""
+        """Whether only the directions of the updates matter, as for the adapted objective."""
         return self.base.scale_free
 
     def begin(self, model: nn.Module) -> Distance:
-        """Get ready for the updates of one model."""
+        """Return the distance for the updates of one model.
+
+        Args:
+            model: The model.
+        """
         base = self.base.begin(model)
 
         def distance(predicted: Params, observed: Params) -> Tensor:
@@ -176,12 +225,12 @@ class Adapted:
 
 
 def _product(one: Params, other: Params, weights: Weighting | None, names: Iterable[str] | None = None) -> Tensor:
-    """The weighted inner product of two updates."""
+    """Return the weighted inner product of two updates."""
     sums = {name: (one[name] * other[name]).sum() for name in names or one}
     return torch.stack([value if weights is None else weights[name] * value for name, value in sums.items()]).sum()
 
 
 def layers_of(tree: Mapping[str, Tensor]) -> dict[str, int]:
-    """The number of the layer that each parameter belongs to, counted from the input, by their names."""
+    """Return the number of the layer of each parameter, counted from the input, by the names of the parameters."""
     order: dict[str, int] = {}
     return {name: order.setdefault(name.rpartition(".")[0], len(order)) for name in tree}

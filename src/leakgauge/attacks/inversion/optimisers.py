@@ -1,8 +1,8 @@
 """Optimisers over many independent problems at once, and learning-rate schedules.
 
-Variables are ``{name: tensor}`` whose first dimension counts the problems. Adam and SGD are torch's own: they
-act on each element by itself, so stacked problems do not see each other. L-BFGS needs a history for each
-problem and is in :mod:`leakgauge.attacks.inversion.lbfgs`.
+Variables are ``{name: tensor}``, and the first dimension counts the problems. Adam and SGD are those of torch. They act
+on each element by itself, so that stacked problems do not influence each other. L-BFGS needs a history for each problem
+and is in :mod:`leakgauge.attacks.inversion.lbfgs`.
 """
 
 from __future__ import annotations
@@ -18,24 +18,33 @@ from torch import Tensor
 from leakgauge.core.checks import not_negative, positive
 from leakgauge.core.params import Params
 
-#: Losses (one a problem) and gradients at some variables. ``rows`` says which of the running problems they are.
+#: ``evaluate(variables, rows)``: the losses and gradients of some of the running problems, given by their rows.
 Evaluate = Callable[[Params, Tensor], tuple[Tensor, Params]]
 
 
 class Run(Protocol):
-    """An optimiser at work on some problems."""
+    """The state of an optimiser during one run."""
 
     @property
     def variables(self) -> Params:
-        """Where the problems stand; a projection may change the tensors in place."""
+        """The current variables. A projection may change the tensors in place."""
         ...
 
     def step(self, evaluate: Evaluate, factor: float) -> Tensor:
-        """Take one step with the learning rate times ``factor``; return the losses *before* it."""
+        """Take one step, and return the losses *before* it.
+
+        Args:
+            evaluate: The function that returns losses and gradients.
+            factor: The factor of the learning rate.
+        """
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with only these of the problems."""
+        """Continue with some of the problems.
+
+        Args:
+            rows: The rows of these problems.
+        """
         ...
 
 
@@ -43,15 +52,23 @@ class Optimiser(Protocol):
     """A frozen description of an optimiser."""
 
     def begin(self, variables: Params) -> Run:
-        """Start from these variables (which are not changed)."""
+        """Start a run.
+
+        Args:
+            variables: The variables at their start, which are not changed.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam (Kingma and Ba 2014); ``signed`` feeds it the sign of the gradient (Geiping et al. 2020).
+    """Adam (Kingma and Ba 2014).
 
-    ``rates`` are the learning rates of variables that have their own, by name: ``(("position", 0.001),)``.
+    Args:
+        lr: The learning rate.
+        betas: The decay rates of the two moments.
+        signed: Whether Adam gets the sign of the gradient (Geiping et al. 2020).
+        rates: The learning rates of variables that have their own, by name, such as ``(("position", 0.001),)``.
     """
 
     lr: float = 0.1
@@ -65,7 +82,11 @@ class Adam:
             positive(f"the learning rate of {name}", rate)
 
     def begin(self, variables: Params) -> Run:
-        """Start from these variables."""
+        """Start a run.
+
+        Args:
+            variables: The variables at their start, which are not changed.
+        """
         return _TorchRun(
             variables,
             lambda leaves: torch.optim.Adam(leaves, lr=self.lr, betas=self.betas),
@@ -76,7 +97,12 @@ class Adam:
 
 @dataclass(frozen=True)
 class SGD:
-    """Gradient descent with optional momentum."""
+    """Gradient descent with optional momentum.
+
+    Args:
+        lr: The learning rate.
+        momentum: The momentum.
+    """
 
     lr: float = 0.1
     momentum: float = 0.0
@@ -86,7 +112,11 @@ class SGD:
         not_negative("momentum", self.momentum)
 
     def begin(self, variables: Params) -> Run:
-        """Start from these variables."""
+        """Start a run.
+
+        Args:
+            variables: The variables at their start, which are not changed.
+        """
         return _TorchRun(
             variables,
             lambda leaves: torch.optim.SGD(leaves, lr=self.lr, momentum=self.momentum),
@@ -127,64 +157,104 @@ class _TorchRun:
 
 
 def _rows_of(value: Any, variable: Tensor, rows: Tensor) -> Any:
-    """The part of an optimiser's state that belongs to some problems; counters are common to all."""
+    """Return the part of an optimiser's state that belongs to some problems. Counters are common to all."""
     return value[rows] if isinstance(value, Tensor) and value.shape == variable.shape else value
 
 
 class Schedule(Protocol):
-    """The learning rate's factor at a step."""
+    """A factor that changes from step to step."""
 
     def __call__(self, step: int, total: int | None) -> float:
-        """The factor at this step of ``total``."""
+        """Return the factor at a step.
+
+        Args:
+            step: The number of the step, from 0.
+            total: The number of all steps, or ``None`` if there is no limit.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The same factor at every step."""
+    """The same factor at every step.
+
+    Args:
+        factor: The factor.
+    """
 
     factor: float = 1.0
 
     def __call__(self, step: int, total: int | None) -> float:
-        """Always the factor."""
+        """Return the factor."""
         return self.factor
 
 
 @dataclass(frozen=True)
 class Decay:
-    """Multiply by ``factor`` every ``every`` steps, smoothly (DLF: 0.995 every 10)."""
+    """A smooth exponential decay (DLF uses a factor of 0.995 every 10 steps).
+
+    Args:
+        factor: The decay over a number of steps.
+        every: That number of steps.
+    """
 
     factor: float
     every: int = 1
 
     def __call__(self, step: int, total: int | None) -> float:
-        """The factor at this step of ``total``."""
+        """Return the factor at a step.
+
+        Args:
+            step: The number of the step, from 0.
+            total: The number of all steps, or ``None`` if there is no limit.
+        """
         return float(self.factor ** (step / self.every))
 
 
 @dataclass(frozen=True)
 class Ramp:
-    """From ``start`` to ``end`` in equal ratios over the first ``share`` of the steps, then held (DLF)."""
+    """A factor that changes in equal ratios and is then held (DLF).
+
+    Args:
+        start: The factor at the first step.
+        end: The factor after the change.
+        share: The share of all steps over which it changes.
+    """
 
     start: float
     end: float
     share: float = 0.5
 
     def __call__(self, step: int, total: int | None) -> float:
-        """The factor at this step of ``total``."""
+        """Return the factor at a step.
+
+        Args:
+            step: The number of the step, from 0.
+            total: The number of all steps, or ``None`` if there is no limit.
+        """
         done = 1.0 if not total or not self.share else min(1.0, step / (self.share * total))
         return float(self.start ** (1 - done) * self.end**done)
 
 
 @dataclass(frozen=True)
 class Drops:
-    """Multiply by ``factor`` after each of these shares of the steps (Geiping et al. 2020: 3/8, 5/8, 7/8)."""
+    """A factor that drops several times (Geiping et al. 2020).
+
+    Args:
+        at: The shares of the steps after which it drops.
+        factor: The factor of each drop.
+    """
 
     at: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)
     factor: float = 0.1
 
     def __call__(self, step: int, total: int | None) -> float:
-        """The factor at this step of ``total``."""
+        """Return the factor at a step.
+
+        Args:
+            step: The number of the step, from 0.
+            total: The number of all steps, or ``None`` if there is no limit.
+        """
         if total is None:
             return 1.0
         return math.prod(self.factor for share in self.at if step >= share * total)

@@ -1,4 +1,4 @@
-"""What the attacker believes of samples before seeing any update, as a term of the loss."""
+"""Priors: terms of the loss that depend on the samples alone."""
 
 from __future__ import annotations
 
@@ -28,20 +28,26 @@ class Prior(Protocol):
     name: str
 
     def applies(self, data: DataSpec) -> bool:
-        """Whether the term makes sense for this kind of data."""
+        """Return whether the term makes sense for this kind of data."""
         ...
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """The term's value at inputs on the model's side of the boundary: (epochs, samples, ...).
+        """Return the value of the term.
 
-        There is one epoch where all share their variables.
+        Args:
+            inputs: Normalised inputs, (epochs, samples, ...). There is one epoch where all share their variables.
+            data: The kind of data.
         """
         ...
 
 
 @dataclass(frozen=True)
 class TotalVariation:
-    """Neighbouring pixels are alike: the mean absolute difference, down plus across (Geiping et al. 2020)."""
+    """The mean absolute difference of neighbouring pixels, down plus across (Geiping et al. 2020).
+
+    Args:
+        weight: The weight of the term.
+    """
 
     weight: float = 1e-4
     name = "tv"
@@ -50,11 +56,11 @@ class TotalVariation:
         not_negative("the weight of total variation", self.weight)
 
     def applies(self, data: DataSpec) -> bool:
-        """Images of more than one pixel in each direction."""
+        """Return whether the data are images of more than one pixel in each direction."""
         return self.weight > 0 and _has_neighbours(data)
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """The weighted total variation."""
+        """Return the weighted total variation."""
         down = (inputs[..., 1:, :] - inputs[..., :-1, :]).abs().mean()
         across = (inputs[..., :, 1:] - inputs[..., :, :-1]).abs().mean()
         return self.weight * (down + across)
@@ -62,7 +68,11 @@ class TotalVariation:
 
 @dataclass(frozen=True)
 class SquaredVariation:
-    """Neighbouring pixels are alike: squared differences summed over each image, around its edges (DLF)."""
+    """The squared differences of neighbouring pixels, summed over each image and around its edges (DLF).
+
+    Args:
+        weight: The weight of the term.
+    """
 
     weight: float = 1e-3
     name = "tv"
@@ -71,11 +81,11 @@ class SquaredVariation:
         not_negative("the weight of squared variation", self.weight)
 
     def applies(self, data: DataSpec) -> bool:
-        """Images of more than one pixel in each direction."""
+        """Return whether the data are images of more than one pixel in each direction."""
         return self.weight > 0 and _has_neighbours(data)
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """The weighted variation, averaged over images."""
+        """Return the weighted variation, averaged over images."""
         images = inputs.flatten(0, -4)
         down, across = (images - images.roll(1, -2)).square(), (images - images.roll(1, -1)).square()
         return self.weight * (down + across).flatten(1).sum(1).mean()
@@ -83,7 +93,11 @@ class SquaredVariation:
 
 @dataclass(frozen=True)
 class PixelRange:
-    """Pixels lie in [0, 1]: the squared distance from it, summed over each image (DLF's clipping term)."""
+    """The squared distance of pixels from [0, 1], summed over each image (DLF's clipping term).
+
+    Args:
+        weight: The weight of the term.
+    """
 
     weight: float = 1.0
     name = "range"
@@ -92,11 +106,11 @@ class PixelRange:
         not_negative("the weight of the pixel range", self.weight)
 
     def applies(self, data: DataSpec) -> bool:
-        """Data that is bounded."""
+        """Return whether the data are bounded."""
         return self.weight > 0 and data.bounded
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """The weighted distance, averaged over samples."""
+        """Return the weighted distance, averaged over samples."""
         seen = data.denormalise(inputs)
         outside = (seen - seen.clamp(0, 1)).square()
         return self.weight * outside.flatten(2).sum(2).mean()
@@ -104,12 +118,16 @@ class PixelRange:
 
 @dataclass(frozen=True)
 class EpochOrderInvariant:
-    r"""Every epoch holds the same samples, in whatever order (DLF, equation 3):
+    r"""The distance between epochs, which hold the same samples in any order (DLF, equation 3).
 
     .. math:: \lambda\,\frac{1}{E^2}\sum_{e_1, e_2} D\big(g(\{\tilde x_{e_1,i}\}_i), g(\{\tilde x_{e_2,i}\}_i)\big)
 
-    with ``summary`` :math:`g` the mean or the maximum over an epoch's samples, or of a random 3 x 3 convolution
-    of them with 96 channels, and ``distance`` :math:`D` the mean of absolute or squared differences.
+    Args:
+        weight: The weight of the term.
+        summary: The summary :math:`g` of an epoch. It is the mean or the maximum over its samples, or over a random
+            3 x 3 convolution of them with 96 channels.
+        distance: The distance :math:`D`, the mean of absolute or squared differences.
+        seed: The seed of the random convolution.
     """
 
     weight: float = 1000.0
@@ -120,20 +138,20 @@ class EpochOrderInvariant:
 
     def __post_init__(self) -> None:
         not_negative("the weight of the order-invariant prior", self.weight)
-        for value, valid, what in ((self.summary, SUMMARIES, "summary"), (self.distance, DISTANCES, "distance")):
+        for setting, value, valid in (("summary", self.summary, SUMMARIES), ("distance", self.distance, DISTANCES)):
             if value not in valid:
-                raise UnknownName(f"{what} of an epoch", value, valid)
+                raise UnknownName(f"{setting} of an epoch", value, valid)
 
     def applies(self, data: DataSpec) -> bool:
-        """Any data; a convolution only to images."""
+        """Return whether the term applies, which is for any data, or only for images with a convolution."""
         return self.weight > 0 and (data.is_image or not self.summary.startswith("conv"))
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """The weighted mean distance between epochs."""
+        """Return the weighted mean distance between epochs."""
         return self.weight * self.value(inputs)
 
     def value(self, inputs: Tensor) -> Tensor:
-        """The mean distance between epochs, unweighted."""
+        """Return the mean distance between epochs without its weight."""
         features = self._convolved(inputs) if self.summary.startswith("conv") else inputs
         summaries = features.mean(1) if self.summary.endswith("mean") else features.amax(1)
         differences = summaries.unsqueeze(0) - summaries.unsqueeze(1)
@@ -145,20 +163,31 @@ class EpochOrderInvariant:
         return features.reshape(*inputs.shape[:2], *features.shape[1:])
 
     def like(self, reference: EpochOrderInvariant, data: DataSpec, *, epochs: int, samples: int) -> EpochOrderInvariant:
-        """This prior with the weight at which it counts as much as ``reference`` at a random start (section 5.4)."""
+        """Return this prior with the weight that gives it the value of another one at a random start (section 5.4).
+
+        Args:
+            reference: The other prior.
+            data: The kind of data.
+            epochs: The number of epochs.
+            samples: The number of samples in each.
+        """
         start = torch.randn(epochs, samples, *data.shape, generator=generator(self.seed, "start"))
         return replace(self, weight=reference.weight * float(reference.value(start) / self.value(start)))
 
 
 @dataclass(frozen=True)
 class EpochAgreement:
-    r"""A sample is the same in every epoch: the squared distance of its copies from their mean,
+    r"""The squared distance of the copies of a sample in all epochs from their mean.
 
-    .. math:: \lambda\,\frac{1}{E N}\sum_{e, i} \lVert \tilde x_{e,i} - \tfrac1E \sum_{e'} \tilde x_{e',i}\rVert^2.
+    .. math:: \lambda\,\frac{1}{E N}\sum_{e, i} \lVert \tilde x_{e,i} - \tfrac1E \sum_{e'} \tilde x_{e',i}\rVert^2
 
-    Stronger than :class:`EpochOrderInvariant`, which compares sums over all samples, and for copies that lie in the
-    same order (``FullSimulation(per_epoch=True, new_orders=True)``): between one set of variables for all epochs (an
-    infinite weight) and one for each (none). What freedom it leaves takes up what the unknown orders change.
+    It is stronger than :class:`EpochOrderInvariant`, which compares sums over all samples. It is for copies that lie in
+    the same order (``FullSimulation(per_epoch=True, new_orders=True)``). An infinite weight would be one set of
+    variables for all epochs, and no weight one set for each. The freedom in between absorbs the effect of the unknown
+    orders.
+
+    Args:
+        weight: The weight of the term.
     """
 
     weight: float = 0.05
@@ -168,17 +197,20 @@ class EpochAgreement:
         not_negative("the weight of the epochs' agreement", self.weight)
 
     def applies(self, data: DataSpec) -> bool:
-        """Any data."""
+        """Return whether the term applies, which is for any data."""
         return self.weight > 0
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """The weighted distance, averaged over copies."""
+        """Return the weighted distance, averaged over copies."""
         return self.weight * (inputs - inputs.mean(0)).square().flatten(2).sum(2).mean()
 
 
 @lru_cache
 def _kernel(seed: int, channels: int) -> Tensor:
-    """The random convolution's kernel: drawn in a thread of its own, for within ``vmap`` each problem drew another."""
+    """Return the kernel of the random convolution.
+
+    It is drawn in another thread, because within ``vmap`` each problem would draw another kernel.
+    """
 
     def draw() -> Tensor:
         kernel = torch.randn(96, channels, 3, 3, generator=generator(seed, "convolution"))

@@ -1,4 +1,4 @@
-"""Label counts, corrected by what a cheap reconstruction would have done to the last layer."""
+"""Label counts, corrected with the last layer's update of a cheap reconstruction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leakgauge.attacks.inversion.labels import (
     round_counts,
 )
 from leakgauge.attacks.inversion.update_models import FullSimulation
-from leakgauge.core.checks import whole
+from leakgauge.core.checks import whole_number
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params, scale
 from leakgauge.core.progress import silent
@@ -25,17 +25,22 @@ from leakgauge.core.progress import silent
 
 @dataclass(frozen=True)
 class RefinedLabels:
-    r"""Labels by ``first``; then reconstruct with them, simulate the client on that, and correct the counts.
+    r"""Label counts that are estimated, used for a reconstruction, and corrected by a simulation of the client.
 
-    What :func:`estimate_label_counts` must guess are the mean predictions on the client's own samples along its
-    own path. A reconstruction that is good enough to be recognised has nearly the same ones. With
-    :math:`\bar g` the mean gradient of the last bias over the local steps, observed and simulated on the
-    reconstruction :math:`\tilde x` with counts :math:`\lambda`,
+    :func:`estimate_label_counts` must guess the mean predictions on the client's samples during its local training. A
+    recognisable reconstruction has nearly the same predictions. With :math:`\bar g` the mean gradient of the last bias
+    over the local steps, observed and simulated on the reconstruction :math:`\tilde x` with counts :math:`\lambda`,
 
     .. math:: \lambda' = \lambda + N\,(\bar g^{sim}(\tilde x, \lambda) - \bar g^{obs}),
 
-    in which the predictions cancel (beyond DLF's section 4.5, which starts it). ``inversion`` makes the
-    reconstruction; ``orders`` random orders of the samples are simulated, for the client's is unknown.
+    in which the predictions cancel. This goes beyond DLF's section 4.5, whose estimate is the start.
+
+    Args:
+        inversion: The inversion that makes the reconstruction.
+        first: The first estimate of the labels.
+        rounds: The number of corrections.
+        orders: The number of random orders of the samples that are simulated, because the client's order is unknown.
+        shuffle: Whether the labels are put into a random order.
     """
 
     inversion: Inversion
@@ -45,11 +50,16 @@ class RefinedLabels:
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        whole("rounds", self.rounds)
-        whole("orders", self.orders)
+        whole_number("rounds", self.rounds)
+        whole_number("orders", self.orders)
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """Granted or inferred labels."""
+        """Return granted or inferred labels.
+
+        Args:
+            observation: The message of the client.
+            generator: The generator of all random draws.
+        """
         if granted_labels(observation) is not None:
             return LastLayer(shuffle=self.shuffle)(observation, generator)
         counts = estimate_label_counts(
@@ -64,16 +74,16 @@ class RefinedLabels:
     def _corrected(self, observation: Observation, counts: Tensor, samples: int, draw: torch.Generator) -> Tensor:
         reading = last_layer(observation, self.first.read)
         seed = int(torch.randint(2**31, (), generator=draw))
-        found = self.inversion.run(observation.knowing(label_counts=counts), seed, silent)
-        if found.outcome.kind == "interrupted":
+        result = self.inversion.run(observation.knowing(label_counts=counts), seed, silent)
+        if result.outcome.kind == "interrupted":
             raise KeyboardInterrupt
-        assert found.labels is not None
-        inputs = observation.data.normalise(found.samples)
+        assert result.labels is not None
+        inputs = observation.data.normalise(result.samples)
         client = FullSimulation(per_epoch=True, gradients="none").begin(observation, functional=False)
         simulated = []
         for _ in range(self.orders):
             rows = torch.cat([torch.randperm(samples, generator=draw) for _ in range(client.copies)]).to(inputs.device)
-            update: Params = client(inputs[rows], found.labels[rows])
+            update: Params = client(inputs[rows], result.labels[rows])
             if observation.kind == "weights":
                 update = scale(update, observation.training.need("lr"))
             simulated.append(reading.mean_gradient(observation, update).detach())

@@ -1,9 +1,9 @@
-r"""Labels that are not read but found together with the samples (DLG, Zhu, Liu, Han, NeurIPS 2019, algorithm 1).
+r"""Labels that are optimised together with the samples (DLG, Zhu, Liu, Han, NeurIPS 2019, algorithm 1).
 
-The variables are logits :math:`z`, and a sample's label is the distribution :math:`\mathrm{softmax}(z)`, so that the
-matching loss has a derivative with respect to it:
+The variables are logits :math:`z`, and a sample's label is the distribution :math:`\mathrm{softmax}(z)`. The matching
+loss has a derivative with respect to it:
 
-.. math:: \arg\min_{x,\, z} \; \lVert \nabla_\theta\, \ell(f(x;\theta), \mathrm{softmax}(z)) - g \rVert^2.
+.. math:: \arg\min_{x,\, z} \; \lVert \nabla_\theta\, \ell(f(x;\theta), \mathrm{softmax}(z)) - g \rVert^2
 """
 
 from __future__ import annotations
@@ -20,23 +20,33 @@ from leakgauge.core.observation import DataSpec, Observation
 
 @dataclass(frozen=True)
 class SoftLabels:
-    """The granted labels if there are any; otherwise logits from N(0, 1), which the attack optimises."""
+    """The granted labels if there are any, and otherwise logits from N(0, 1), which the attack optimises."""
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """Granted labels, (samples,), or the logits at their start, (samples, classes)."""
+        """Return granted labels, (samples,), or the logits at their start, (samples, classes).
+
+        Args:
+            observation: The message of the client.
+            generator: The generator of all random draws.
+        """
         labels = granted_labels(observation)
         if labels is not None:
             return labels
         classes = observation.data.classes
         if classes is None or observation.training.loss != "cross_entropy":
             raise MissingKnowledge(
-                "labels can only be optimised for classification with cross-entropy; "
-                "supply them with observation.knowing(labels=...)"
+                "labels can only be optimised for classification with cross-entropy. "
+                "Supply them with observation.knowing(labels=...)"
             )
         like = next(iter(observation.sent.values()))
         return torch.randn(int(observation.training.need("samples")), classes, generator=generator).to(like)
 
 
 def is_soft(targets: Tensor, data: DataSpec) -> bool:
-    """Whether targets are logits to be optimised, and not labels (or a regression's targets)."""
+    """Return whether targets are logits that are optimised, and not labels or targets of a regression.
+
+    Args:
+        targets: The targets.
+        data: The kind of data.
+    """
     return data.classes is not None and targets.is_floating_point()

@@ -1,8 +1,8 @@
-"""The one optimisation loop.
+"""The optimisation loop of every inversion.
 
-Everything that varies is an argument: the optimiser, its schedule, a projection, the stopping rule. Many
-independent problems (restarts, or several clients) run as one; each stops for itself, and then costs nothing.
-The iterate returned is the best *by the attacker's own loss*: nothing here can know the truth.
+Everything that varies is an argument: the optimiser, its schedule, a projection, the stopping rule. Many independent
+problems (restarts, or several clients) run as one. Each problem stops by itself and then costs nothing. The returned
+iterate is the best one by the attacker's own loss, because the loop does not know the truth.
 """
 
 from __future__ import annotations
@@ -15,24 +15,60 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.inversion.optimisers import Constant, Optimiser, Schedule
-from leakgauge.attacks.inversion.stopping import Outcome, Rule
+from leakgauge.attacks.inversion.optimisers import Adam, Constant, Optimiser, Schedule
+from leakgauge.attacks.inversion.stopping import MaxSteps, Outcome, Rule
+from leakgauge.core.checks import boolean, whole_number
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.params import Params
 from leakgauge.core.progress import Report
 
-#: ``loss(variables, constants, step) -> {term: scalar}`` of one problem; their sum is minimised.
+#: ``loss(variables, constants, step) -> {term: scalar}`` of one problem. The sum of the terms is minimised.
 Loss = Callable[[Params, Params, int], Params]
-#: Moves the variables, in place, to the nearest allowed ones.
+#: A function that moves the variables in place to the nearest allowed ones.
 Project = Callable[[Params], None]
+
+
+@dataclass(frozen=True)
+class Descent:
+    """The way in which a loss is minimised.
+
+    Args:
+        optimiser: The optimiser.
+        schedule: The factor of the learning rate at each step.
+        stop: The stopping rule.
+        keep_last: Whether the last finite iterate is returned instead of the best one. This is for losses whose weights
+            change from step to step.
+        snapshot_every: The number of steps between recorded iterates. ``None`` records none.
+    """
+
+    optimiser: Optimiser = Adam()  # noqa: RUF009 - frozen
+    schedule: Schedule = Constant()  # noqa: RUF009
+    stop: Rule = MaxSteps(1000)  # noqa: RUF009
+    keep_last: bool = False
+    snapshot_every: int | None = None
+
+    def __post_init__(self) -> None:
+        boolean("keep_last", self.keep_last)
+        if self.snapshot_every is not None:
+            whole_number("snapshot_every", self.snapshot_every)
+
+    @property
+    def steps(self) -> int:
+        """The largest number of steps. It is 0 where the rule sets no limit."""
+        return self.stop.max_steps or 0
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The course of one problem: the loss and its terms at each step, iterates kept on the way, seconds.
+    """The course of one problem.
 
-    ``evaluations`` counts, step by step, how often the loss had been looked at by the end of it: the cost that does not
-    depend on the machine, nor on how many problems ran at once.
+    Args:
+        losses: The loss at each step.
+        terms: The terms of the loss at each step, by name.
+        snapshots: The recorded iterates, each with its step.
+        seconds: The time from the start of the run to the end of the problem.
+        evaluations: The number of evaluations of the loss up to the end of each step. This cost does not depend on the
+            machine, nor on the number of problems that ran at once.
     """
 
     losses: Tensor
@@ -44,7 +80,15 @@ class Trace:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What became of one problem."""
+    """The result of one problem.
+
+    Args:
+        variables: The returned iterate.
+        loss: Its loss.
+        best_step: The step of this iterate.
+        outcome: The way in which the problem ended.
+        trace: The course of the problem.
+    """
 
     variables: Params
     loss: float
@@ -56,40 +100,45 @@ class Solution:
 def solve(
     loss: Loss,
     start: Params,
+    descent: Descent,
     *,
-    optimiser: Optimiser,
-    stop: Rule,
-    schedule: Schedule | None = None,
     project: Project | None = None,
     constants: Params | None = None,
     vectorise: bool = False,
-    keep_last: bool = False,
-    snapshot_every: int | None = None,
     report: Report | None = None,
 ) -> list[Solution]:
-    """Minimise ``loss`` for each of the problems stacked in ``start`` (first dimension), independently.
+    """Minimise a loss for many independent problems.
 
-    ``constants`` are stacked the same way and not optimised. ``vectorise`` evaluates all problems in one
-    ``torch.func.vmap``, which pays for small models; otherwise one after another, which needs less memory.
-    ``keep_last`` returns the last finite iterate instead of the best, for losses whose weights change on the way.
-    A non-finite loss ends its problem, an interrupt (Ctrl-C) all of them; the best iterate is kept.
+    A loss that is not finite ends its problem. An interrupt (Ctrl-C) ends all of them. The best iterate is returned in
+    both cases.
+
+    Args:
+        loss: The loss of one problem, term by term.
+        start: The variables at their start. The first dimension counts the problems.
+        descent: The optimiser, its schedule, the stopping rule and the iterates to return.
+        project: A projection after each step.
+        constants: Tensors that differ between problems and are not optimised, stacked like ``start``.
+        vectorise: Whether all problems are evaluated in one ``torch.func.vmap``, which is faster for small models.
+            Otherwise they are evaluated one after another, which needs less memory.
+        report: The progress report.
     """
-    problems = _count(start, constants or {})
-    if stop.max_steps is None:
-        raise InvalidInput(f"{stop!r} may never stop; combine it: AnyOf({stop!r}, MaxSteps(...))")
-    book = _Book(loss, start, constants or {}, vectorise, snapshot_every, project is not None, keep_last)
-    run, watcher = optimiser.begin(start), stop.begin(problems)
-    factor = schedule or Constant()
+    problems, limit = _count(start, constants or {}), descent.stop.max_steps
+    if limit is None:
+        raise InvalidInput(
+            f"{descent.stop!r} may never stop. Combine it with a limit: AnyOf({descent.stop!r}, MaxSteps(...))"
+        )
+    book = _Bookkeeping(loss, start, constants or {}, descent, vectorise, project is not None)
+    run, watcher = descent.optimiser.begin(start), descent.stop.begin(problems)
     try:
-        for step in range(stop.max_steps):
+        for step in range(limit):
             book.begin_step(step)
-            losses = run.step(book.evaluate, factor(step, stop.max_steps))
+            losses = run.step(book.evaluate, descent.schedule(step, limit))
             if project is not None:
                 project(run.variables)
             ended = book.end_step(losses, watcher.check(step, losses))
-            book.last_look(run.variables, ended)
+            book.evaluate_ended(run.variables, ended)
             if report is not None:
-                report(step + 1, stop.max_steps, min(book.best_losses))
+                report(step + 1, limit, min(book.best_losses))
             if len(ended) == len(losses):
                 break
             if ended:
@@ -105,25 +154,21 @@ def solve(
 def _count(start: Params, constants: Params) -> int:
     sizes = {name: len(value) if value.dim() else 0 for name, value in (start | constants).items()}
     if not start or len(set(sizes.values())) != 1 or not next(iter(sizes.values())):
-        raise InvalidInput(f"all variables and constants must stack the same number of problems; got {sizes}")
+        raise InvalidInput(
+            "all variables and constants must stack the same number of problems, "
+            f"and here their first dimensions are {sizes}"
+        )
     return next(iter(sizes.values()))
 
 
-class _Book:
-    """The books of one run: which problems still run, their losses, and each one's best iterate."""
+class _Bookkeeping:
+    """The records of one run: the problems that still run, their losses, and the best iterate of each."""
 
     def __init__(
-        self,
-        loss: Loss,
-        start: Params,
-        constants: Params,
-        vectorise: bool,
-        snapshot_every: int | None,
-        projected: bool,
-        keep_last: bool,
+        self, loss: Loss, start: Params, constants: Params, descent: Descent, vectorise: bool, projected: bool
     ) -> None:
-        self.loss, self.constants, self.snapshot_every = loss, constants, snapshot_every
-        self.projected, self.keep_last = projected, keep_last
+        self.loss, self.constants, self.projected = loss, constants, projected
+        self.snapshot_every, self.keep_last = descent.snapshot_every, descent.keep_last
         self.differentiate = _all_at_once if vectorise else _one_by_one
         count = len(next(iter(start.values())))
         self.running = torch.arange(count)
@@ -144,11 +189,11 @@ class _Book:
         self.step, self.step_is_new, self.step_is_over = step, True, False
 
     def evaluate(self, variables: Params, rows: Tensor) -> tuple[Tensor, Params]:
-        """Losses and gradients at ``variables``, which belong to these of the running problems."""
+        """Return losses and gradients at the variables of some of the running problems."""
         problems = self.running[rows]
         self.looks[problems] += 1
         constants = self.constants
-        if len(rows) < len(self.running):  # copies of what may be large: only where they differ
+        if len(rows) < len(self.running):  # constants may be large, so they are copied only where needed
             constants = {name: value[rows.to(value.device)] for name, value in constants.items()}
 
         def total(variables: Params, constants: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
@@ -157,29 +202,29 @@ class _Book:
             return value, (value, terms)
 
         gradients, losses, terms = self.differentiate(total, variables, constants)
-        # Within a step an optimiser may look where the projection would not let it stay.
+        # Within a step an optimiser may evaluate points that the projection forbids.
         if self.step_is_new or self.step_is_over or not self.projected:
-            self._note_best(problems, variables, losses)
+            self._record_best(problems, variables, losses)
         if self.step_is_new:
-            self._note(problems, variables, losses, terms)
+            self._record_step(problems, variables, losses, terms)
         return losses, gradients
 
-    def last_look(self, variables: Params, rows: set[int]) -> None:
-        """Look at the last iterate of problems that have just ended: nothing else will."""
+    def evaluate_ended(self, variables: Params, rows: set[int]) -> None:
+        """Evaluate the last iterates of problems that have just ended, so that these count as candidates."""
         ended = [row for row in sorted(rows) if math.isfinite(self.losses[int(self.running[row])][-1])]
         self.step_is_over = True
         if ended:
             self.evaluate({name: value[ended] for name, value in variables.items()}, torch.tensor(ended))
 
-    def _note_best(self, problems: Tensor, variables: Params, losses: Tensor) -> None:
+    def _record_best(self, problems: Tensor, variables: Params, losses: Tensor) -> None:
         for row, (problem, value) in enumerate(zip(problems.tolist(), losses.tolist(), strict=True)):
             if value < self.best_losses[problem] or (self.keep_last and math.isfinite(value)):
                 self.best_losses[problem], self.best_steps[problem] = value, self.step
                 for name, best in self.best.items():
                     best[problem] = variables[name][row]
 
-    def _note(self, problems: Tensor, variables: Params, losses: Tensor, terms: Params) -> None:
-        """Write down the step's first evaluation."""
+    def _record_step(self, problems: Tensor, variables: Params, losses: Tensor, terms: Params) -> None:
+        """Record the first evaluation of a step."""
         self.step_is_new = False
         columns = {name: values.tolist() for name, values in terms.items()}
         snapshot = self.snapshot_every is not None and self.step % self.snapshot_every == 0
@@ -205,17 +250,18 @@ class _Book:
         return ended
 
     def _diverged(self, problem: int, value: float) -> Outcome:
-        kept = (
-            f"the best iterate before it (step {self.best_steps[problem]}) is returned"
+        word = "NaN" if math.isnan(value) else "infinite"
+        result = (
+            f"the best iterate before it (step {self.best_steps[problem]})"
             if math.isfinite(self.best_losses[problem])
-            else "the start is returned, there was nothing better"
+            else "the start"
         )
-        what = "NaN" if math.isnan(value) else "infinite"
-        return Outcome("diverged", self.step, f"diverged: the loss became {what} at step {self.step}; {kept}")
+        sentence = f"diverged at step {self.step}, where the loss became {word}, and {result} is returned"
+        return Outcome("diverged", self.step, sentence)
 
     def interrupt(self) -> None:
-        """End all problems that still ran in this step, also those that would have ended with it."""
-        sentence = f"interrupted at step {self.step}; the best iterate so far is returned"
+        """End all problems that ran in this step, also those that would have ended with it."""
+        sentence = f"interrupted at step {self.step}, and the best iterate so far is returned"
         for problem in self.running.tolist():
             self.outcomes[problem] = Outcome("interrupted", self.step, sentence)
 
@@ -252,8 +298,8 @@ def _one_by_one(total: Total, variables: Params, constants: Params) -> tuple[Par
         leaves = {name: value[row].detach().requires_grad_() for name, value in variables.items()}
         with torch.enable_grad():
             value, (_, parts) = total(leaves, {name: constant[row] for name, constant in constants.items()})
-            found = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
-        gradients.append(dict(zip(leaves, found, strict=True)))
+            slopes = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
+        gradients.append(dict(zip(leaves, slopes, strict=True)))
         losses.append(value.detach())
         terms.append({name: part.detach() for name, part in parts.items()})
 

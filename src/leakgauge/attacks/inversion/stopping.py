@@ -1,13 +1,13 @@
-"""When to stop: rules that look at the attacker's own loss, each problem for itself.
+"""Stopping rules, which watch the attacker's own loss of each problem.
 
 ================  =====================================================================================
 ``MaxSteps``      after a number of steps
 ``Threshold``     the loss fell below a value
-``Plateau``       the best loss did not improve for ``patience`` steps (EPAFL, algorithm 2)
-``AnyOf``         whichever comes first (EPAFL's hybrid is ``AnyOf(Threshold(...), Plateau(...))``)
+``Plateau``       the best loss did not improve for a number of steps (EPAFL, algorithm 2)
+``AnyOf``         the first of several rules (EPAFL's hybrid is ``AnyOf(Threshold(...), Plateau(...))``)
 ================  =====================================================================================
 
-A rule is a frozen description; :meth:`begin` gives the watcher that keeps its state for one run.
+A rule is a frozen description. Its method ``begin`` returns the watcher that holds the state of one run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from leakgauge.core.checks import finite, whole
+from leakgauge.core.checks import finite, whole_number
 from leakgauge.core.errors import InvalidInput
 
 Kind = Literal["converged", "plateau", "finished", "diverged", "interrupted"]
@@ -27,7 +27,13 @@ Kind = Literal["converged", "plateau", "finished", "diverged", "interrupted"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one problem ended, as a word for programs and a sentence for people."""
+    """The way in which one problem ended.
+
+    Args:
+        kind: A word for programs.
+        step: The last step.
+        sentence: A phrase for people.
+    """
 
     kind: Kind
     step: int
@@ -41,35 +47,52 @@ class Watcher(Protocol):
     """The state of a rule during one run, over the problems still running."""
 
     def check(self, step: int, losses: Tensor) -> list[Outcome | None]:
-        """The outcome of each problem that is to stop after this step."""
+        """Return the outcome of each problem that stops after this step, and ``None`` for the others.
+
+        Args:
+            step: The number of the step, from 0.
+            losses: The losses of the running problems.
+        """
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with only these of the problems."""
+        """Continue with some of the problems.
+
+        Args:
+            rows: The rows of these problems.
+        """
         ...
 
 
 class Rule(Protocol):
-    """When to stop."""
+    """A stopping rule."""
 
     @property
     def max_steps(self) -> int | None:
-        """The most steps this rule allows; ``None`` if it sets no limit."""
+        """The largest number of steps, or ``None`` if the rule sets no limit."""
         ...
 
     def begin(self, problems: int) -> Watcher:
-        """Start watching."""
+        """Return a watcher for a run.
+
+        Args:
+            problems: The number of problems.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class MaxSteps:
-    """Stop after ``steps`` steps."""
+    """A limit on the number of steps.
+
+    Args:
+        steps: The number of steps.
+    """
 
     steps: int
 
     def __post_init__(self) -> None:
-        whole("steps", self.steps)
+        whole_number("steps", self.steps)
 
     @property
     def max_steps(self) -> int | None:
@@ -77,18 +100,26 @@ class MaxSteps:
         return self.steps
 
     def begin(self, problems: int) -> Watcher:
-        """Start watching."""
+        """Return a watcher for a run.
+
+        Args:
+            problems: The number of problems.
+        """
         return _Stateless(self._outcome)
 
     def _outcome(self, step: int, loss: float) -> Outcome | None:
         if step + 1 < self.steps:
             return None
-        return Outcome("finished", step, f"used all {self.steps:,} steps; the last loss was {loss:.3g}")
+        return Outcome("finished", step, f"used all {self.steps:,} steps, with a last loss of {loss:.3g}")
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """Stop when the loss falls below ``value``."""
+    """A stop when the loss is low.
+
+    Args:
+        value: The loss below which a problem stops.
+    """
 
     value: float
 
@@ -101,24 +132,33 @@ class Threshold:
         return None
 
     def begin(self, problems: int) -> Watcher:
-        """Start watching."""
+        """Return a watcher for a run.
+
+        Args:
+            problems: The number of problems.
+        """
         return _Stateless(self._outcome)
 
     def _outcome(self, step: int, loss: float) -> Outcome | None:
         if not loss < self.value:
             return None
-        return Outcome("converged", step, f"converged: the loss fell below {self.value:g} at step {step}")
+        return Outcome("converged", step, f"converged at step {step}, where the loss fell below {self.value:g}")
 
 
 @dataclass(frozen=True)
 class Plateau:
-    """Stop when the best loss has not improved by more than ``tolerance`` (relative) for ``patience`` steps."""
+    """A stop when the loss does not improve any more.
+
+    Args:
+        patience: The number of steps without improvement after which a problem stops.
+        tolerance: The relative decrease of the best loss up to which a step is no improvement.
+    """
 
     patience: int
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
-        whole("patience", self.patience)
+        whole_number("patience", self.patience)
         if not 0 <= self.tolerance < 1:
             raise InvalidInput(f"tolerance must lie in [0, 1), not {self.tolerance}")
 
@@ -128,13 +168,21 @@ class Plateau:
         return None
 
     def begin(self, problems: int) -> Watcher:
-        """Start watching."""
+        """Return a watcher for a run.
+
+        Args:
+            problems: The number of problems.
+        """
         return _PlateauWatcher(self, problems)
 
 
 @dataclass(frozen=True, init=False)
 class AnyOf:
-    """Stop as soon as one of several rules says so."""
+    """A stop by the first of several rules.
+
+    Args:
+        rules: The rules.
+    """
 
     rules: tuple[Rule, ...]
 
@@ -153,7 +201,11 @@ class AnyOf:
         return min(limits, default=None)
 
     def begin(self, problems: int) -> Watcher:
-        """Start watching."""
+        """Return a watcher for a run.
+
+        Args:
+            problems: The number of problems.
+        """
         return _AnyWatcher([rule.begin(problems) for rule in self.rules])
 
 
@@ -183,7 +235,7 @@ class _PlateauWatcher:
         improved = values < self.best - self.rule.tolerance * self.best.abs().nan_to_num(posinf=0.0)
         self.best = torch.where(improved, values, self.best)
         self.waited = torch.where(improved, 0, self.waited + 1)
-        sentence = f"stopped on a plateau: the loss did not improve for {self.rule.patience} steps, at step {step}"
+        sentence = f"stopped on a plateau at step {step}, after {self.rule.patience} steps without improvement"
         outcome = Outcome("plateau", step, sentence)
         return [outcome if waited >= self.rule.patience else None for waited in self.waited.tolist()]
 
@@ -196,8 +248,8 @@ class _AnyWatcher:
         self.watchers = watchers
 
     def check(self, step: int, losses: Tensor) -> list[Outcome | None]:
-        answers = [watcher.check(step, losses) for watcher in self.watchers]
-        return [next((answer for answer in column if answer), None) for column in zip(*answers, strict=True)]
+        outcomes = [watcher.check(step, losses) for watcher in self.watchers]
+        return [next((outcome for outcome in column if outcome), None) for column in zip(*outcomes, strict=True)]
 
     def keep(self, rows: Tensor) -> None:
         for watcher in self.watchers:

@@ -1,8 +1,8 @@
-"""Many clients as one run: each is a problem of :func:`leakgauge.attacks.inversion.solve.solve`, with its own weights.
+"""Many clients as one run, in which each client is a problem with its own weights.
 
-What differs from client to client (the weights that were sent, what came back, labels) are the problems' constants;
-what they share (the architecture, the recipe, the attack) is written once. ``torch.func.vmap`` does them all in one
-pass, which pays for small models: there, the cost of a step lies in starting its operations.
+The tensors that differ from client to client (the weights that were sent, the message, the labels) are constants of the
+problems. The rest (the architecture, the recipe, the attack) is shared. ``torch.func.vmap`` evaluates all clients in
+one pass. This is faster for small models, where most of the time of a step is the overhead of starting its operations.
 """
 
 from __future__ import annotations
@@ -27,18 +27,26 @@ from leakgauge.models import recipe_of
 if TYPE_CHECKING:
     from leakgauge.attacks.inversion.attack import Inversion
 
-#: Above this many parameters one pass over all clients saves nothing.
+#: The number of parameters above which one pass over all clients saves no time.
 TOGETHER_BELOW = 200_000
-#: How many clients share a pass; more would only need more memory.
+#: The number of clients in one pass. More clients only need more memory.
 AT_ONCE = 128
 
 TREES = ("sent", "gradient", "returned", "buffers")
 
 
 def alike(attack: Inversion, observations: Sequence[Observation]) -> bool:
-    """Whether these clients can be attacked as one: the same small architecture, data, recipe and kind of message."""
+    """Return whether clients can be attacked as one run.
+
+    They must have the same small architecture, the same data, recipe and kind of message, and the attack must start
+    blindly, without restarts.
+
+    Args:
+        attack: The attack.
+        observations: One message of each client.
+    """
     first = observations[0]
-    if len(observations) == 1 or attack.restarts > 1 or not isinstance(attack.start, str):
+    if len(observations) == 1 or attack.effort.restarts > 1 or not isinstance(attack.space.start, str):
         return False
     if sum(value.numel() for value in first.sent.values()) > TOGETHER_BELOW:
         return False
@@ -46,15 +54,15 @@ def alike(attack: Inversion, observations: Sequence[Observation]) -> bool:
     if norms and first.training.mode == "train":
         return False
     return all(
-        (one.data, one.training, one.kind, one.device, one.label_batches is None)
+        (other.data, other.training, other.kind, other.device, other.label_batches is None)
         == (first.data, first.training, first.kind, first.device, True)
-        and _same_architecture(one, first)
-        for one in observations
+        and _same_architecture(other, first)
+        for other in observations
     )
 
 
 def _same_architecture(one: Observation, other: Observation) -> bool:
-    """Whether two models compute the same function of their weights: the same object, or made by the same recipe."""
+    """Return whether two models are the same object, or come from the same recipe."""
     if one.model is other.model:
         return True
     recipes = [recipe_of(observation.model) for observation in (one, other)]
@@ -66,39 +74,46 @@ def _same_architecture(one: Observation, other: Observation) -> bool:
 def invert_together(
     attack: Inversion, observations: Sequence[Observation], seeds: Sequence[int], report: Report
 ) -> list[Reconstruction]:
-    """Attack clients that are :func:`alike`; those that did not converge once more, as often as the attack says."""
-    from leakgauge.attacks.inversion.attack import Attempt, attempt_seed, better_of
+    """Attack clients that are :func:`alike`, and retry those that did not converge.
+
+    Args:
+        attack: The attack.
+        observations: One message of each client, with complete recipes.
+        seeds: One seed for each client.
+        report: The progress report.
+    """
+    from leakgauge.attacks.inversion.attack import Attempt, attempt_seed, better_of, counted_from
 
     best: dict[int, Attempt] = {}
     ended: set[int] = set()
-    limit = attack.stop.max_steps or 0
+    limit, attempts = attack.descent.steps, attack.effort.attempts
     groups = [range(len(observations))[first : first + AT_ONCE] for first in range(0, len(observations), AT_ONCE)]
-    total, done = len(groups) * attack.attempts * limit, 0
+    total, done = len(groups) * attempts * limit, 0
     for group in groups:
-        for attempt in range(attack.attempts):
+        for attempt in range(attempts):
             rows = [row for row in group if row not in ended]
             if not rows:
                 break
             chosen = [observations[row] for row in rows]
-            counted = _counted(report, done + attempt * limit, total)
-            found = _solve(attack, chosen, [attempt_seed(seeds[row], attempt) for row in rows], counted)
-            for row, one in zip(rows, found, strict=True):
-                best[row] = better_of(best.get(row), one)
-                if attack.is_over(one[0]):
+            counted = counted_from(report, done + attempt * limit, total)
+            results = _solve(attack, chosen, [attempt_seed(seeds[row], attempt) for row in rows], counted)
+            for row, result in zip(rows, results, strict=True):
+                best[row] = better_of(best.get(row), result)
+                if attack.is_over(result[0]):
                     ended.add(row)
-            if any(one[0].outcome.kind == "interrupted" for one in found):
+            if any(result[0].outcome.kind == "interrupted" for result in results):
                 return [attack.reconstruction(observations[row], *best[row]) for row in sorted(best)]
-        done += attack.attempts * limit
+        done += attempts * limit
     return [attack.reconstruction(observations[row], *best[row]) for row in range(len(observations))]
 
 
 def _solve(
     attack: Inversion, observations: Sequence[Observation], seeds: Sequence[int], report: Report
 ) -> list[tuple[Solution, int, Tensor]]:
-    """One attempt on all of some clients: solutions, copies of the samples in each, and the labels taken."""
+    """Make one attempt at some clients, and return solutions, copies of the samples in each, and the labels."""
     first = observations[0]
-    data = attack.units(first.data)
-    client = attack.update_model.begin(first, functional=True)
+    data, update_model = attack.space.units(first.data), attack.matching.update_model
+    client = update_model.begin(first, functional=True)
     pairs = list(zip(observations, seeds, strict=True))
     targets = torch.stack([attack.labels(one, generator(seed, "labels")).to(one.device) for one, seed in pairs])
     starts = torch.stack([attack._blind(one, client.copies, generator(seed, "start", 0)) for one, seed in pairs])
@@ -110,28 +125,24 @@ def _solve(
         constants["targets"] = targets
 
     def loss(variables: Params, constants: Params, step: int) -> Params:
-        one = _stand_in(first, constants)
-        model = attack.update_model.begin(one, functional=True)
-        return attack.terms(one, model, constants.get("targets", targets[0]))(variables, step)
+        observation = _with_tensors(first, constants)
+        model = update_model.begin(observation, functional=True)
+        return attack.terms(observation, model, constants.get("targets", targets[0]))(variables, step)
 
     solutions = solve(
         loss,
         {"inputs": starts, **variables},
-        optimiser=attack.optimiser,
-        schedule=attack.schedule,
-        stop=attack.stop,
-        project=attack.projection(data),
+        attack.descent,
+        project=attack.space.projection(data),
         constants=constants,
         vectorise=True,
-        keep_last=attack.keep_last,
-        snapshot_every=attack.snapshot_every,
         report=report,
     )
     return [(solution, client.copies, labels) for solution, labels in zip(solutions, targets, strict=True)]
 
 
 def _constants(observations: Sequence[Observation]) -> Params:
-    """Everything that differs between clients, stacked: ``tree/parameter``."""
+    """Stack the tensors that differ between clients, under the names ``tree/parameter``."""
     stacked: Params = {}
     for tree in TREES:
         trees = [one.model_buffers() if tree == "buffers" else getattr(one, tree) for one in observations]
@@ -140,15 +151,14 @@ def _constants(observations: Sequence[Observation]) -> Params:
     return stacked
 
 
-def _stand_in(observation: Observation, constants: Params) -> Observation:
-    """An observation with one client's tensors, which may be vmap's: not checked again, for those have no values."""
-    one = copy.copy(observation)
+def _with_tensors(observation: Observation, constants: Params) -> Observation:
+    """Return a copy of an observation with the tensors of one client.
+
+    The tensors may belong to vmap and have no values then, so that the copy is not checked again.
+    """
+    replaced = copy.copy(observation)
     for tree in TREES:
-        found = {name.partition("/")[2]: value for name, value in constants.items() if name.startswith(f"{tree}/")}
-        if found:
-            object.__setattr__(one, tree, found)
-    return one
-
-
-def _counted(report: Report, before: int, total: int) -> Report:
-    return lambda step, _, loss: report(before + step, total, loss)
+        tensors = {name.partition("/")[2]: value for name, value in constants.items() if name.startswith(f"{tree}/")}
+        if tensors:
+            object.__setattr__(replaced, tree, tensors)
+    return replaced

@@ -1,19 +1,19 @@
-r"""What the attacker assumes of a recipe that it knows only in part.
+r"""Estimates of the training recipe where the attacker knows only a part of it.
 
-For cross-entropy after a linear layer with bias, a class :math:`k` of which the client has no sample moves its
-bias by :math:`\eta \sum_t \bar p_k(t) \approx \eta\,U\,\bar p_k` over the :math:`U` local steps, and every other
-class by less. The largest ratio over the classes, :math:`U \approx \max_k \Delta b_k / (\eta\,\bar p_k)`, tells
-the number of steps, and with it the batch size from the epochs or the epochs from the batch size:
+For cross-entropy after a linear layer with bias, the bias of a class :math:`k` without samples moves by
+:math:`\eta \sum_t \bar p_k(t) \approx \eta\,U\,\bar p_k` over the :math:`U` local steps. That of every other class
+moves by less. The largest ratio over the classes, :math:`U \approx \max_k \Delta b_k / (\eta\,\bar p_k)`, is an
+estimate of the number of steps. It gives the batch size from the epochs, or the epochs from the batch size:
 
-==================  ====================================================================
+==================  =========================================================================
 unknown             assumed
-==================  ====================================================================
-batch size          ``samples * epochs / U`` (all samples, if U cannot be told)
-epochs              ``U * batch size / samples`` (one, if U cannot be told)
-both                full batches: ``U`` epochs of one step (one epoch, if U cannot be told)
-==================  ====================================================================
+==================  =========================================================================
+batch size          ``samples * epochs / U`` (all samples, if U cannot be estimated)
+epochs              ``U * batch size / samples`` (one, if U cannot be estimated)
+both                ``U`` epochs of one full batch (one epoch, if U cannot be estimated)
+==================  =========================================================================
 
-The learning rate and the number of samples are not guessed: an attack that needs them says so.
+The learning rate and the number of samples are not estimated. An attack that needs them fails with a message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ from leakgauge.core.observation import Observation
 
 
 def complete_recipe(observation: Observation, generator: torch.Generator) -> Observation:
-    """The observation with the batch size and epochs that its update suggests, where they are unknown."""
+    """Return the observation with estimates of its batch size and epochs where they are unknown.
+
+    Args:
+        observation: The message of the client.
+        generator: The generator of the dummy inputs.
+    """
     training = observation.training
     if observation.kind == "gradient" or None not in (training.batch_size, training.epochs):
         return observation
@@ -39,12 +44,18 @@ def complete_recipe(observation: Observation, generator: torch.Generator) -> Obs
         assert epochs is not None
         guess = samples if steps is None else round(samples * epochs / steps)
         return observation.knowing(batch_size=min(samples, max(1, guess)))
-    a_pass = -(-samples // batch)
-    return observation.knowing(epochs=1 if steps is None else max(1, round(steps / a_pass)))
+    steps_per_epoch = -(-samples // batch)
+    return observation.knowing(epochs=1 if steps is None else max(1, round(steps / steps_per_epoch)))
 
 
 def estimate_steps(observation: Observation, generator: torch.Generator, *, dummies: int = 1000) -> int | None:
-    """The number of local steps that the last layer's bias tells of; ``None`` where it cannot be told."""
+    """Return the number of local steps as estimated from the last layer's bias, or ``None`` where this is impossible.
+
+    Args:
+        observation: The message of the client.
+        generator: The generator of the dummy inputs.
+        dummies: The number of dummy inputs.
+    """
     training, classes = observation.training, observation.data.classes
     if training.lr is None or classes is None or training.loss != "cross_entropy" or observation.returned is None:
         return None

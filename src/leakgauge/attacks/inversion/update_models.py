@@ -1,7 +1,7 @@
-r"""How the attacker models what the client did: from dummy samples to the update they would have caused.
+r"""The attacker's models of the client: from dummy samples to the update that they would cause.
 
-Every prediction is on the scale of :meth:`Observation.summed_gradient`: the sum of the client's gradients
-over its local steps. With :math:`\theta^s` sent, :math:`\theta^c` returned, :math:`U` local steps:
+Every prediction is on the scale of :meth:`Observation.summed_gradient`, the sum of the client's gradients over its
+local steps. With :math:`\theta^s` the sent weights, :math:`\theta^c` the returned weights and :math:`U` local steps:
 
 ======================  ==============================================================  ====================
 ``OneBatch``            :math:`U\,\nabla\ell(x;\theta^s)`, one gradient of all samples    one large step
@@ -14,7 +14,7 @@ over its local steps. With :math:`\theta^s` sent, :math:`\theta^c` returned, :ma
                         (AWA, equations 19 to 21)
 ======================  ==============================================================  ====================
 
-``MixedPrecision`` is any of them whose products are of numbers half as long.
+``MixedPrecision`` is any of them with products in bfloat16.
 """
 
 from __future__ import annotations
@@ -27,24 +27,28 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.inversion.labels import rows_of_first_epoch
-from leakgauge.core.checks import whole
+from leakgauge.core.checks import boolean, whole_number
 from leakgauge.core.errors import InvalidInput, MissingKnowledge
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params, elementwise, scale, subtract
 from leakgauge.federation.training import Gradients, State, Trainer, local_sgd
 
-#: ``predict(inputs, targets, **extra) -> update``, with inputs on the model's side of the boundary.
+#: ``predict(inputs, targets, **extra) -> update``, with normalised inputs.
 Predict = Callable[..., Params]
 
 
 @dataclass(frozen=True, eq=False)
 class ClientModel:
-    """The model of one client, ready to predict: ``client(inputs, targets, **extra)``.
+    """The model of one client: ``client(inputs, targets, **extra)``.
 
-    ``inputs`` are ``copies`` times the client's samples, one copy after another (one an epoch, where epochs
-    have their own). ``batches`` is how many batches of the client's size that makes. ``extra`` are further
-    variables to optimise, at their start. ``epoch_labels`` says whether ``targets`` may be those of every epoch, one
-    after another; other models are given the first epoch's.
+    Args:
+        predict: The function that predicts the update.
+        copies: The number of copies of the client's samples in the inputs, one copy after another. There is one for
+            each epoch where epochs have their own variables.
+        batches: The number of batches of the client's size in the inputs.
+        extra: Further variables to optimise, at their start.
+        epoch_labels: Whether the targets may be those of every epoch, one after another. Other models get those of the
+            first epoch.
     """
 
     predict: Predict
@@ -54,7 +58,13 @@ class ClientModel:
     epoch_labels: bool = False
 
     def __call__(self, inputs: Tensor, targets: Tensor, **extra: Tensor) -> Params:
-        """The update that these samples would have caused."""
+        """Return the update that these samples would cause.
+
+        Args:
+            inputs: Normalised inputs.
+            targets: Their labels or targets.
+            extra: The further variables.
+        """
         if not self.epoch_labels:
             targets = targets[: len(inputs) // self.copies]
         return self.predict(inputs, targets, **extra)
@@ -64,20 +74,31 @@ class UpdateModel(Protocol):
     """A model of the client."""
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
-        """Get ready for one observation; ``functional`` predictions may run under ``torch.func.vmap``."""
+        """Return the model of one client.
+
+        Args:
+            observation: The message of the client.
+            functional: Whether predictions must run under ``torch.func.vmap``.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class OneBatch:
-    """One gradient of all samples at the server's weights, as often as the client applied one.
+    """One gradient of all samples at the server's weights, times the number of gradients that the client applied.
 
-    Exact for FedSGD. For many local steps this is AGIC's one-batch approximation (equation 4): the weights hardly
-    move between them. It costs the same whatever their number, and does not ask which sample is in which batch.
+    It is exact for FedSGD. For many local steps it is AGIC's one-batch approximation (equation 4), which assumes that
+    the weights hardly move between the steps. It costs the same for any number of steps, and does not depend on which
+    sample is in which batch.
     """
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
-        """Get ready for one observation."""
+        """Return the model of one client.
+
+        Args:
+            observation: The message of the client.
+            functional: Whether predictions must run under ``torch.func.vmap``.
+        """
         trainer = Trainer(observation.model, observation.training, functional=functional)
         state = trainer.start(observation.sent, observation.model_buffers())
         one_step = _one_step(trainer, observation)
@@ -90,10 +111,12 @@ class OneBatch:
 
 @dataclass(frozen=True)
 class Surrogate:
-    """One gradient of all samples at a point between the two weights, whose place is learned (SME).
+    """One gradient of all samples at a learned point between the two weights (SME).
 
-    ``position`` is where it starts: 1 at the weights that were sent, 0 at those that came back. For a FedSGD
-    observation this is :class:`OneBatch`.
+    For a FedSGD observation this is :class:`OneBatch`.
+
+    Args:
+        position: The start of the point, 1 at the sent weights and 0 at the returned ones.
     """
 
     position: float = 0.5
@@ -103,7 +126,12 @@ class Surrogate:
             raise InvalidInput(f"the surrogate's position must lie in [0, 1], not {self.position}")
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
-        """Get ready for one observation."""
+        """Return the model of one client.
+
+        Args:
+            observation: The message of the client.
+            functional: Whether predictions must run under ``torch.func.vmap``.
+        """
         if observation.returned is None:
             return OneBatch().begin(observation, functional=functional)
         sent, returned = observation.sent, observation.returned
@@ -125,17 +153,22 @@ class Surrogate:
 class FullSimulation:
     """The client's local training on the dummy samples.
 
-    ``per_epoch`` gives every epoch its own variables (DLF), for the client drew a new order in each; otherwise
-    all epochs share them (Geiping et al.), in orders that agree with the labels where each epoch's are known.
-    ``new_orders`` takes the samples in another random order in each epoch, drawn once: as the client does, though in
-    orders of its own, and nearer to its update than one order for all epochs. Variables of different epochs then lie
-    in the same order, sample by sample. ``one_batch`` takes each epoch as one step on all samples, as long as the
-    epoch's steps together (DLF's baseline FedSGD-Epoch). For a FedSGD observation, or one local step,
-    this is :class:`OneBatch`. Momentum and weight decay that are unknown are taken to be zero.
+    For a FedSGD observation, or one local step, this is :class:`OneBatch`. Unknown momentum and weight decay are taken
+    as zero.
 
-    ``gradients`` is how to differentiate through it (see :mod:`leakgauge.federation.training`): ``"graph"`` is
-    fast, ``"adjoint"`` needs little memory; ``None`` takes the graph up to ``graph_limit`` numbers in all the
-    weights of all steps (some 1.5 GiB), then the adjoint.
+    Args:
+        per_epoch: Whether every epoch has its own variables (DLF), because the client drew a new order in each.
+            Otherwise all epochs share them (Geiping et al.), in orders that agree with the labels of each epoch where
+            these are known.
+        one_batch: Whether each epoch is one step on all samples, with the length of the epoch's steps together (DLF's
+            baseline FedSGD-Epoch).
+        new_orders: Whether each epoch takes the samples in another random order, which is drawn once. The client does
+            the same in other orders. The result is nearer to its update than one order for all epochs. Variables of
+            different epochs then lie in the same order, sample by sample.
+        gradients: The way to differentiate through the training (see :mod:`leakgauge.federation.training`).
+            ``"graph"`` is fast and ``"adjoint"`` needs little memory. ``None`` is the graph up to ``graph_limit``, then
+            the adjoint.
+        graph_limit: The largest count of numbers in the weights of all steps for the graph, some 1.5 GiB.
     """
 
     per_epoch: bool = False
@@ -145,13 +178,18 @@ class FullSimulation:
     graph_limit: int = 200_000_000
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
-        """Get ready for one observation."""
+        """Return the model of one client.
+
+        Args:
+            observation: The message of the client.
+            functional: Whether predictions must run under ``torch.func.vmap``.
+        """
         if observation.kind == "gradient":
             return OneBatch().begin(observation, functional=functional)
         training, sent = observation.training, observation.sent
         lr, epochs, samples = training.need("lr"), int(training.need("epochs")), int(training.need("samples"))
         sizes = list(training.batch_sizes)
-        if epochs * len(sizes) == 1:  # its gradient, without the detour over the weights and its rounding
+        if epochs * len(sizes) == 1:  # one gradient, without the rounding of the weights
             return OneBatch().begin(observation, functional=functional)
         if self.one_batch:
             training, sizes = replace(training, lr=lr * len(sizes)), [samples]
@@ -170,7 +208,7 @@ class FullSimulation:
                 inputs = inputs[(rows + first[:, None]).flatten()]
             elif len(targets) == samples:
                 targets = torch.cat([targets] * copies)
-            if len(targets) > len(inputs):  # shared variables, and the labels of every epoch
+            if len(targets) > len(inputs):  # shared variables with the labels of every epoch
                 inputs = inputs[rows_of_first_epoch(targets.unflatten(0, (epochs, -1))).flatten()]
             passes = len(inputs) // samples
             batches = list(zip(inputs.split(sizes * passes), targets.split(sizes * passes), strict=True))
@@ -190,30 +228,38 @@ class FullSimulation:
 
 @dataclass(frozen=True)
 class EpochInterpolation:
-    r"""One of the client's epochs, from the point that interpolation gives for its start (AWA, section 4.1):
+    r"""One of the client's epochs, from an interpolated starting point (AWA, section 4.1).
 
     .. math:: \tilde\theta_e = \theta^s + \tfrac{e}{E}\,(\theta^c - \theta^s), \qquad
               \Delta\tilde\theta_e = \tilde\theta_e - \tilde\theta_{e-1} = \tfrac1E\,(\theta^c - \theta^s)
               \qquad (19, 20)
 
-    ``epoch`` is the one that is attacked, 1 to E. The orders of the other epochs, which the attacker cannot know, are
-    not needed then. Where they do not matter (one epoch, or one batch an epoch: scenarios 1 to 3) the whole training
-    is simulated, as in :class:`FullSimulation`. Batches are cut from the labels in the order given.
+    The orders of the other epochs, which the attacker cannot know, are not needed. Where orders do not matter (one
+    epoch, or one batch in each epoch, scenarios 1 to 3) the whole training is simulated, as in :class:`FullSimulation`.
+    Batches are cut from the labels in the order given.
+
+    Args:
+        epoch: The epoch that is attacked, 1 to E.
     """
 
     epoch: int = 1
 
     def __post_init__(self) -> None:
-        whole("epoch", self.epoch)
+        whole_number("epoch", self.epoch)
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
-        """Get ready for one observation."""
+        """Return the model of one client.
+
+        Args:
+            observation: The message of the client.
+            functional: Whether predictions must run under ``torch.func.vmap``.
+        """
         training = observation.training
         if observation.kind == "gradient":
             return OneBatch().begin(observation, functional=functional)
         epochs, sizes, lr = int(training.need("epochs")), list(training.batch_sizes), training.need("lr")
         if self.epoch > epochs:
-            raise InvalidInput(f"epoch {self.epoch} cannot be attacked: the client trained for {epochs}")
+            raise InvalidInput(f"epoch {self.epoch} cannot be attacked, because the client trained for {epochs}")
         if epochs == 1 or len(sizes) == 1:
             return FullSimulation().begin(observation, functional=functional)
         assert observation.returned is not None
@@ -233,10 +279,14 @@ class EpochInterpolation:
 
 @dataclass(frozen=True)
 class MixedPrecision:
-    """Another model of the client, whose convolutions and matrix products are taken in bfloat16.
+    """Another model of the client with convolutions and matrix products in bfloat16.
 
-    Its updates are off by a few thousandths of their length; weights, sums and the loss stay as they are. It pays where
-    the processor has instructions for bfloat16 and the network is large. Models in double precision are left alone.
+    The errors of its updates are a few thousandths of their length. Weights, sums and the loss keep their precision. It
+    is faster where the processor has instructions for bfloat16 and the network is large. Models in double precision are
+    not changed.
+
+    Args:
+        base: The other model of the client.
     """
 
     base: UpdateModel
@@ -247,7 +297,12 @@ class MixedPrecision:
         return getattr(self.base, "new_orders", False)
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
-        """Get ready for one observation."""
+        """Return the model of one client.
+
+        Args:
+            observation: The message of the client.
+            functional: Whether predictions must run under ``torch.func.vmap``.
+        """
         client = self.base.begin(observation, functional=functional)
 
         def predict(inputs: Tensor, targets: Tensor, **extra: Tensor) -> Params:
@@ -259,20 +314,24 @@ class MixedPrecision:
 
 
 def in_precision(update_model: UpdateModel, mixed: bool) -> UpdateModel:
-    """The same model of the client, or that in mixed precision."""
-    if not isinstance(mixed, bool):
-        raise InvalidInput(f"mixed must be True or False, not {mixed!r}")
+    """Return a model of the client, in mixed precision if requested.
+
+    Args:
+        update_model: The model of the client.
+        mixed: Whether products are computed in bfloat16.
+    """
+    boolean("mixed", mixed)
     return MixedPrecision(update_model) if mixed else update_model
 
 
 def _one_step(trainer: Trainer, observation: Observation) -> Callable[[State, Tensor, Tensor], Params]:
-    """All local steps as one gradient, times how often the client applied one.
+    """Return a function for all local steps as one gradient, times the number of gradients that the client applied.
 
-    Where that is unknown, once, for a direction is all that is needed then.
+    Where that number is unknown the factor is 1, because only the direction matters then.
     """
     training = observation.training
     unknown = None in (training.epochs, training.batch_size, training.samples)
-    often = 1.0 if observation.kind == "gradient" or unknown else training.applied_gradients
+    factor = 1.0 if observation.kind == "gradient" or unknown else training.applied_gradients
     decay = 0.0 if observation.kind == "gradient" else trainer.weight_decay
 
     def step(state: State, inputs: Tensor, targets: Tensor) -> Params:
@@ -280,7 +339,7 @@ def _one_step(trainer: Trainer, observation: Observation) -> Callable[[State, Te
             gradient, _ = trainer.gradient(state, (inputs, targets), graph=True)
         if decay:
             gradient |= {name: gradient[name].add(state.weights[name], alpha=decay) for name in trainer.trainable}
-        return gradient if often == 1 else scale(gradient, often)
+        return gradient if factor == 1 else scale(gradient, factor)
 
     return step
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from leakgauge.attacks.inversion.attack import Inversion
 from leakgauge.attacks.inversion.joint import Filter, JointInversion
 from leakgauge.attacks.inversion.labels import MostNegative
@@ -11,6 +9,8 @@ from leakgauge.attacks.inversion.layer_weights import Norms, Shape, Sloped
 from leakgauge.attacks.inversion.objectives import L2, Cosine, LayerWeighted
 from leakgauge.attacks.inversion.optimisers import Adam, Constant, Drops
 from leakgauge.attacks.inversion.priors import TotalVariation
+from leakgauge.attacks.inversion.settings import Effort, Matching, Space
+from leakgauge.attacks.inversion.solve import Descent
 from leakgauge.attacks.inversion.stopping import MaxSteps
 from leakgauge.attacks.inversion.update_models import FullSimulation, OneBatch, in_precision
 from leakgauge.attacks.spec import AttackSpec, Cost, always
@@ -32,32 +32,48 @@ def agic(
     restarts: int = 1,
     snapshot_every: int | None = None,
 ) -> Inversion:
-    r"""All local steps as one on the combined batch (equation 4), layers weighted by where they are (equations 6, 8):
+    r"""Treat all local steps as one on the combined batch (equation 4), with weighted layers (equations 6, 8).
 
     .. math:: \arg\min_x \; 1 - \frac{\sum_i \alpha_i \langle \nabla L'_i, \nabla L_i\rangle}
               {\sqrt{\sum_i \alpha_i \lVert\nabla L'_i\rVert^2}\,\sqrt{\sum_i \alpha_i \lVert\nabla L_i\rVert^2}}
-              + \zeta_{TV}\,\mathrm{TV}(x).
+              + \zeta_{TV}\,\mathrm{TV}(x)
 
-    The step costs the same however many steps the client took. ``beta`` is the weight of the last convolution (the
-    paper: 50 for untrained networks, 2 for trained ones, with ``tv`` 1e-4 and 1e-2); ``shape``, ``zeros`` and
-    ``norms`` are those of :class:`~leakgauge.attacks.inversion.layer_weights.Sloped`. Labels are the granted ones, or read
-    from the last layer (Yin et al. 2021), where ``distinct`` takes those of a batch to differ. As in Inverting
-    Gradients, whose code the authors build on, Adam is given the ``signed`` gradient and its learning rate ``drops``
-    after 3/8, 5/8 and 7/8 of the steps. ``mixed`` takes products in bfloat16
-    (:class:`~leakgauge.attacks.inversion.update_models.MixedPrecision`).
+    A step of the attack costs the same for any number of local steps. Labels are the granted ones. Otherwise they are
+    read from the last layer (Yin et al. 2021). For the updates of several epochs see
+    :func:`~leakgauge.attacks.agic_epochs`.
 
-    Updates of several epochs: :func:`~leakgauge.attacks.agic_epochs`.
+    Args:
+        beta: The weight of the last convolution. The paper uses 50 for untrained networks (with ``tv`` 1e-4) and 2 for
+            trained ones (with ``tv`` 1e-2).
+        shape: The shape of the weights over the convolutions, as in
+            :class:`~leakgauge.attacks.inversion.layer_weights.Sloped`.
+        zeros: Whether weights are corrected for the zeros that ReLU leaves in a layer's update.
+        norms: The weight of normalisation layers, as in :class:`~leakgauge.attacks.inversion.layer_weights.Sloped`.
+        tv: The weight of total variation.
+        lr: The learning rate of Adam.
+        steps: The number of steps.
+        signed: Whether Adam gets the sign of the gradient, as in Inverting Gradients, whose code the authors build on.
+        drops: Whether the learning rate drops after 3/8, 5/8 and 7/8 of the steps, also as in Inverting Gradients.
+        distinct: Whether all labels of a batch differ.
+        mixed: Whether products are computed in bfloat16
+            (:class:`~leakgauge.attacks.inversion.update_models.MixedPrecision`).
+        restarts: The number of independent starting points.
+        snapshot_every: The number of steps between recorded iterates. ``None`` records none.
     """
     return Inversion(
-        objective=LayerWeighted(Cosine(), Sloped(beta, shape, zeros, norms)),
-        update_model=in_precision(OneBatch(), mixed),
+        matching=Matching(
+            LayerWeighted(Cosine(), Sloped(beta, shape, zeros, norms)),
+            in_precision(OneBatch(), mixed),
+        ),
         labels=MostNegative(distinct=distinct),
         priors=(TotalVariation(tv),),
-        optimiser=Adam(lr=lr, signed=signed),
-        schedule=Drops() if drops else Constant(),
-        stop=MaxSteps(steps),
-        restarts=restarts,
-        snapshot_every=snapshot_every,
+        descent=Descent(
+            Adam(lr=lr, signed=signed),
+            Drops() if drops else Constant(),
+            MaxSteps(steps),
+            snapshot_every=snapshot_every,
+        ),
+        effort=Effort(restarts),
     )
 
 
@@ -70,38 +86,50 @@ def invg_simulation(
     mixed: bool = False,
     restarts: int = 1,
 ) -> Inversion:
-    """Inverting Gradients on FedAvg, AGIC's baseline: the local steps simulated, all layers alike (section V-A).
+    """Apply Inverting Gradients to FedAvg, as AGIC's baseline does (section V-A).
 
+    The local steps are simulated and all layers have the same weight. It is
     :func:`~leakgauge.attacks.papers.inverting_gradients` with AGIC's number of steps and its way of reading labels.
+
+    Args:
+        tv: The weight of total variation.
+        lr: The learning rate of Adam, which gets the sign of the gradient.
+        steps: The number of steps.
+        distinct: Whether all labels of a batch differ.
+        mixed: Whether products are computed in bfloat16.
+        restarts: The number of independent starting points.
     """
     return Inversion(
-        objective=Cosine(),
-        update_model=in_precision(FullSimulation(), mixed),
+        matching=Matching(Cosine(), in_precision(FullSimulation(), mixed)),
         labels=MostNegative(distinct=distinct),
         priors=(TotalVariation(tv),),
-        optimiser=Adam(lr=lr, signed=True),
-        schedule=Drops(),
-        stop=MaxSteps(steps),
-        restarts=restarts,
+        descent=Descent(Adam(lr=lr, signed=True), Drops(), MaxSteps(steps)),
+        effort=Effort(restarts),
     )
 
 
 def dlg_simulation(
     *, lr: float = 0.1, steps: int = 10_000, distinct: bool = False, mixed: bool = False, restarts: int = 1
 ) -> Inversion:
-    """DLG-Adam, AGIC's other baseline: the Euclidean distance, by Adam, with labels read before (section V-A).
+    """Minimise the Euclidean distance by Adam, as AGIC's other baseline DLG-Adam does (section V-A).
 
-    For FedAvg the local steps are simulated. Also what AWA calls DLG (its section 5.2, 1,000 steps). DLG as published,
-    which finds the labels with the samples, is :func:`~leakgauge.attacks.papers.dlg`.
+    Labels are read before the optimisation. For FedAvg the local steps are simulated. This is also the attack that AWA
+    calls DLG (its section 5.2, 1,000 steps). DLG as published, which optimises the labels with the samples, is
+    :func:`~leakgauge.attacks.papers.dlg`.
+
+    Args:
+        lr: The learning rate of Adam.
+        steps: The number of steps.
+        distinct: Whether all labels of a batch differ.
+        mixed: Whether products are computed in bfloat16.
+        restarts: The number of independent starting points.
     """
     return Inversion(
-        objective=L2(),
-        update_model=in_precision(FullSimulation(), mixed),
+        matching=Matching(L2(), in_precision(FullSimulation(), mixed)),
         labels=MostNegative(distinct=distinct),
-        optimiser=Adam(lr=lr),
-        stop=MaxSteps(steps),
-        box=False,
-        restarts=restarts,
+        space=Space(box=False),
+        descent=Descent(Adam(lr=lr), stop=MaxSteps(steps)),
+        effort=Effort(restarts),
     )
 
 
@@ -121,14 +149,28 @@ def agic_epochs(
 ) -> JointInversion:
     """Reconstruct a client's samples from the updates of two or more epochs (section IV-B).
 
-    Each update is reconstructed by itself in ``first_steps``, samples that recur are found, then all updates of a
-    sample are matched together (equation 5), those of later epochs with the weight ``gamma``; ``beta=1, zeros=False``
-    weights all layers alike, as the paper does there (table VI). Gradients and returned weights may be mixed. Call it
-    with the observations epoch by epoch: ``agic_epochs()([[...], [...]])``.
+    Each update is reconstructed by itself. Samples that recur are found. Then all updates of a sample are matched
+    together (equation 5). Gradients and returned weights may be mixed. Call the attack with the observations epoch by
+    epoch: ``agic_epochs()([[...], [...]])``.
+
+    Args:
+        beta: The weight of the last convolution. With ``beta=1`` and ``zeros=False`` all layers have the same weight,
+            as in the paper's experiment (table VI).
+        zeros: Whether weights are corrected for the zeros that ReLU leaves in a layer's update.
+        tv: The weight of total variation.
+        lr: The learning rate of Adam.
+        first_steps: The number of steps for each update by itself.
+        steps: The number of steps for the updates together.
+        gamma: The weight of the updates of later epochs.
+        pool: The number of pixels in each direction over which samples are averaged before they are paired.
+        label_filter: The pairs of samples that labels allow, as in
+            :class:`~leakgauge.attacks.inversion.joint.JointInversion`.
+        distinct: Whether all labels of a batch differ.
+        mixed: Whether products are computed in bfloat16.
     """
     attack = agic(beta=beta, zeros=zeros, tv=tv, lr=lr, steps=steps, distinct=distinct, mixed=mixed)
     return JointInversion(
-        first=replace(attack, stop=MaxSteps(first_steps)),
+        first=attack.with_settings(stop=MaxSteps(first_steps)),
         joint=attack,
         gammas=(1.0, gamma),
         pool=pool,

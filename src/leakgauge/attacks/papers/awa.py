@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from leakgauge.attacks.inversion.layer_weights import ByKind
 from leakgauge.attacks.inversion.objectives import L2, Distance, LayerWeighted
 from leakgauge.attacks.inversion.optimisers import Adam, Constant, Drops
 from leakgauge.attacks.inversion.search import Check, Range, Search, search
+from leakgauge.attacks.inversion.settings import Effort, Matching, Space
+from leakgauge.attacks.inversion.solve import Descent
 from leakgauge.attacks.inversion.stopping import MaxSteps
 from leakgauge.attacks.inversion.unknown_recipe import complete_recipe
 from leakgauge.attacks.inversion.update_models import EpochInterpolation, in_precision
@@ -38,7 +40,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "p_var": (0.0, 0.5),
 }
 
-#: What the paper's search found for its four cases (table 3).
+#: The results of the paper's search for its four cases (table 3).
 TABLE3: dict[str, dict[str, float]] = {
     "case1": {"q_cv": 519.19, "q_bn": 802.55, "q_fc": 42.83, "q_en": 946.44, "p_mean": 0.24, "p_var": 0.07},
     "case2": {"q_cv": 236.31, "q_bn": 552.31, "q_fc": 54.28, "q_en": 837.80, "p_mean": 0.11, "p_var": 0.13},
@@ -59,36 +61,47 @@ def awa(
     restarts: int = 1,
     snapshot_every: int | None = None,
 ) -> Inversion:
-    r"""One epoch of the client by interpolation, its update matched layer by layer (algorithm 2, RecAttack):
+    r"""Simulate one epoch from interpolated weights, and match its update layer by layer (algorithm 2, RecAttack).
 
     .. math:: \arg\min_x \; \sum_l q^{(l)} \lVert \Delta\hat\theta^{(l)} - \Delta\tilde\theta_e^{(l)} \rVert^2
               \qquad (23)
 
-    by Adam from N(0, 1). The last iterate is returned: losses of different steps, whose weights differ, do not compare.
-    ``Q`` gives the weights: a mapping with ``q_cv``, ``q_bn``, ``q_fc``, ``q_en``, ``p_mean``
-    and ``p_var`` (equation 31; what is left out weights nothing), or ``"case1"`` to ``"case4"``, which the authors'
-    search found for ResNet18 (table 3). To search for your own: :func:`leakgauge.attacks.search_awa`. ``epoch`` is the
-    one that is attacked, where the client took several of several batches; otherwise all steps are simulated. ``drops``
-    (ours) lets the learning rate fall as AGIC does; in 1,000 steps on ResNet18 that was worse. ``mixed`` takes
-    products in bfloat16 (:class:`~leakgauge.attacks.inversion.update_models.MixedPrecision`). Labels are the granted ones, or
-    estimated from the last layer.
+    Adam starts from N(0, 1). The last iterate is returned, because the weights of the layers change from step to step
+    and losses of different steps do not compare. Labels are the granted ones, or estimated from the last layer.
+
+    Args:
+        Q: The weights, as a mapping with ``q_cv``, ``q_bn``, ``q_fc``, ``q_en``, ``p_mean`` and ``p_var`` (equation
+            31). A number that is left out has no effect. ``"case1"`` to ``"case4"`` are the results of the authors'
+            search for ResNet18 (table 3). :func:`leakgauge.attacks.search_awa` searches for other models.
+        epoch: The epoch that is attacked, where the client trained for several epochs of several batches. Otherwise all
+            steps are simulated.
+        lr: The learning rate of Adam.
+        steps: The number of steps.
+        box: Whether pixels are clipped to [0, 1] after each step.
+        drops: Whether the learning rate drops as in AGIC. This is our addition, and was worse in 1,000 steps on
+            ResNet18.
+        mixed: Whether products are computed in bfloat16
+            (:class:`~leakgauge.attacks.inversion.update_models.MixedPrecision`).
+        restarts: The number of independent starting points.
+        snapshot_every: The number of steps between recorded iterates. ``None`` records none.
     """
     return Inversion(
-        objective=LayerWeighted(L2(), weights_of(Q)),
-        update_model=in_precision(EpochInterpolation(epoch), mixed),
+        matching=Matching(LayerWeighted(L2(), weights_of(Q)), in_precision(EpochInterpolation(epoch), mixed)),
         labels=LastLayer(),
-        optimiser=Adam(lr=lr),
-        schedule=Drops() if drops else Constant(),
-        stop=MaxSteps(steps),
-        box=box,
-        restarts=restarts,
-        keep_last=True,
-        snapshot_every=snapshot_every,
+        space=Space(box=box),
+        descent=Descent(
+            Adam(lr=lr),
+            Drops() if drops else Constant(),
+            MaxSteps(steps),
+            keep_last=True,
+            snapshot_every=snapshot_every,
+        ),
+        effort=Effort(restarts),
     )
 
 
 def weights_of(Q: Mapping[str, float] | str) -> ByKind:
-    """The layer weights that Q stands for (equations 24 to 31)."""
+    """Return the layer weights of Q (equations 24 to 31)."""
     if isinstance(Q, str):
         if Q not in TABLE3:
             raise UnknownName("Q", Q, TABLE3)
@@ -124,15 +137,28 @@ def search_awa(
     log: bool = False,
     watch: Watch | None = None,
 ) -> Search:
-    r"""Find the Q for which :func:`awa` explains an update best (algorithm 2, lines 3 to 15):
+    r"""Search for the Q with which :func:`awa` explains an update best (algorithm 2, lines 3 to 15).
 
     .. math:: Q^* = \arg\min_Q f(Q), \qquad f(Q) = \lVert \Delta\hat\theta^* - \Delta\tilde\theta_e \rVert^2
               \qquad (33, 34)
 
-    in units of the summed gradient, by Bayesian optimisation over the ranges of table 2. Every trial starts from the
-    same noise. With ``path`` a search that was interrupted goes on where it ended; ``jobs`` trials run at a time. The
-    attack itself is then ``awa(Q=found.best.numbers)``. For the other arguments see
-    :func:`leakgauge.attacks.inversion.search.search`.
+    The distance is in units of the summed gradient. The search is Bayesian optimisation over the ranges of table 2.
+    Every trial starts from the same noise. The attack itself is then ``awa(Q=result.best.numbers)``.
+
+    Args:
+        observation: The message of the client.
+        epoch: The epoch that is attacked, as in :func:`awa`.
+        lr: The learning rate of Adam.
+        steps: The number of steps of each trial.
+        mixed: Whether products are computed in bfloat16.
+        trials: The number of trials.
+        random: The number of first trials that are drawn at random.
+        seed: The seed of all random draws.
+        jobs: The number of trials that run at a time.
+        path: A folder for the cache of finished trials. An interrupted search continues from there.
+        cut: Whether trials that are clearly losing are ended early.
+        log: Whether the search models the logarithm of f(Q). In the paper it models the value.
+        watch: The progress of the trials, as in :func:`leakgauge.attacks.inversion.search.search`.
     """
     observation = complete_recipe(observation, generator(seed, "recipe"))
     trial = RecAttack(observation, awa(Q={}, epoch=epoch, lr=lr, steps=steps, mixed=mixed), seed)
@@ -153,40 +179,58 @@ def search_awa(
 
 @dataclass(frozen=True, eq=False)
 class RecAttack:
-    """RecAttack of algorithm 2: ``attack`` with other weights, always from the same start."""
+    """RecAttack of algorithm 2 with variable weights, always from the same start.
+
+    Args:
+        observation: The message of the client, with a complete recipe.
+        attack: The attack, whose weights are replaced.
+        seed: The seed of all random draws.
+    """
 
     observation: Observation
     attack: Inversion
     seed: int = 0
 
     def __call__(self, numbers: Mapping[str, float], check: Check, report: Report) -> float:
-        """f(Q) for these numbers (33); on the way it is told to ``check`` at each tenth of the steps."""
+        """Return f(Q) for these numbers (33).
+
+        Args:
+            numbers: The numbers of Q.
+            check: A function that gets f(Q) at each tenth of the steps and may stop the trial.
+            report: The progress report.
+        """
         return self.attempt(numbers, check, report)[1]
 
     def attempt(self, numbers: Mapping[str, float], check: Check, report: Report) -> tuple[Reconstruction, float]:
-        """The reconstruction with these numbers, and f(Q)."""
-        noted = _Noted(LayerWeighted(L2(), weights_of(numbers)))
-        attack = replace(self.attack, objective=noted)
-        every = max(1, (attack.stop.max_steps or 1) // 10)
+        """Return the reconstruction with these numbers, and f(Q).
+
+        Args:
+            numbers: The numbers of Q.
+            check: A function that gets f(Q) at each tenth of the steps and may stop the trial.
+            report: The progress report.
+        """
+        objective = _Recorded(LayerWeighted(L2(), weights_of(numbers)))
+        attack = self.attack.with_settings(objective=objective)
+        every = max(1, (attack.descent.steps or 1) // 10)
 
         def checked(step: int, total: int | None, loss: float) -> None:
             report(step, total, loss)
             if step % every == 0:
-                check(step, noted.value)
+                check(step, objective.value)
 
         with seeded(self.seed, "attack"):
             targets = attack.labels(self.observation, generator(self.seed, "labels")).to(self.observation.device)
             solution, copies = attack.optimise(self.observation, targets, self.seed, checked)
         if solution.outcome.kind == "interrupted":
             raise KeyboardInterrupt
-        client = attack.update_model.begin(self.observation, functional=False)
-        found = client(solution.variables["inputs"], targets)
-        unexplained = L2()(found, self.observation.summed_gradient()).item()
+        client = attack.matching.update_model.begin(self.observation, functional=False)
+        update = client(solution.variables["inputs"], targets)
+        unexplained = L2()(update, self.observation.summed_gradient()).item()
         return attack.reconstruction(self.observation, solution, copies, targets), unexplained
 
 
-class _Noted:
-    """A weighted objective that also notes the distance with equal weights, of the step that was taken last."""
+class _Recorded:
+    """A weighted objective that records the distance with equal weights at the last step."""
 
     scale_free = False
 
@@ -196,21 +240,21 @@ class _Noted:
     def begin(self, model: nn.Module) -> Distance:
         distance = self.weighted.begin(model)
 
-        def noted(predicted: Params, observed: Params) -> Tensor:
+        def recorded(predicted: Params, observed: Params) -> Tensor:
             with torch.no_grad():
                 self.value = float(L2()(predicted, observed))
             return distance(predicted, observed)
 
-        return noted
+        return recorded
 
 
 def _digest(observation: Observation) -> str:
-    """A short name for what was observed, by its content."""
-    found = hashlib.sha256()
+    """Return a short hash of an observed update."""
+    digest = hashlib.sha256()
     for name, value in observation.difference().items():
-        found.update(name.encode())
-        found.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 SPECS = (

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from leakgauge.attacks.inversion.attack import Inversion, WarmStart
+from leakgauge.attacks.inversion.attack import Inversion
 from leakgauge.attacks.inversion.labels import LastLayer
 from leakgauge.attacks.inversion.objectives import L2, Cosine
 from leakgauge.attacks.inversion.optimisers import Adam, Constant, Decay, Ramp
@@ -21,6 +21,8 @@ from leakgauge.attacks.inversion.priors import (
     TotalVariation,
 )
 from leakgauge.attacks.inversion.refined_labels import RefinedLabels
+from leakgauge.attacks.inversion.settings import Effort, Matching, Space, WarmStart
+from leakgauge.attacks.inversion.solve import Descent
 from leakgauge.attacks.inversion.stopping import MaxSteps
 from leakgauge.attacks.inversion.update_models import FullSimulation, OneBatch, Surrogate, UpdateModel
 from leakgauge.attacks.spec import AttackSpec, Cost, local_training
@@ -31,7 +33,21 @@ Method = Literal["prior", "no-prior", "shared", "fedsgd-epoch", "fedsgd"]
 
 @dataclass(frozen=True)
 class Preset:
-    """The settings that the authors chose for one dataset (their code; appendix A), and below them :func:`dlf`'s."""
+    """The authors' settings for one dataset (their code and appendix A), and those of :func:`dlf`.
+
+    Args:
+        lr: The learning rate of :func:`dlf_paper`.
+        decay: The decay of that learning rate.
+        match_weight: The weight of the matching loss at each step.
+        variation: The weight of squared variation, also for :func:`dlf`.
+        pixel_range: The weight of the pixel range, also for :func:`dlf`.
+        summary: The summary of an epoch in the order-invariant prior.
+        invariance: The weight of the order-invariant prior.
+        fast_lr: The learning rate of :func:`dlf`.
+        relative_weight: The weight of the relative matching loss of :func:`dlf`.
+        agreement: The weight of the agreement between epochs of :func:`dlf`.
+        noise: The noise on the warm start of :func:`dlf`.
+    """
 
     lr: float
     decay: Decay
@@ -73,18 +89,28 @@ def dlf_paper(
     steps: int = 400,
     restarts: int = 1,
 ) -> Inversion:
-    r"""The attack as published (algorithm 2): simulate the client's epochs on variables of their own,
+    r"""Simulate the client's epochs, each on its own variables, as published (algorithm 2).
 
     .. math:: \tilde x = \arg\min \; w_t\,\mathcal L_{sim}(\nabla\bar\theta, \nabla\tilde\theta(\tilde x))
-              + \lambda_{inv}\mathcal L_{inv}(\tilde x) + \lambda_{tv}\mathrm{TV} + \lambda_{clip}\mathrm{Clip},
+              + \lambda_{inv}\mathcal L_{inv}(\tilde x) + \lambda_{tv}\mathrm{TV} + \lambda_{clip}\mathrm{Clip}
 
-    then match the epochs' reconstructions and average them. ``preset`` has the authors' weights for their two
-    datasets: ``"femnist"`` for grey handwriting, ``"cifar100"`` for colour pictures. ``method`` is one of the
-    columns of their tables: ``"prior"`` (theirs), ``"no-prior"``, ``"shared"`` (Geiping et al.: the same
-    variables in every epoch), ``"fedsgd-epoch"`` (one batch an epoch), ``"fedsgd"`` (one gradient). The text
-    has the cosine for :math:`\mathcal L_{sim}`, the code layer-weighted squared distances: ``loss`` has both.
-    ``summary``, ``distance`` and ``invariance`` replace the order-invariant prior's (section 5.4). Label counts
-    are the granted ones, or estimated by interpolation (section 4.5); their batches are drawn at random.
+    Then the reconstructions of the epochs are matched and averaged. Label counts are the granted ones, or estimated by
+    interpolation (section 4.5). Their batches are drawn at random.
+
+    Args:
+        preset: The authors' weights for one of their datasets, ``"femnist"`` for grey handwriting or ``"cifar100"`` for
+            colour pictures.
+        method: A column of the authors' tables. ``"prior"`` is their attack and ``"no-prior"`` leaves out its
+            order-invariant prior. ``"shared"`` has the same variables in every epoch (Geiping et al.),
+            ``"fedsgd-epoch"`` one batch in each epoch, and ``"fedsgd"`` one gradient.
+        loss: The matching loss. The text of the paper has ``"cosine"``, the authors' code has ``"l2"``, which is the
+            squared distance with weighted layers.
+        summary: The summary of an epoch in the order-invariant prior (section 5.4). ``None`` is that of the preset.
+        distance: The distance between the summaries of epochs (section 5.4).
+        invariance: The weight of the order-invariant prior. ``None`` is that of the preset.
+        lr: The learning rate of Adam. ``None`` is that of the preset.
+        steps: The number of steps.
+        restarts: The number of independent starting points.
     """
     chosen = _preset(preset)
     if method not in get_args(Method):
@@ -95,37 +121,40 @@ def dlf_paper(
     invariant = EpochOrderInvariant(weight, summary or chosen.summary, distance)
     priors: tuple[Prior, ...] = (SquaredVariation(chosen.variation), PixelRange(chosen.pixel_range))
     return Inversion(
-        objective=L2(decay=math.exp(-1)) if loss == "l2" else Cosine(),
-        update_model=_UPDATE_MODELS[method],
+        matching=Matching(
+            L2(decay=math.exp(-1)) if loss == "l2" else Cosine(),
+            _UPDATE_MODELS[method],
+            chosen.match_weight,
+            per_batch=True,
+        ),
         labels=LastLayer(at="interpolated", dummies=3000, shuffle=True),
         priors=(*priors, invariant) if method == "prior" else priors,
-        optimiser=Adam(lr=chosen.lr if lr is None else lr),
-        schedule=chosen.decay,
-        stop=MaxSteps(steps),
-        match_weight=chosen.match_weight,
-        per_batch=True,
-        box=False,
-        keep_last=True,
-        rescale=True,
-        restarts=restarts,
+        space=Space(box=False, rescale=True),
+        descent=Descent(Adam(lr=chosen.lr if lr is None else lr), chosen.decay, MaxSteps(steps), keep_last=True),
+        effort=Effort(restarts),
     )
 
 
 def surrogate(*, tv: float = 0.003, lr: float = 0.2, steps: int = 100, restarts: int = 1) -> Inversion:
-    """One gradient at a learned point between the two weights (SME, Zhu et al., ICML 2023), matched in direction.
+    """Match the direction of one gradient at a learned point between the two weights (SME, Zhu et al., ICML 2023).
 
-    Many local epochs at the cost of one step each; the defaults are those that served best as a start for
-    :func:`dlf` (the paper's own: 1,000 steps at lr 1 with a total variation of 0.01).
+    A step costs one gradient, however many local epochs the client trained. The defaults are the best start for
+    :func:`dlf` that we found. The paper's own settings are 1,000 steps at a learning rate of 1 with a total variation
+    of 0.01.
+
+    Args:
+        tv: The weight of total variation.
+        lr: The learning rate of Adam.
+        steps: The number of steps.
+        restarts: The number of independent starting points.
     """
     return Inversion(
-        objective=Cosine(),
-        update_model=Surrogate(),
+        matching=Matching(Cosine(), Surrogate()),
         labels=LastLayer(at="interpolated", dummies=3000, shuffle=True),
         priors=(TotalVariation(tv),),
-        optimiser=Adam(lr=lr, rates=(("position", 0.001),)),
-        stop=MaxSteps(steps),
-        rescale=True,
-        restarts=restarts,
+        space=Space(rescale=True),
+        descent=Descent(Adam(lr=lr, rates=(("position", 0.001),)), stop=MaxSteps(steps)),
+        effort=Effort(restarts),
     )
 
 
@@ -138,35 +167,42 @@ def dlf(
     label_steps: int = 40,
     restarts: int = 1,
 ) -> Inversion:
-    """DLF beyond the paper: better reconstructions, in a fraction of :func:`dlf_paper`'s time.
+    """Improve on DLF with better reconstructions in a fraction of the time of :func:`dlf_paper`.
 
-    It differs in four things. A surrogate's reconstruction, whose ``warm_steps`` cost as much as a few simulated
-    ones, is where the simulation starts. Each epoch is simulated in a random order of its own, not all in the same
-    one. The copies of a sample in different epochs are held together one by one (:class:`EpochAgreement`), where
-    the paper's prior compares only sums over all of them. Label counts that are not granted are corrected by a
-    first reconstruction of ``label_steps`` steps (:class:`RefinedLabels`).
+    It differs from the paper in four ways. The simulation starts from a surrogate's reconstruction, whose steps cost as
+    much as a few simulated ones. Each epoch is simulated in its own random order, not all in the same one. The copies
+    of a sample in different epochs are held together one by one (:class:`EpochAgreement`), where the paper's prior
+    compares only sums over all samples. Label counts that are not granted are corrected by a first reconstruction
+    (:class:`RefinedLabels`).
 
     The matching loss is relative to the size of the update, so that the weights of the priors do not depend on the
-    network; ``preset`` has them for grey handwriting (``"femnist"``) and for colour pictures (``"cifar100"``).
+    network.
+
+    Args:
+        preset: The weights for ``"femnist"`` (grey handwriting) or ``"cifar100"`` (colour pictures).
+        lr: The learning rate of Adam. ``None`` is that of the preset.
+        steps: The number of simulated steps.
+        warm_steps: The number of steps of the surrogate at the start.
+        label_steps: The number of steps of the reconstruction that corrects the label counts.
+        restarts: The number of independent starting points.
     """
     chosen = _preset(preset)
+    rate = chosen.fast_lr if lr is None else lr
     return Inversion(
-        objective=L2(decay=math.exp(-1), relative=True),
-        update_model=FullSimulation(per_epoch=True, new_orders=True),
+        matching=Matching(
+            L2(decay=math.exp(-1), relative=True),
+            FullSimulation(per_epoch=True, new_orders=True),
+            Constant(chosen.relative_weight),
+        ),
         labels=RefinedLabels(surrogate(steps=label_steps)),
         priors=(
             SquaredVariation(chosen.variation),
             PixelRange(chosen.pixel_range),
             EpochAgreement(chosen.agreement),
         ),
-        optimiser=Adam(lr=chosen.fast_lr if lr is None else lr, betas=(0.9, 0.99)),
-        stop=MaxSteps(steps),
-        start=WarmStart(surrogate(steps=warm_steps), chosen.noise),
-        match_weight=Constant(chosen.relative_weight),
-        box=False,
-        keep_last=True,
-        rescale=True,
-        restarts=restarts,
+        space=Space(WarmStart(surrogate(steps=warm_steps), chosen.noise), box=False, rescale=True),
+        descent=Descent(Adam(lr=rate, betas=(0.9, 0.99)), stop=MaxSteps(steps), keep_last=True),
+        effort=Effort(restarts),
     )
 
 

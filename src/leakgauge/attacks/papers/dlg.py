@@ -9,7 +9,9 @@ from leakgauge.attacks.inversion.fragility import SmoothOnly
 from leakgauge.attacks.inversion.lbfgs import LBFGS
 from leakgauge.attacks.inversion.objectives import L2
 from leakgauge.attacks.inversion.optimisers import Adam
+from leakgauge.attacks.inversion.settings import Effort, Matching, Space
 from leakgauge.attacks.inversion.soft_labels import SoftLabels
+from leakgauge.attacks.inversion.solve import Descent
 from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Threshold
 from leakgauge.attacks.inversion.update_models import OneBatch
 from leakgauge.attacks.spec import AttackSpec, Cost, one_gradient
@@ -26,14 +28,23 @@ def dlg(
     retries: int = 0,
     snapshot_every: int | None = None,
 ) -> Inversion:
-    r"""Find the samples and their labels together (algorithm 1): both start at N(0, 1), and
+    r"""Optimise the samples and their labels together (algorithm 1), both from N(0, 1).
 
     .. math:: \arg\min_{x,\,z} \; \lVert \nabla_\theta\, \ell(f(x;\theta), \mathrm{softmax}(z)) - g \rVert^2
 
-    is minimised by L-BFGS (``lr`` 1, 300 ``steps`` of up to 20 iterations). ``optimiser="adam"`` is DLG-Adam, the
-    baseline of AGIC (Xu et al. 2022, section IV), for networks on which L-BFGS does not converge: ``lr`` 0.1 and 4,000
-    ``steps`` of one evaluation unless told otherwise. ``threshold`` ends the attack early (``None``: never). Fragile
-    where :func:`~leakgauge.attacks.papers.idlg` is, and where the labels go astray.
+    The attack is fragile where :func:`~leakgauge.attacks.papers.idlg` is, and where the labels converge to wrong
+    values.
+
+    Args:
+        optimiser: ``"lbfgs"`` as published, or ``"adam"`` for DLG-Adam, the baseline of AGIC (Xu et al. 2022, section
+            IV), for networks on which L-BFGS does not converge.
+        lr: The learning rate. ``None`` is 1 for L-BFGS and 0.1 for Adam.
+        steps: The number of steps. ``None`` is 300 for L-BFGS, of up to 20 iterations each, and 4,000 for Adam, of one
+            evaluation each.
+        threshold: The loss below which the attack stops. ``None`` switches this rule off.
+        restarts: The number of independent starting points.
+        retries: The number of further attempts where the attack did not converge.
+        snapshot_every: The number of steps between recorded iterates. ``None`` records none.
     """
     if optimiser not in ("lbfgs", "adam"):
         raise UnknownName("optimiser of dlg()", optimiser, ("lbfgs", "adam"))
@@ -41,15 +52,15 @@ def dlg(
     limit = MaxSteps((4000 if by_adam else 300) if steps is None else steps)
     rate = (0.1 if by_adam else 1.0) if lr is None else lr
     return Inversion(
-        objective=L2(),
-        update_model=OneBatch(),
+        matching=Matching(L2(), OneBatch()),
         labels=SoftLabels(),
-        optimiser=Adam(lr=rate) if by_adam else LBFGS(lr=rate),
-        stop=limit if threshold is None else AnyOf(Threshold(threshold), limit),
-        box=False,
-        restarts=restarts,
-        retries=retries,
-        snapshot_every=snapshot_every,
+        space=Space(box=False),
+        descent=Descent(
+            Adam(lr=rate) if by_adam else LBFGS(lr=rate),
+            stop=limit if threshold is None else AnyOf(Threshold(threshold), limit),
+            snapshot_every=snapshot_every,
+        ),
+        effort=Effort(restarts, retries=retries),
         caution=SmoothOnly(),
     )
 

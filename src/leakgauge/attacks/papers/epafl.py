@@ -1,8 +1,6 @@
-"""On the Efficiency of Privacy Attacks in Federated Learning (Tabassum, Chow, Wang, Zhang, Wu 2024): EPAFL."""
+"""On the Efficiency of Privacy Attacks in Federated Learning (EPAFL; Tabassum, Chow, Wang, Zhang, Wu 2024)."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from leakgauge.attacks.inversion.attack import Inversion
 from leakgauge.attacks.inversion.lbfgs import LineSearch
@@ -25,19 +23,31 @@ def epafl(
     enough: float | None = None,
     snapshot_every: int | None = None,
 ) -> Inversion:
-    r""":func:`~leakgauge.attacks.papers.idlg` that knows when to stop (algorithm 1): with :math:`L_i` the loss at step
-    :math:`i`, as soon as
+    r"""Stop :func:`~leakgauge.attacks.papers.idlg` early (algorithm 1).
 
-    .. math:: L_i < T \qquad\text{or}\qquad (1-\epsilon) \min_{j \le i-P} L_j \le \min_{i-P < j \le i} L_j,
+    With :math:`L_i` the loss at step :math:`i`, the attack stops as soon as
 
-    that is below a ``threshold`` T (section 4.2.1), or on a plateau that has lasted for a ``patience`` of P steps
-    (section 4.2.2, algorithm 2); both together are the hybrid of section 4.2.3, ``None`` leaves one out. In the paper
-    any improvement ends a plateau (``tolerance`` 0); but a failed attack may creep downhill for all its 300 steps, at
-    more cost than ten successful ones, so that here an improvement counts if it is one of a tenth.
+    .. math:: L_i < T \qquad\text{or}\qquad (1-\epsilon) \min_{j \le i-P} L_j \le \min_{i-P < j \le i} L_j.
 
-    A plateau at a high loss is how a failure shows: ``retries`` starts only those again. ``relative`` (see
-    :func:`~leakgauge.attacks.papers.idlg`) makes failures on weak gradients show too. A threshold that floats cannot reach
-    makes every attempt look failed; with ``enough``, plateaus at or below that loss count as success.
+    The first rule is a threshold (section 4.2.1). The second is a plateau (section 4.2.2, algorithm 2). Both together
+    are the hybrid of section 4.2.3. A plateau at a high loss shows that the attempt failed, and ``retries`` repeats
+    only such attempts.
+
+    Args:
+        threshold: The threshold T. ``None`` switches this rule off.
+        patience: The number P of steps without improvement that make a plateau. ``None`` switches this rule off.
+        tolerance: The relative improvement epsilon that ends a plateau. In the paper any improvement does (0). A failed
+            attack may improve slowly for all 300 steps and cost more than ten successful ones. So the default is 0.1.
+        relative: Whether the loss is relative to the gradient's squared norm, as in
+            :func:`~leakgauge.attacks.papers.idlg`. Failures on weak gradients then show too.
+        lr: The learning rate of L-BFGS.
+        steps: The largest number of steps.
+        line_search: The line search of L-BFGS.
+        restarts: The number of independent starting points.
+        retries: The number of further attempts where the attack did not converge.
+        enough: The loss at or below which a plateau counts as success. It helps where rounding keeps every attempt
+            above the threshold, so that all of them look failed.
+        snapshot_every: The number of steps between recorded iterates. ``None`` records none.
     """
     rules: list[Rule] = []
     if threshold is not None:
@@ -53,7 +63,7 @@ def epafl(
         retries=retries,
         snapshot_every=snapshot_every,
     )
-    return replace(attack, stop=AnyOf(*rules, MaxSteps(steps)), enough=enough)
+    return attack.with_settings(stop=AnyOf(*rules, MaxSteps(steps)), enough=enough)
 
 
 SPECS = (

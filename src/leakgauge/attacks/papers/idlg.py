@@ -10,11 +10,13 @@ from leakgauge.attacks.inversion.labels import LastLayer
 from leakgauge.attacks.inversion.lbfgs import LBFGS, LineSearch
 from leakgauge.attacks.inversion.objectives import L2
 from leakgauge.attacks.inversion.optimisers import Constant
+from leakgauge.attacks.inversion.settings import Effort, Matching, Space
+from leakgauge.attacks.inversion.solve import Descent
 from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Threshold
 from leakgauge.attacks.inversion.update_models import OneBatch
 from leakgauge.attacks.spec import AttackSpec, Cost, one_gradient
 
-#: Tolerances so fine that the rounding of single precision, not they, ends L-BFGS.
+#: Tolerances below the rounding of single precision, so that the rounding ends L-BFGS.
 FINE: dict[str, Any] = {"tolerance_gradient": 1e-10, "tolerance_change": 1e-14, "tolerance_curvature": 1e-16}
 
 
@@ -29,31 +31,38 @@ def idlg(
     retries: int = 0,
     snapshot_every: int | None = None,
 ) -> Inversion:
-    r"""Read the label from the last layer's gradient, then match the gradient in Euclidean distance:
+    r"""Read the label from the last layer's gradient, then match the gradient in Euclidean distance.
 
-    .. math:: \arg\min_x \; \lVert \nabla_\theta\, \ell(f(x;\theta), c) - g \rVert^2,
+    .. math:: \arg\min_x \; \lVert \nabla_\theta\, \ell(f(x;\theta), c) - g \rVert^2
 
-    by L-BFGS from N(0, 1), stopped when the loss falls below ``threshold`` (``None``: never). Strong on small smooth
-    networks and single samples; known to be fragile with ReLU, trained weights and batches, and then the outcome says
-    so. One step is up to 20 L-BFGS iterations. ``retries`` starts what did not converge again.
+    L-BFGS starts from N(0, 1). The attack is strong on small smooth networks and single samples. It is known to be
+    fragile with ReLU, trained weights and batches, and the outcome then carries a warning.
 
-    What a network already predicts leaves a weak gradient, of which a wrong sample soon has a small distance:
-    ``relative`` measures the loss in per cent of the gradient's own squared norm (some hundreds for an untrained
-    LeNet), so that a threshold means the same for all, and lets L-BFGS go on below the losses at which PyTorch's
-    tolerances would end it (on CIFAR-10 some samples are found only there).
+    Args:
+        lr: The learning rate of L-BFGS.
+        steps: The largest number of steps. One step is up to 20 iterations of L-BFGS.
+        threshold: The loss below which the attack stops. ``None`` switches this rule off.
+        relative: Whether the loss is in per cent of the gradient's squared norm. A network leaves a weak gradient where
+            it already predicts well, and a wrong sample soon has a small distance to a weak gradient. With a relative
+            loss (some hundreds for an untrained LeNet) a threshold means the same for all gradients. L-BFGS then also
+            continues below the losses at which PyTorch's tolerances would end it. On CIFAR-10 some samples are found
+            only there.
+        line_search: The line search of L-BFGS.
+        restarts: The number of independent starting points.
+        retries: The number of further attempts where the attack did not converge.
+        snapshot_every: The number of steps between recorded iterates. ``None`` records none.
     """
     limit = MaxSteps(steps)
     return Inversion(
-        objective=L2(relative=relative),
-        update_model=OneBatch(),
+        matching=Matching(L2(relative=relative), OneBatch(), Constant(100.0) if relative else Constant()),
         labels=LastLayer(),
-        optimiser=LBFGS(lr=lr, line_search=line_search, **(FINE if relative else {})),
-        stop=limit if threshold is None else AnyOf(Threshold(threshold), limit),
-        match_weight=Constant(100.0) if relative else Constant(),
-        box=False,
-        restarts=restarts,
-        retries=retries,
-        snapshot_every=snapshot_every,
+        space=Space(box=False),
+        descent=Descent(
+            LBFGS(lr=lr, line_search=line_search, **(FINE if relative else {})),
+            stop=limit if threshold is None else AnyOf(Threshold(threshold), limit),
+            snapshot_every=snapshot_every,
+        ),
+        effort=Effort(restarts, retries=retries),
         caution=SmoothOnly(),
     )
 

@@ -7,6 +7,8 @@ from leakgauge.attacks.inversion.labels import LastLayer
 from leakgauge.attacks.inversion.objectives import Cosine
 from leakgauge.attacks.inversion.optimisers import Adam, Drops
 from leakgauge.attacks.inversion.priors import TotalVariation
+from leakgauge.attacks.inversion.settings import Effort, Matching
+from leakgauge.attacks.inversion.solve import Descent
 from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Threshold
 from leakgauge.attacks.inversion.update_models import FullSimulation, in_precision
 from leakgauge.attacks.spec import AttackSpec, Cost, always
@@ -22,28 +24,34 @@ def inverting_gradients(
     restarts: int = 1,
     vectorise: bool = False,
 ) -> Inversion:
-    r"""Match the direction of the update, not its size (equation 4):
+    r"""Match the direction of the update, not its size (equation 4).
 
     .. math:: \arg\min_{x \in [0,1]^n} \; 1 - \frac{\langle \nabla\ell(x), g\rangle}
-              {\lVert\nabla\ell(x)\rVert\,\lVert g\rVert} + \alpha\,\mathrm{TV}(x),
+              {\lVert\nabla\ell(x)\rVert\,\lVert g\rVert} + \alpha\,\mathrm{TV}(x)
 
-    by Adam on the *sign* of the gradient, its learning rate divided by 10 after 3/8, 5/8 and 7/8 of the steps.
-    For returned weights (section 6 there) :math:`\nabla\ell(x)` is the client's simulated local training with
-    the same samples and order in every epoch. Labels are the granted ones, or read from the last layer.
-    ``threshold`` ends the attack early when the loss falls below it; ``mixed`` takes products in bfloat16
-    (:class:`~leakgauge.attacks.inversion.update_models.MixedPrecision`).
+    Adam gets the *sign* of the gradient. Its learning rate is divided by 10 after 3/8, 5/8 and 7/8 of the steps. For
+    returned weights (section 6 of the paper) :math:`\nabla\ell(x)` is the client's simulated local training, with the
+    same samples and order in every epoch. Labels are the granted ones, or read from the last layer.
+
+    Args:
+        tv: The weight of total variation.
+        lr: The learning rate of Adam.
+        steps: The number of steps.
+        threshold: The loss below which the attack stops. ``None`` switches this rule off.
+        mixed: Whether products are computed in bfloat16
+            (:class:`~leakgauge.attacks.inversion.update_models.MixedPrecision`).
+        restarts: The number of independent starting points.
+        vectorise: Whether all restarts run as one.
     """
     limit = MaxSteps(steps)
     return Inversion(
-        objective=Cosine(),
-        update_model=in_precision(FullSimulation(), mixed),
+        matching=Matching(Cosine(), in_precision(FullSimulation(), mixed)),
         labels=LastLayer(),
         priors=(TotalVariation(tv),),
-        optimiser=Adam(lr=lr, signed=True),
-        schedule=Drops(),
-        stop=limit if threshold is None else AnyOf(Threshold(threshold), limit),
-        restarts=restarts,
-        vectorise=vectorise,
+        descent=Descent(
+            Adam(lr=lr, signed=True), Drops(), limit if threshold is None else AnyOf(Threshold(threshold), limit)
+        ),
+        effort=Effort(restarts, vectorise),
     )
 
 

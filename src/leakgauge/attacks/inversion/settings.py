@@ -1,0 +1,165 @@
+"""The settings of an inversion, grouped by idea."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.inversion.labels import rows_of_first_epoch
+from leakgauge.attacks.inversion.objectives import Cosine, Objective
+from leakgauge.attacks.inversion.optimisers import Constant, Schedule
+from leakgauge.attacks.inversion.solve import Project
+from leakgauge.attacks.inversion.update_models import FullSimulation, UpdateModel
+from leakgauge.core.checks import boolean, positive, whole_number
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.observation import DataSpec
+from leakgauge.core.params import Params
+
+if TYPE_CHECKING:
+    from leakgauge.attacks.inversion.attack import Inversion
+
+#: The starting points that need no knowledge.
+Blind = Literal["normal", "uniform", "zeros"]
+
+
+@dataclass(frozen=True)
+class Matching:
+    """The comparison of predicted and observed updates.
+
+    Args:
+        objective: The distance between the two updates.
+        update_model: The model of the client, which predicts the update of dummy samples.
+        weight: The factor of the distance at each step.
+        per_batch: Whether the factor is divided by the number of simulated batches (DLF).
+    """
+
+    objective: Objective = Cosine()  # noqa: RUF009 - frozen
+    update_model: UpdateModel = FullSimulation()  # noqa: RUF009
+    weight: Schedule = Constant()  # noqa: RUF009
+    per_batch: bool = False
+
+    def __post_init__(self) -> None:
+        boolean("per_batch", self.per_batch)
+
+
+@dataclass(frozen=True)
+class Space:
+    """The space of dummy samples.
+
+    Args:
+        start: The starting point. ``"normal"`` is N(0, 1) and ``"zeros"`` is zero, both in normalised pixels.
+            ``"uniform"`` is uniform in [0, 1] as a person sees the pixels. A :class:`WarmStart` is the result of
+            another inversion.
+        box: Whether pixels are clipped to [0, 1] after each step.
+        rescale: Whether pixels that the model takes without normalisation are optimised in units of a quarter of their
+            range. This is for settings that were found on normalised data.
+    """
+
+    start: Blind | WarmStart = "normal"
+    box: bool = True
+    rescale: bool = False
+
+    def __post_init__(self) -> None:
+        boolean("box", self.box)
+        boolean("rescale", self.rescale)
+        if not isinstance(self.start, WarmStart) and self.start not in get_args(Blind):
+            raise InvalidInput(f"start must be 'normal', 'uniform', 'zeros' or a WarmStart, not {self.start!r}")
+
+    def units(self, data: DataSpec) -> DataSpec:
+        """Return the units in which samples are optimised."""
+        if self.rescale and data.bounded and min(data.std) > 0.5:
+            return replace(data, mean=(0.5,), std=(0.25,))
+        return data
+
+    def projection(self, data: DataSpec) -> Project | None:
+        """Return the projection after each step, or ``None`` where there is no box.
+
+        Args:
+            data: The units in which samples are optimised.
+        """
+        if not self.box or not data.bounded:
+            return None
+
+        def clamp(variables: Params) -> None:
+            inputs = variables["inputs"]
+            low, high = (data.normalise(torch.full_like(inputs[:1, :1], value)) for value in (0.0, 1.0))
+            torch.clamp(inputs, low, high, out=inputs)
+
+        return clamp
+
+    def draw(self, shape: tuple[int, ...], data: DataSpec, generator: torch.Generator) -> Tensor:
+        """Draw a starting point that needs no knowledge.
+
+        Args:
+            shape: The shape of all dummy samples.
+            data: The units in which samples are optimised.
+            generator: The generator of the draw.
+        """
+        if self.start == "zeros":
+            return torch.zeros(shape)
+        if self.start == "uniform":
+            return data.normalise(torch.rand(shape, generator=generator))
+        return torch.randn(shape, generator=generator)
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """A start from the result of another, cheaper inversion, copied to every epoch with noise on top.
+
+    Args:
+        inversion: The cheaper inversion.
+        noise: The standard deviation of the noise in the units in which samples are optimised. Without noise the copies
+            of all epochs would stay equal.
+    """
+
+    inversion: Inversion
+    noise: float = 0.3
+
+    def spread(self, inputs: Tensor, copies: int, draw: torch.Generator, labels: Tensor | None = None) -> Tensor:
+        """Return the starting inputs of all epochs.
+
+        Args:
+            inputs: The samples of the cheaper inversion.
+            copies: The number of copies. A single copy gets no noise.
+            draw: The generator of the noise.
+            labels: The labels of every epoch, (epochs, samples), where they are known. Each sample is then copied to a
+                place of its label.
+        """
+        if copies == 1:
+            return inputs
+        repeated = torch.cat([inputs] * copies) if labels is None else inputs[rows_of_first_epoch(labels).flatten()]
+        return repeated + self.noise * torch.randn(repeated.shape, generator=draw).to(repeated)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """The number of attempts at one problem.
+
+    Args:
+        restarts: The number of independent starting points. The attacker's own loss selects the best result.
+        vectorise: Whether all restarts run as one.
+        retries: The number of further attempts at a problem that did not converge, each from another starting point. An
+            attacker sees that an attempt failed, because the loss stays high. The attempt with the lowest loss is
+            returned.
+        enough: The loss at or below which an attempt has not failed, whatever ended it.
+    """
+
+    restarts: int = 1
+    vectorise: bool = False
+    retries: int = 0
+    enough: float | None = None
+
+    def __post_init__(self) -> None:
+        whole_number("restarts", self.restarts)
+        boolean("vectorise", self.vectorise)
+        whole_number("retries", self.retries, at_least=0)
+        if self.enough is not None:
+            positive("enough", self.enough)
+
+    @property
+    def attempts(self) -> int:
+        """The largest number of attempts at one problem."""
+        return 1 + self.retries
