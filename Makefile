@@ -1,10 +1,10 @@
-# Everything a fresh machine needs: `make demo` and `make test` create their own virtual environment.
+# Everything a fresh machine needs: `make demo`, `make test` and `make docs` create their own virtual environment.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint docs bench clean
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -14,6 +14,10 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 $(VENV)/.test: $(VENV)/.demo
 	$(INSTALL) -e ".[datasets,test]"
 	sh tests/browser.sh
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.demo
+	$(INSTALL) -e ".[datasets,docs]"
 	touch $@
 
 demo: $(VENV)/.demo
@@ -28,10 +32,15 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The site is built without the network. The theme's notice about its successor is switched off.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "The site is in site/index.html. For its search box: $(BIN)/python -m http.server --directory site"
+
 bench: $(VENV)/.test
 	$(BIN)/leakgauge bench speed
 	$(BIN)/python benchmarks/speed/federation.py
 	$(BIN)/python benchmarks/speed/flower.py
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) site

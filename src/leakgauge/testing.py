@@ -53,11 +53,11 @@ def assert_no_leak(
         fail_if: The limits, such as ``"recovered > 0.05"``.
         output: The folder of the audit page. ``None`` writes no page.
     """
-    from leakgauge.workflows.audit import audit, checks_of
+    from leakgauge.workflows.audit import audit
 
     with TemporaryDirectory() as folder:
         result = audit(config, folder if output is None else output, fail_if=fail_if)
-        broken = [check.sentence() for check in checks_of(result, fail_if) if check.failed]
+        broken = [check.sentence() for check in result.checks if check.failed]
     if not result.complete:
         raise AssertionError(f"the audit is not complete: {result.failed or 'it was interrupted'}")
     if broken:

@@ -10,9 +10,11 @@ import torch
 import leakgauge as lg
 from leakgauge import cli
 from leakgauge.core.errors import InvalidInput
+from leakgauge.evaluation.verdict import Verdict
 from leakgauge.testing import assert_no_leak
 from leakgauge.workflows.audit import read_audit, run_audit
 from leakgauge.workflows.audit import run as work
+from leakgauge.workflows.result import Running
 
 TOML = """
 [model]
@@ -59,7 +61,7 @@ def test_a_leak_exits_with_one_and_says_where_the_page_is(config, monkeypatch, c
     ("arguments", "words"),
     [
         (["--fail-if", "recoverd > 0.05"], "did you mean 'recovered'"),
-        (["--fail-if", "recovered"], "is no condition"),
+        (["--fail-if", "recovered"], "is not a condition"),
         (["--redact", "all"], "omit"),
     ],
 )
@@ -97,7 +99,7 @@ def test_init_writes_one_that_runs(config, monkeypatch, capsys):
 
 def test_from_python(config, tmp_path):
     found = lg.audit(config, tmp_path / "page")
-    assert found.overall() == "recovers data"
+    assert found.verdict is Verdict.RECOVERS_DATA
     assert (tmp_path / "page" / "audit.json").exists()
 
 
@@ -115,10 +117,10 @@ def test_in_a_test(config, tmp_path):
 def fail_on(monkeypatch, clients, error):
     whole = work.attack_client
 
-    def attack_client(plan, work, report):
+    def attack_client(plan, work, report, device=None):
         if work.client in clients:
             raise error
-        return whole(plan, work, report)
+        return whole(plan, work, report, device)
 
     monkeypatch.setattr(work, "attack_client", attack_client)
 
@@ -127,7 +129,7 @@ def test_what_failed_is_said_at_the_end_and_the_rest_is_on_the_page(config, monk
     fail_on(monkeypatch, {1}, RuntimeError("the optimiser broke"))
     code, said = run(monkeypatch, capsys, "audit", config, "--jobs", 1)
     assert code == 3
-    assert "1 of 2 tasks failed; the others are done" in said.err
+    assert "1 of 2 tasks failed, the others are done" in said.err
     assert "idlg, no defence, client 1: RuntimeError: the optimiser broke" in said.err
     assert "recovers data" in said.out
     page = (config.parent / "audit" / "audit.html").read_text()
@@ -175,10 +177,10 @@ def test_an_engine_that_there_is_not_is_refused_before_anything_is_read(config, 
 
 def test_engines_can_be_mixed_and_nothing_is_done_twice(tmp_path):
     plan = read_audit(tomllib.loads(TOML.replace("clients = 2", "clients = 3")), "a.toml")
-    part = run_audit(plan, tmp_path / "mixed", engine="in-process", stop_after=1)
+    part = run_audit(plan, tmp_path / "mixed", Running("in-process"), stop_after=1)
     assert len(part.results) == 1
-    mixed = run_audit(plan, tmp_path / "mixed", engine="processes", jobs=2)
-    alone = run_audit(plan, tmp_path / "alone", engine="in-process")
+    mixed = run_audit(plan, tmp_path / "mixed", Running("processes", 2))
+    alone = run_audit(plan, tmp_path / "alone", Running("in-process"))
     assert mixed.complete
     for one, other in zip(mixed.results, alone.results, strict=True):
         assert one.document["scores"] == other.document["scores"]

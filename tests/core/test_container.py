@@ -1,4 +1,4 @@
-"""Containers: whole or not at all, intact or refused, and never a surprise from what a file says of itself."""
+"""Containers: atomic writing, integrity checks, and hostile files."""
 
 import errno
 import json
@@ -27,14 +27,14 @@ def file(tmp_path):
 
 
 def raw_file(path, header, body=b""):
-    """A safetensors file with any header, well-formed or not."""
+    """Write a safetensors file with any header, well-formed or not."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + body)
     return path
 
 
 def with_metadata(file, **changes):
-    """The same file with other metadata; the checksum stays what it was."""
+    """Change the metadata of a file, but not the checksum."""
     raw = file.read_bytes()
     length = struct.unpack("<Q", raw[:8])[0]
     header = json.loads(raw[8 : 8 + length])
@@ -106,8 +106,8 @@ class FullDisk:
 @pytest.mark.parametrize(
     ("place", "problem", "raised", "words"),
     [
-        ("write", OSError(errno.ENOSPC, "No space left on device"), FileError, "No space left on device; nothing was"),
-        ("replace", OSError(errno.EXDEV, "Invalid link"), FileError, "Invalid link; nothing was changed"),
+        ("write", OSError(errno.ENOSPC, "No space left on device"), FileError, "No space left on device.. Nothing was"),
+        ("replace", OSError(errno.EXDEV, "Invalid link"), FileError, "Invalid link.. Nothing was changed"),
         ("fsync", OSError(errno.EIO, "Input/output error"), FileError, "Input/output error"),
         ("write", KeyboardInterrupt(), KeyboardInterrupt, None),
         ("replace", KeyboardInterrupt(), KeyboardInterrupt, None),
@@ -160,7 +160,7 @@ def test_places_that_cannot_be_written(tmp_path):
     (tmp_path / "folder.safetensors").mkdir()
     (tmp_path / "file").write_bytes(b"")
     for name in ("folder.safetensors", "file/x.safetensors", f"{'x' * 300}.safetensors", "a\0b.safetensors"):
-        with pytest.raises(FileError, match=r"cannot be written: .*; nothing was changed"):
+        with pytest.raises(FileError, match=r"cannot be written \(.*\)\. Nothing was changed"):
             write_atomically(tmp_path / name, b"contents")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.safetensors"]
 
@@ -170,24 +170,24 @@ def test_what_is_no_plain_file_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "pipe.safetensors")
     (tmp_path / "zero.safetensors").symlink_to("/dev/zero")
     for name in ("pipe", "zero"):
-        with pytest.raises(FileError, match="it is no plain file"):
+        with pytest.raises(FileError, match="it is not a regular file"):
             read_container(tmp_path / f"{name}.safetensors", "thing", 1)
 
 
 def test_a_file_that_is_too_big_for_what_it_says_is_not_read(tmp_path):
     path = write_container(tmp_path / "x.safetensors", "thing", 1, {"size": 3}, TENSORS)
-    asked = []
+    checked = []
 
-    def most(document):
-        asked.append(document)
+    def limit(document):
+        checked.append(document)
         return 2**20
 
-    assert read_container(path, "thing", 1, most=most)[0] == {"size": 3}
-    assert asked == []  # a small file is read without asking
+    assert read_container(path, "thing", 1, max_bytes=limit)[0] == {"size": 3}
+    assert checked == []  # the size of a small file is not checked
     os.truncate(path, 2**40)  # takes no room on the disk
-    with pytest.raises(CorruptFile, match="has 1099511627776 bytes, more than the 1048576"):
-        read_container(path, "thing", 1, most=most)
-    assert asked == [{"size": 3}]
+    with pytest.raises(CorruptFile, match="has 1099511627776 bytes, more than the limit of 1048576"):
+        read_container(path, "thing", 1, max_bytes=limit)
+    assert checked == [{"size": 3}]
     path.write_bytes((2**30).to_bytes(8, "little"))
     os.truncate(path, 2**31)
     with pytest.raises(CorruptFile, match="its header has 1073741824 bytes"):
@@ -210,14 +210,14 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr("leakgauge.core.container._without_waiting", denied)
-    with pytest.raises(FileError, match=r"x.safetensors: cannot be read: Permission denied"):
+    with pytest.raises(FileError, match=r"x.safetensors: cannot be read \(Permission denied\)"):
         read_container("x.safetensors", "thing", 1)
 
 
 def test_another_kind_and_a_newer_version(file):
     with pytest.raises(CorruptFile, match="expected an observation, but this is a thing of Leakgauge"):
         read_container(file, "observation", 1)
-    with pytest.raises(FutureVersion, match=r"written in version 3 .* reads up to 2: upgrade"):
+    with pytest.raises(FutureVersion, match=r"written in version 3 .* reads up to version 2\. Upgrade"):
         read_container(file, "thing", 2)
 
 
@@ -230,10 +230,10 @@ def test_a_version_that_is_no_number(file, version):
 def test_foreign_files(tmp_path):
     path = tmp_path / "x.safetensors"
     safetensors.torch.save_file({"a": torch.zeros(2)}, path)
-    with pytest.raises(CorruptFile, match="expected a thing, but this is no file of Leakgauge's"):
+    with pytest.raises(CorruptFile, match="expected a thing, but this is not a file of Leakgauge"):
         read_container(path, "thing", 1)
     safetensors.torch.save_file({"a": torch.zeros(2)}, path, {"format": "pt"})
-    with pytest.raises(CorruptFile, match="no file of Leakgauge's"):
+    with pytest.raises(CorruptFile, match="not a file of Leakgauge"):
         read_container(path, "thing", 1)
     torch.save({"a": torch.zeros(2)}, path)
     with pytest.raises(CorruptFile, match="not a safetensors file"):
@@ -306,7 +306,7 @@ def test_a_header_that_claims_to_be_huge(tmp_path):
 def test_any_change_of_contents_breaks_the_checksum(file):
     raw = file.read_bytes()
     file.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-    with pytest.raises(CorruptFile, match="checksum; the file was altered"):
+    with pytest.raises(CorruptFile, match=r"checksum\. The file was altered"):
         read_container(file, "thing", 3)
     file.write_bytes(raw)
     with pytest.raises(CorruptFile, match="checksum"):
@@ -346,7 +346,7 @@ def test_a_sealed_description_that_is_no_object(tmp_path, monkeypatch, text, wor
 
 
 def sealing(text):
-    """A json.dumps under which write_container seals ``text`` with a correct checksum."""
+    """Return a json.dumps with which write_container seals ``text`` with a correct checksum."""
     dumps = json.dumps
     return lambda value, **options: text if isinstance(value, dict) else dumps(value, **options)
 

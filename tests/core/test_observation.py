@@ -1,4 +1,4 @@
-"""Observations, recipes and data descriptions: what they refuse, say and compute."""
+"""Observations, local training and data descriptions: checks, properties and threat models."""
 
 from dataclasses import FrozenInstanceError
 from typing import Any
@@ -29,21 +29,21 @@ def tree(**changes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"shape": ()}, "positive whole numbers"),
-        ({"shape": (0, 2)}, "positive whole numbers"),
-        ({"shape": (2.0,)}, "positive whole numbers"),
-        ({"shape": (True,)}, "positive whole numbers"),
+        ({"shape": ()}, "at least one size"),
+        ({"shape": (0, 2)}, "each size of a sample's shape must be a whole number"),
+        ({"shape": (2.0,)}, "each size of a sample's shape must be a whole number"),
+        ({"shape": (True,)}, "each size of a sample's shape must be a whole number"),
         ({"shape": 3}, "shape must be a tuple, not 3"),
-        ({"classes": 0}, "at least 1, or None for a regression"),
+        ({"classes": 0}, r"classes \(None for a regression\) must be a whole number of at least 1, not 0"),
         ({"classes": 2.5}, "whole number"),
         ({"classes": "two"}, "whole number"),
-        ({"mean": (1.0, 2.0)}, "mean has 2 values; give one, or one for each of the 3 channels"),
+        ({"mean": (1.0, 2.0)}, "mean has 2 values. Give one value, or one for each of the 3 channels"),
         ({"shape": (3,), "mean": (1.0, 2.0)}, "3 columns"),
         ({"mean": 0.5}, "mean must be a tuple, not 0.5"),
         ({"mean": (float("nan"),)}, "mean must be finite"),
         ({"mean": (10**400,)}, "mean must be finite"),
         ({"std": ("1",)}, "std must be finite numbers"),
-        ({"std": (0.0,)}, "std must be positive.*use 1 for a constant column"),
+        ({"std": (0.0,)}, "std must be positive.*Use 1 for a constant column"),
         ({"bounded": "yes"}, "bounded must be True or False"),
         ({"columns": ("a", "b")}, "2 column names for 3 columns"),
         ({"columns": (1, 2, 3)}, "column names must be texts"),
@@ -118,18 +118,18 @@ def test_batch_sizes_and_steps_count_the_ragged_batch():
     [
         ({"gradient": None}, r"either a gradient \(FedSGD\) or returned weights \(FedAvg\)"),
         ({"returned": tree()}, "either a gradient"),
-        ({"sent": {"weight": torch.zeros(2, 2)}}, "sent does not fit the model: it lacks 'bias'; is this the right"),
+        ({"sent": {"weight": torch.zeros(2, 2)}}, "sent does not fit the model: it lacks 'bias' .is this the right"),
         ({"sent": tree(more=torch.zeros(1))}, "it has 'more'"),
         ({"gradient": tree(bias=torch.zeros(3))}, r"gradient\['bias'\] has shape \(3,\), but the model's is \(2,\)"),
         ({"gradient": tree(bias=torch.zeros(2, dtype=torch.long))}, "has type torch.int64, the model's is"),
         ({"gradient": tree(bias=torch.tensor([0.0, float("nan")]))}, r"gradient\['bias'\] holds NaN or Inf"),
         ({"sent": tree(bias=torch.tensor([0.0, float("inf")]))}, r"sent\['bias'\] holds NaN or Inf"),
         ({"buffers": {"running": torch.zeros(2)}}, "buffers does not fit the model: it has 'running'"),
-        ({"labels": torch.tensor([0, 2])}, "labels must be at least 0 and below 2; found 0 to 2"),
+        ({"labels": torch.tensor([0, 2])}, "labels must be at least 0 and below 2, but they run from 0 to 2"),
         ({"labels": torch.tensor([-1, 0])}, "labels must be at least 0"),
         ({"labels": torch.tensor([0.0, 1.0])}, "labels must be whole numbers"),
-        ({"labels": torch.tensor(1)}, "labels must be one a sample"),
-        ({"labels": torch.tensor([[0], [1]])}, "labels must be one a sample"),
+        ({"labels": torch.tensor(1)}, "labels must be one for each sample"),
+        ({"labels": torch.tensor([[0], [1]])}, "labels must be one for each sample"),
         ({"labels": torch.tensor([0]), "training": LocalTraining(samples=2)}, "1 labels are granted for 2 samples"),
         ({"labels": torch.tensor([float("nan")]), "data": DataSpec((2,), None)}, "labels hold NaN"),
         ({"label_counts": torch.tensor([1, 1]), "data": DataSpec((2,), None)}, "only for classification"),
@@ -142,12 +142,15 @@ def test_batch_sizes_and_steps_count_the_ragged_batch():
         ({"label_batches": torch.tensor([[0, 1]]), "data": DataSpec((2,), None)}, "only for classification"),
         ({"label_batches": torch.tensor([0, 1])}, r"label_batches must be \(epochs, samples\), not of shape \(2,\)"),
         ({"label_batches": torch.zeros(0, 2, dtype=torch.long)}, r"not of shape \(0, 2\)"),
-        ({"label_batches": torch.tensor([[0, 2]])}, "label_batches must be at least 0 and below 2; found 0 to 2"),
+        (
+            {"label_batches": torch.tensor([[0, 2]])},
+            "label_batches must be at least 0 and below 2, but they run from 0 to 2",
+        ),
         ({"label_batches": torch.tensor([[0.0, 1.0]])}, "label_batches must be whole numbers"),
-        ({"label_batches": torch.tensor([[0, 1], [1, 0]])}, r"has shape \(2, 2\); expected \(1, 2\)"),
+        ({"label_batches": torch.tensor([[0, 1], [1, 0]])}, r"has shape \(2, 2\), expected \(1, 2\)"),
         (
             {"label_batches": torch.tensor([[0, 1]]), "training": LocalTraining(samples=3)},
-            r"has shape \(1, 2\); expected \(1, 3\)",
+            r"has shape \(1, 2\), expected \(1, 3\)",
         ),
         (
             {"label_batches": torch.tensor([[0, 1]]), "labels": torch.tensor([1, 1])},
@@ -157,7 +160,7 @@ def test_batch_sizes_and_steps_count_the_ragged_batch():
             {"label_batches": torch.tensor([[0, 1]]), "label_counts": torch.tensor([0, 2])},
             "label_batches and label_counts do not hold the same labels",
         ),
-        ({"defences": "GaussianNoise(sigma=0.1)"}, "defences must be a tuple of texts, their reprs"),
+        ({"defences": "GaussianNoise(sigma=0.1)"}, "defences must be a tuple of texts, the reprs of the defences"),
         ({"defences": (0.1,)}, "defences must be a tuple of texts"),
     ],
 )
@@ -172,15 +175,15 @@ WEIGHTS = {"gradient": None, "returned": tree()}
 @pytest.mark.parametrize(
     ("batches", "recipe", "words"),
     [
-        ([[0, 1], [0, 0]], {}, "must hold the same labels in every epoch, in whatever order"),
-        ([[0, 1]], {}, r"has shape \(1, 2\); expected \(2, 2\)"),
+        ([[0, 1], [0, 0]], {}, "must hold the same labels in every epoch, in any order"),
+        ([[0, 1]], {}, r"has shape \(1, 2\), expected \(2, 2\)"),
         (
             [[0, 1], [1, 0]],
             {"epochs": None},
-            r"the epochs are unknown here; supply them too.*knowing\(epochs=",
+            r"epochs is unknown here. Supply both: observation.knowing\(epochs=",
         ),
-        ([[0, 1], [1, 0]], {"batch_size": None}, "the batch_size are unknown here"),
-        ([[0, 1], [1, 0]], {"samples": None}, "the samples are unknown here"),
+        ([[0, 1], [1, 0]], {"batch_size": None}, "batch_size is unknown here"),
+        ([[0, 1], [1, 0]], {"samples": None}, "samples is unknown here"),
     ],
 )
 def test_impossible_label_batches_are_refused(batches, recipe, words):
@@ -224,7 +227,7 @@ def test_knowing_more_makes_a_copy():
     assert seen.knowing(training=LocalTraining(lr=3.0)).training == LocalTraining(lr=3.0)
 
 
-def test_knowing_checks_what_it_is_told():
+def test_knowing_checks_its_arguments():
     seen, _ = fedavg(conv(), client(6), lr=0.1, hidden=["lr"])
     with pytest.raises(UnknownName, match="did you mean 'labels'"):
         seen.knowing(lables=torch.zeros(6))

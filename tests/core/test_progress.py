@@ -1,4 +1,4 @@
-"""Where progress goes: to a function, to standard error, or nowhere."""
+"""Progress: reported to a function, shown on standard error, or ignored."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""Truth: what it refuses, and its label counts."""
+"""Truth: its checks and its label counts."""
 
 import pytest
 import torch

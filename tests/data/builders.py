@@ -1,4 +1,4 @@
-"""Tiny files in the formats that the real datasets come in."""
+"""Tiny files in the formats of the real datasets."""
 
 from __future__ import annotations
 

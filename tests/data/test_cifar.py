@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from leakgauge.core.errors import CorruptFile
-from leakgauge.data import load, locations
-from leakgauge.data.locations import Remote
+from leakgauge.data import DATASETS, load
+from leakgauge.data.source import Remote
 
 from . import builders
 from .real import REAL, needs_data
@@ -67,7 +67,7 @@ def test_download(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> 
     content = builders.tar(builders.cifar10_members())
     (served / "cifar-10-binary.tar.gz").write_bytes(content)
     remote = Remote(address + "cifar-10-binary.tar.gz", "md5:" + hashlib.md5(content).hexdigest())
-    monkeypatch.setitem(locations.REMOTES["cifar10"], "cifar-10-binary.tar.gz", remote)
+    monkeypatch.setitem(DATASETS["cifar10"].remotes, "cifar-10-binary.tar.gz", remote)
     assert len(load("cifar10")) == 10
 
 
@@ -82,7 +82,7 @@ def test_corrupt_archives(tmp_path: Path) -> None:
         (archive[:-5000], "cannot be read"),
         (b"not an archive", "cannot be read"),
         (builders.tar(without), "data_batch_3"),
-        (builders.tar(ragged), "holds 3074 bytes; expected a multiple of 3073"),
+        (builders.tar(ragged), "holds 3074 bytes, expected 3073 bytes for each picture"),
     ]:
         path.write_bytes(content)
         with pytest.raises(CorruptFile, match=problem):
@@ -98,7 +98,7 @@ def test_corrupt_extracted_files(tmp_path: Path) -> None:
     records = builders.cifar_records(2, 1)
     records[0, 0] = 10
     write(tmp_path / "cifar10", {"cifar-10-batches-bin/test_batch.bin": records.tobytes()})
-    with pytest.raises(CorruptFile, match="labels run from 1 to 10; expected 0 to 9"):
+    with pytest.raises(CorruptFile, match="labels run from 1 to 10, expected 0 to 9"):
         load("cifar10", split="test", folder=tmp_path)
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.core.errors import InvalidInput
-from leakgauge.core.observation import DataSpec
 from leakgauge.data import Dataset
 
 SPEC = DataSpec((2,), 3, bounded=False, columns=("a", "b"))
@@ -51,7 +51,7 @@ def test_others() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"inputs": torch.zeros(6, 3)}, "described as"),
+        ({"inputs": torch.zeros(6, 3)}, "as described"),
         ({"targets": torch.zeros(5, dtype=torch.long)}, "6 samples but 5 targets"),
         ({"inputs": torch.zeros(6, 2, dtype=torch.long)}, "must be floats"),
         ({"inputs": torch.full((6, 2), float("nan"))}, "NaN or Inf"),
@@ -60,7 +60,7 @@ def test_others() -> None:
         ({"spec": DataSpec((2,), 3, columns=("a", "b"))}, r"pixels must lie in \[0, 1\]"),
         ({"groups": torch.zeros(5, dtype=torch.long)}, "one whole number for each of 6 samples"),
         ({"groups": torch.zeros(6)}, "one whole number for each"),
-        ({"groups": torch.full((6,), -1)}, "count from 0"),
+        ({"groups": torch.full((6,), -1)}, "must count from 0"),
         ({"group_names": ("x", "y")}, "there is a group 2, but 2 group names"),
         ({"sensitive": "c"}, r"'c' is not among the columns \(a, b\)"),
     ],

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from leakgauge.core.errors import CorruptFile, MissingExtra, UnknownName
-from leakgauge.data import by_group, load, locations
-from leakgauge.data.locations import Remote
+from leakgauge.data import DATASETS, by_group, load
+from leakgauge.data.source import Remote
 
 from .builders import tar
 from .real import REAL, needs_data
@@ -90,15 +90,15 @@ def test_corrupt_json(tmp_path: Path, document: str) -> None:
 
 def test_corrupt_npz(tmp_path: Path) -> None:
     arrays = write_npz(tmp_path / "femnist" / "a.npz", ["f0001"])
-    with pytest.raises(CorruptFile, match="labels run from 0 to 1; expected 0 to 0"):
+    with pytest.raises(CorruptFile, match="labels run from 0 to 1, expected 0 to 0"):
         load("femnist", folder=tmp_path)
     np.savez(tmp_path / "femnist" / "a.npz", **(arrays | {"x": arrays["x"].astype(np.float32)}))
-    with pytest.raises(CorruptFile, match="x holds float32; expected uint8"):
+    with pytest.raises(CorruptFile, match="x holds float32, expected uint8"):
         load("femnist", folder=tmp_path)
 
 
 def hdf5(writers: dict[str, list[int]], seed: int = 0) -> bytes:
-    """A file of TensorFlow Federated's kind: labels by writer, with random pixels."""
+    """Return a file like TensorFlow Federated's, with given labels of each writer and random pixels."""
     buffer, random = io.BytesIO(), np.random.default_rng(seed)
     with h5py.File(buffer, "w") as file:
         for name, labels in writers.items():
@@ -130,7 +130,7 @@ def test_download_is_unpacked_once(server: tuple[str, Path], monkeypatch: pytest
     content = tar(MEMBERS, "w:bz2")
     (served / "fed_emnist.tar.bz2").write_bytes(content)
     remote = Remote(address + "fed_emnist.tar.bz2", f"sha256:{hashlib.sha256(content).hexdigest()}")
-    monkeypatch.setitem(locations.REMOTES["femnist"], "fed_emnist.tar.bz2", remote)
+    monkeypatch.setitem(DATASETS["femnist"].remotes, "fed_emnist.tar.bz2", remote)
     dataset = load("femnist")
     assert [client.targets.tolist() for client in by_group(dataset)] == [[1, 2, 3], [61, 4, 5]]
     monkeypatch.setattr(tarfile, "open", lambda *_: pytest.fail("unpacked again"))
@@ -158,7 +158,7 @@ def test_without_h5py_it_says_what_to_install(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "femnist").mkdir()
     (tmp_path / "femnist" / "fed_emnist_train.h5").write_bytes(MEMBERS["fed_emnist_train.h5"])
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(MissingExtra, match=r"leakgauge\[femnist\]"):
+    with pytest.raises(MissingExtra, match=r"\.\[femnist\]"):
         load("femnist", folder=tmp_path)
 
 

@@ -31,7 +31,7 @@ def test_idx_round_trip(tmp_path: Path, suffix: str, kind: type) -> None:
         ("empty", b"", "begins with nothing"),
         ("foreign", b"GIF89a......", "begins with 47494638"),
         ("labels", builders.idx(IMAGES[:, 0, 0]), "begins with 00000801"),
-        ("short", builders.idx(IMAGES)[:-1], "holds 1583 bytes; expected 1584"),
+        ("short", builders.idx(IMAGES)[:-1], "holds 1583 bytes, expected 1584"),
         ("header", builders.idx(IMAGES)[:7], "holds 7 bytes"),
     ],
 )
@@ -49,7 +49,7 @@ def test_npz(tmp_path: Path) -> None:
     np.testing.assert_array_equal(formats.read_npz(path, {"x": (None, 28, 28)})["x"], IMAGES)
     with pytest.raises(CorruptFile, match=r"no array 'y' \(it has x, other\)"):
         formats.read_npz(path, {"x": (None, 28, 28), "y": (None,)})
-    with pytest.raises(CorruptFile, match=r"x has the shape 2 x 28 x 28; expected any x 32 x 32"):
+    with pytest.raises(CorruptFile, match=r"x has the shape 2 x 28 x 28, expected any x 32 x 32"):
         formats.read_npz(path, {"x": (None, 32, 32)})
     with pytest.raises(CorruptFile, match="x has the shape"):
         formats.read_npz(path, {"x": (None,)})
@@ -94,7 +94,7 @@ def test_pgm() -> None:
     np.testing.assert_array_equal(formats.read_pgm(builders.pgm(image), Path("a.pgm")), image)
     commented = b"P5\n# made by hand\n3 5\n255\n" + image.tobytes()
     np.testing.assert_array_equal(formats.read_pgm(commented, Path("a.pgm")), image)
-    with pytest.raises(CorruptFile, match="has 14 pixels; expected 3 x 5"):
+    with pytest.raises(CorruptFile, match="has 14 pixels, expected 3 x 5"):
         formats.read_pgm(builders.pgm(image)[:-1], Path("a.pgm"))
     with pytest.raises(CorruptFile, match="expected a binary PGM"):
         formats.read_pgm(b"P2\n3 5\n255\n1 2 3", Path("a.pgm"))

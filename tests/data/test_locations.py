@@ -7,23 +7,23 @@ from pathlib import Path
 import pytest
 
 from leakgauge.core.errors import CorruptFile, DataNotFound
-from leakgauge.data import locations
-from leakgauge.data.locations import Remote
+from leakgauge.data import DATASETS, Remote, Source, locations
 
 CONTENT = b"a dataset"
 CHECKSUM = "md5:" + hashlib.md5(CONTENT).hexdigest()
+TOY = Source("toy", "a toy", "folder or download", lambda: pytest.fail("loaded"), files=("toy.bin",), remotes={})
 
 
 @pytest.fixture
 def remote(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     address, served = server
-    monkeypatch.setitem(locations.REMOTES, "toy", {"toy.bin": Remote(address + "toy.bin", CHECKSUM)})
+    monkeypatch.setitem(TOY.remotes, "toy.bin", Remote(address + "toy.bin", CHECKSUM))
     (served / "toy.bin").write_bytes(CONTENT)
     return served / "toy.bin"
 
 
 def obtain(**arguments: object) -> list[Path]:
-    return locations.obtain("toy", ["toy.bin"], "toy.bin", **arguments)  # type: ignore[arg-type]
+    return locations.obtain(TOY, **arguments)  # type: ignore[arg-type]
 
 
 def test_download_is_kept_in_the_cache(remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_wrong_checksum(remote: Path, tmp_path: Path) -> None:
 
 def test_missing_on_the_server(remote: Path) -> None:
     remote.unlink()
-    with pytest.raises(DataNotFound, match=r"answered with status 404; try again later"):
+    with pytest.raises(DataNotFound, match=r"answered with status 404. Try again later"):
         obtain()
 
 
@@ -67,14 +67,14 @@ def test_refused_connection(online: None, monkeypatch: pytest.MonkeyPatch) -> No
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{unused.getsockname()[1]}/toy.bin"
-    monkeypatch.setitem(locations.REMOTES, "toy", {"toy.bin": Remote(address, CHECKSUM)})
-    with pytest.raises(DataNotFound, match=r"failed \(ConnectionError\); check the network"):
+    monkeypatch.setitem(TOY.remotes, "toy.bin", Remote(address, CHECKSUM))
+    with pytest.raises(DataNotFound, match=r"failed \(ConnectionError\)\. Check the network"):
         obtain()
 
 
 def test_unwritable_cache(remote: Path, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the cache should be")
-    with pytest.raises(DataNotFound, match=r"could not be stored.*set LEAKGAUGE_CACHE"):
+    with pytest.raises(DataNotFound, match=r"could not be stored.*Set LEAKGAUGE_CACHE"):
         obtain()
 
 
@@ -100,15 +100,15 @@ def test_folder_comes_first(remote: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_explicit_folder_is_the_only_place(remote: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataNotFound, match=r"does not hold it; nothing else was tried.*leave the folder out"):
+    with pytest.raises(DataNotFound, match=r"does not hold it, no other place was tried.*leave the folder out"):
         obtain(folder=tmp_path)
     with pytest.raises(DataNotFound, match="does not exist"):
         obtain(folder=tmp_path / "nowhere")
 
 
-def test_error_tells_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataNotFound) as caught:
-        locations.obtain("mnist", ["a.gz", "a"], "train-images-idx3-ubyte.gz")
+        locations.obtain(DATASETS["mnist"], patterns=["a.gz", "a"])
     text = str(caught.value)
     for part in (
         "a.gz or a",
@@ -120,8 +120,8 @@ def test_error_tells_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_checksum_has_the_length_of_its_kind() -> None:
-    for files in locations.REMOTES.values():
-        for name, remote in files.items():
+    for source in DATASETS.values():
+        for name, remote in source.remotes.items():
             algorithm, _, digits = remote.checksum.partition(":")
             assert len(bytes.fromhex(digits)) == hashlib.new(algorithm).digest_size
             assert name.split("?")[0] in remote.url

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from leakgauge.core.errors import CorruptFile, InvalidInput
-from leakgauge.data import by_group, load, locations
-from leakgauge.data.locations import Remote
+from leakgauge.data import DATASETS, by_group, load
+from leakgauge.data.source import Remote
 
 from . import builders
 from .real import REAL, needs_data
@@ -41,7 +41,7 @@ def test_writers_from_either_file(tmp_path: Path) -> None:
 def test_writers_of_other_digits(tmp_path: Path) -> None:
     builders.write_mnist(tmp_path / "mnist")
     np.savez(tmp_path / "mnist" / "qmnist_writers.npz", train_writer=np.zeros(5, np.int16))
-    with pytest.raises(CorruptFile, match="writers of 5 digits; expected 6 digits"):
+    with pytest.raises(CorruptFile, match="writers of 5 digits, expected 6 digits"):
         load("mnist", folder=tmp_path, by_writer=True)
 
 
@@ -50,7 +50,7 @@ def test_download(tmp_path: Path, server: tuple[str, Path], monkeypatch: pytest.
     builders.write_mnist(served)
     for path in served.iterdir():
         checksum = "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
-        monkeypatch.setitem(locations.REMOTES["mnist"], path.name, Remote(address + path.name, checksum))
+        monkeypatch.setitem(DATASETS["mnist"].remotes, path.name, Remote(address + path.name, checksum))
     assert len(load("mnist")) == 6
     assert sorted(path.name for path in (tmp_path / "cache" / "mnist").iterdir()) == [
         "train-images-idx3-ubyte.gz",
@@ -65,7 +65,7 @@ def test_corrupt_files(tmp_path: Path) -> None:
     with pytest.raises(CorruptFile, match="5 labels for 6 samples"):
         load("mnist", folder=tmp_path)
     (folder / "train-images-idx3-ubyte").write_bytes(builders.idx(np.zeros((5, 8, 8), np.uint8)))
-    with pytest.raises(CorruptFile, match=r"train-images-idx3-ubyte: images are 8 x 8; expected 28 x 28"):
+    with pytest.raises(CorruptFile, match=r"train-images-idx3-ubyte: images are 8 x 8, expected 28 x 28"):
         load("mnist", folder=tmp_path)
 
 

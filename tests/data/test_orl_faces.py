@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from leakgauge.core.errors import CorruptFile
-from leakgauge.data import load, locations, orl_lmra
-from leakgauge.data.locations import Remote
+from leakgauge.data import DATASETS, load, orl_lmra
+from leakgauge.data.source import Remote
 
 from . import builders
 from .real import REAL, needs_data
@@ -53,7 +53,7 @@ def test_download(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> 
     content = builders.faces_zip(builders.faces())
     (served / "att_faces.zip").write_bytes(content)
     remote = Remote(address + "att_faces.zip", "md5:" + hashlib.md5(content).hexdigest())
-    monkeypatch.setitem(locations.REMOTES["orl_faces"], "att_faces.zip", remote)
+    monkeypatch.setitem(DATASETS["orl_faces"].remotes, "att_faces.zip", remote)
     assert len(load("orl_faces")) == 400
 
 
@@ -66,7 +66,7 @@ def test_corrupt(tmp_path: Path) -> None:
     for content, problem in [
         (whole[: len(whole) // 2], "cannot be read"),
         (few, r"s40/1\.pgm"),
-        (small, r"s1/1\.pgm is 64 x 64; expected 112 x 92"),
+        (small, r"s1/1\.pgm is 64 x 64, expected 112 x 92"),
     ]:
         path.write_bytes(content)
         with pytest.raises(CorruptFile, match=problem):

@@ -1,4 +1,4 @@
-"""Data of one's own: pictures, npz, CSV; what they become, and how mistakes are named."""
+"""The loaders of users' own pictures, npz files and CSV tables, and their error messages."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_a_folder_of_pictures(tmp_path):
 def test_pictures_are_scaled_and_greyed(tmp_path):
     picture(tmp_path / "a" / "1.png", 30)
     picture(tmp_path / "a" / "2.png", 30, size=(9, 9))
-    with pytest.raises(InvalidInput, match=r"2.png: is 9 x 9 pixels, 1.png 4 x 6 pixels; give size"):
+    with pytest.raises(InvalidInput, match=r"2.png: has 9 x 9 pixels, but 1.png has 4 x 6 pixels. Give size"):
         from_images(tmp_path)
     assert from_images(tmp_path, size=[5, 7], grey=True, mean=0, std=1).inputs.shape == (2, 1, 5, 7)
     assert from_images(tmp_path, size=[5, 7], mean=0, std=1).spec.std == (1.0,)

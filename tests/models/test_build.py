@@ -1,4 +1,4 @@
-"""build(): recipes, users' factories, and an error for each way it can go wrong."""
+"""build(): recipes, users' factories, and its error messages."""
 
 import copy
 import json
@@ -108,7 +108,7 @@ def test_users_class_and_open_options(users_module):
 
 
 def test_seed_for_a_factory_without_one(users_module):
-    build(f"{users_module}:linear")  # importing the module draws weights of its own
+    build(f"{users_module}:linear")  # importing the module draws random weights
     before = torch.get_rng_state()
     first, second = (build(f"{users_module}:linear", seed=5).state_dict() for _ in range(2))
     assert torch.equal(first["weight"], second["weight"])
@@ -126,7 +126,7 @@ def test_seed_for_a_factory_without_one(users_module):
         ("has_a_typo:f", {}, InvalidInput, "raised SyntaxError"),
         ("users_networks:lineal", {}, UnknownName, "did you mean 'linear'"),
         ("users_networks:not_a_factory", {}, InvalidInput, "is a int, not a factory"),
-        ("users_networks:ready", {}, InvalidInput, "write a function that returns the model"),
+        ("users_networks:ready", {}, InvalidInput, "Name a function that returns the model"),
         ("users_networks:broken", {}, InvalidInput, "raised RuntimeError: no weights today"),
         ("users_networks:number", {}, InvalidInput, "returned a int"),
         ("users_networks:needs", {}, InvalidInput, "needs the option inputs"),

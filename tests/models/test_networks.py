@@ -1,27 +1,33 @@
-"""Every network: its size by hand, its output, its second derivatives, its reproducibility."""
+"""Every network: its number of parameters, output, second derivatives and reproducibility."""
 
+import ast
+import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import leakgauge.models
 from leakgauge.core.errors import InvalidInput, UnknownName
-from leakgauge.models import MODELS
+from leakgauge.models import MODELS, registry
 from leakgauge.models import build as build_model
 from leakgauge.models.options import seeded
 
+#: Small options of every network. A new network adds one line here.
 SMALL: dict[str, dict[str, Any]] = {
     "lenet": {"shape": (1, 28, 28), "classes": 5},
-    "dlf_femnist": {},
-    "dlf_cifar100": {},
+    "dlf_femnist": {"shape": (1, 28, 28)},
+    "dlf_cifar100": {"shape": (3, 32, 32)},
     "resnet18": {"shape": (3, 8, 8)},
     "resnet20": {"shape": (3, 8, 8)},
     "resnet20_4": {"shape": (3, 8, 8)},
     "mlp": {"shape": (14,)},
 }
 
-# Worked out by hand: kernel x kernel x in x out (+ out for a bias), 2 x channels for a normalisation.
+# Computed by hand: kernel x kernel x in x out (+ out for a bias), 2 x channels for a normalisation.
 PARAMETERS = [
     ("lenet", {}, 912 + 3612 + 3612 + 768 * 10 + 10),
     ("lenet", {"shape": (1, 28, 28), "classes": 62}, 312 + 3612 + 3612 + 588 * 62 + 62),
@@ -62,11 +68,33 @@ def test_every_model_is_tested():
     assert SMALL.keys() == MODELS.keys()
 
 
+GUIDE = Path(__file__).parents[2] / "docs" / "adding-a-model.md"
+
+
+def test_the_guide_adds_a_network(tmp_path, monkeypatch):
+    module, test_line = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    monkeypatch.setattr(leakgauge.models, "__path__", [*leakgauge.models.__path__, str(tmp_path)])
+    (tmp_path / "gru.py").write_text(module)
+    networks = registry.discover()
+    assert networks.keys() == {*MODELS, "gru_network"}
+    [(name, options)] = ast.literal_eval("{" + test_line + "}").items()
+    for mode in ("train", "eval"):
+        check_output_and_second_derivatives(networks[name](**options, seed=0).train(mode == "train"), options["shape"])
+    (tmp_path / "second.py").write_text(module)
+    with pytest.raises(ValueError, match=r"leakgauge\.models\.second declares a second network called 'gru_network'"):
+        registry.discover()
+    for name in ("gru", "second"):
+        del sys.modules[f"leakgauge.models.{name}"]
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_output_and_second_derivatives(name, mode):
     model = build(name, **SMALL[name], seed=0).train(mode == "train")
-    shape = SMALL[name].get("shape") or {"dlf_femnist": (1, 28, 28), "dlf_cifar100": (3, 32, 32)}[name]
+    check_output_and_second_derivatives(model, SMALL[name]["shape"])
+
+
+def check_output_and_second_derivatives(model, shape):
     inputs = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0), requires_grad=True)
     scores = model(inputs)
     assert scores.shape == (2, model.head.out_features)

@@ -4,13 +4,13 @@ import base64
 import csv
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
-from leakgauge.core.errors import UnknownName
 from leakgauge.evaluation.gate import check, read_condition
 from leakgauge.reports.audit import write_audit
-from leakgauge.workflows.audit.run import read_audit, run_audit
+from leakgauge.workflows.audit import read_audit, run_audit
 from tests.workflows.audit.test_run import document
 
 
@@ -43,20 +43,16 @@ def test_samples_can_be_kept_out_of_the_page(audit, tmp_path):
     assert counts == {"none": 3, "blur": 3, "omit": 1}
     assert "coarse blocks" in pages["blur"]
     assert pages["blur"] != pages["none"]
-    with pytest.raises(UnknownName, match="omit"):
-        written(audit, tmp_path, redact="all")
 
 
 def test_programs_read_the_same(audit, tmp_path):
-    checks = check([read_condition("recovered > 0.05", ["idlg"])], [
-        (attack, title, audit.figures(group)) for (attack, title, _), group in audit.groups().items()
-    ])  # fmt: skip
-    text = written(audit, tmp_path, checks=checks)
-    assert "FAILED: idlg (no defence): recovered = 1 is &gt; 0.05" in text
+    checks = check([read_condition("recovered > 0.05", ["idlg"])], audit.findings)
+    text = written(replace(audit, checks=tuple(checks)), tmp_path)
+    assert "BROKEN: idlg (no defence): recovered = 1 is &gt; 0.05" in text
     found = json.loads((tmp_path / "audit.json").read_text())
     assert found["verdict"] == "recovers data"
     assert found["complete"]
-    assert len(found["results"]) == 5
+    assert len(found["findings"]) == 5
     assert any(one["failed"] for one in found["checks"])
     rows = list(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
     assert {row["attack"] for row in rows} == {"idlg", "inverting_gradients"}

@@ -3,12 +3,13 @@ from html.parser import HTMLParser
 import pytest
 
 from leakgauge.core.errors import FileError
+from leakgauge.evaluation.verdict import Verdict
 from leakgauge.reports import Page, Section, write_page
 
 PAGE = Page(
     title="A <title>",
-    verdict="It leaks & badly.",
-    leaks=True,
+    verdict=Verdict.RECOVERS_DATA,
+    summary="It leaks & badly.",
     sections=(
         Section("Table", table=(("a", "b"), ("1", "<script>alert(1)</script>"))),
         Section("Picture", ("A sentence.",), picture=b"\x89PNG", alt='a "picture"', code="x < y"),
@@ -43,9 +44,10 @@ def test_texts_are_escaped(tmp_path):
 
 
 def test_the_verdict_shows_its_colour_by_what_was_found(tmp_path):
-    safe = Page("t", "v", leaks=False)
-    assert 'class="verdict leaks"' in write_page(PAGE, tmp_path / "a.html").read_text()
-    assert 'class="verdict"' in write_page(safe, tmp_path / "b.html").read_text()
+    for verdict in Verdict:
+        text = write_page(Page("t", verdict, "v"), tmp_path / "a.html").read_text()
+        assert f'class="verdict {verdict.colour}"' in text
+        assert str(verdict) in text
 
 
 def test_a_page_that_cannot_be_written_says_so(tmp_path):

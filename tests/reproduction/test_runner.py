@@ -1,31 +1,38 @@
 import csv
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
 from leakgauge import cli
-from leakgauge.core.errors import CorruptFile, InvalidInput, TasksFailed, UnknownName
+from leakgauge.core.errors import InvalidInput, TasksFailed, UnknownName
 from leakgauge.core.params import flatten
-from leakgauge.reproduction import runner as run
+from leakgauge.reproduction import runner
+from leakgauge.reproduction.clients import client_of, clients_of
+from leakgauge.reproduction.kinds import KINDS, Kind
+from leakgauge.reproduction.results import read_results, save_result
 from leakgauge.reproduction.rows import find_rows
-from leakgauge.reproduction.runner import keep, run_rows
-from leakgauge.reproduction.setting import client_of, clients_of
+from leakgauge.reproduction.runner import Choice
 from leakgauge.runtime import run_tasks
 
 ROW = """
+[row]
 title = "A row"
 kind = "reconstruction"
-[setting]
-data = "digits"
-model = "lenet"
-model_options = { shape = [1, 8, 8], classes = 10 }
+threshold = 15.0
+[model]
+name = "lenet"
+options = { shape = [1, 8, 8], classes = 10 }
+[data]
+name = "digits"
+[training]
 samples = 2
 lr = 0.01
 epochs = 1
 batch_size = 2
-grant = ["label_counts"]
-threshold = 15.0
+[attacker]
+granted = ["label_counts"]
 [methods.good]
 attack = "inverting_gradients"
 options = { steps = 4 }
@@ -36,12 +43,14 @@ options = { steps = 2 }
 """
 
 LABELS = """
+[row]
 title = "Labels"
 kind = "labels"
-[setting]
-data = "digits"
-model = "dlf_femnist"
-model_options = { shape = [1, 8, 8], classes = 10 }
+[model]
+name = "dlf_femnist"
+[data]
+name = "digits"
+[training]
 samples = 20
 lr = 0.01
 epochs = 2
@@ -51,6 +60,10 @@ options = { at = "interpolated" }
 [methods.server]
 options = { at = "server" }
 """
+
+
+def run_rows(rows, *, engine="auto", jobs=1, cache=None, **choices):
+    return runner.run_rows(rows, Choice(**choices), engine=engine, jobs=jobs, cache=cache)
 
 
 @pytest.fixture
@@ -74,13 +87,13 @@ def test_a_row_gives_ours_with_an_interval_beside_the_published_and_chance(folde
 
 def test_steps_and_methods_can_be_chosen(folder):
     (figure,) = run_rows(find_rows("mine", "table1/digits"), methods=["other"], steps=1)
-    assert (figure.method.name, figure.steps, figure.ours["psnr"].low) == ("other", 1, None)
+    assert (figure.method.name, figure.steps, figure.measures["psnr"].low) == ("other", 1, None)
 
 
 def test_clients_that_were_measured_elsewhere_are_left_out(folder):
     def psnr(**options):
         (figure,) = run_rows(find_rows("mine", "table1/digits"), methods=["good"], **options)
-        return figure.clients, figure.ours["psnr"].mean
+        return figure.clients, figure.measures["psnr"].value
 
     (all_three, mean), (first, one), (others, rest) = psnr(clients=3), psnr(clients=1), psnr(clients=2, skip=1)
     assert (all_three, first, others) == (3, 1, 2)
@@ -90,7 +103,7 @@ def test_clients_that_were_measured_elsewhere_are_left_out(folder):
 def test_the_same_seed_gives_the_same_figures_in_one_process_and_in_two(folder):
     def values(**options):
         figures = run_rows(find_rows("mine", "table1/digits"), clients=2, **options)
-        return {figure.method.name: figure.ours for figure in figures}
+        return {figure.method.name: figure.to_json()["ours"] for figure in figures}
 
     assert values() == values(engine="processes", jobs=2)
     assert values() != values(seed=1)
@@ -98,19 +111,24 @@ def test_the_same_seed_gives_the_same_figures_in_one_process_and_in_two(folder):
 
 def test_label_rows_count_errors(folder):
     figures = {figure.method.name: figure for figure in run_rows(find_rows("mine", "table1/labels"), clients=4)}
-    errors = figures["interpolated"].ours["label_errors"].mean
-    assert 0 <= errors < figures["interpolated"].chance["label_errors"] / 2
+    errors = figures["interpolated"].measures["label_errors"]
+    assert errors.above_chance
+    assert 0 <= errors.value < errors.chance / 2
 
 
 def test_figures_are_kept_with_date_command_and_clients(folder):
     (figure,) = run_rows(find_rows("mine", "table1/digits"), methods=["good"])
-    keep(figure, "the command")
-    path = keep(figure, "the command")
+    save_result(figure, "the command")
+    path = save_result(figure, "the command")
     rows = list(csv.DictReader(path.read_text().splitlines()))
-    assert len(rows) == 2 * len(figure.ours)
+    assert len(rows) == 2 * len(figure.measures)
     psnr = next(row for row in rows if row["metric"] == "psnr")
     assert (psnr["clients"], psnr["published"], psnr["command"]) == ("1", "20.0", "the command")
     assert len(psnr["date"]) == 10
+    lines = read_results(folder)
+    assert [line.measure.name for line in lines] == 2 * list(figure.measures)
+    assert lines[0].measure.value == pytest.approx(figure.measures[lines[0].measure.name].value, rel=1e-3)
+    assert (lines[0].method, lines[0].steps, lines[0].is_short) == ("good", 4, False)
 
 
 def test_mistakes_are_named(folder):
@@ -122,31 +140,37 @@ def test_mistakes_are_named(folder):
     with pytest.raises(InvalidInput, match="has 898 clients of 2 samples"):
         client_of(rows[0].setting, 900, 0)
     (folder / "table1" / "digits.toml").write_text(ROW.replace("lr =", "learning_rate ="))
-    with pytest.raises(CorruptFile, match="no 'learning_rate'"):
+    with pytest.raises(UnknownName, match="'learning_rate'"):
+        find_rows("mine", "table1/digits")
+    (folder / "table1" / "digits.toml").write_text(ROW.replace('"reconstruction"', '"reconstructions"'))
+    with pytest.raises(UnknownName, match="did you mean 'reconstruction'"):
+        list(run_rows(find_rows("mine", "table1/digits")))
+    (folder / "table1" / "digits.toml").write_text(ROW + "[federation]\nrounds = 2")
+    with pytest.raises(InvalidInput, match=r"kind reconstruction does not read \[federation\]"):
         list(run_rows(find_rows("mine", "table1/digits")))
 
 
 def test_a_rows_clients_defend_themselves(folder):
     setting = find_rows("mine", "table1/digits")[0].setting
+    noise, pruning = {"name": "gaussian_noise", "sigma": 0.1}, {"name": "random_pruning", "probability": 0.5}
+    granted = setting.changed({"attacker": {"granted": ["label_batches"]}})
     plain, _ = client_of(setting, 0, 0)
-    one = {"name": "gaussian_noise", "sigma": 0.1}
-    told = {"granted": ["label_batches"], "knows_defence": True}
-    single, _ = client_of({**setting, **told, "defence": one}, 0, 0)
-    several, _ = client_of({**setting, **told, "defence": [one, {"name": "random_pruning", "probability": 0.5}]}, 0, 0)
+    single, _ = client_of(replace(granted, defence=[noise]), 0, 0)
+    several, _ = client_of(replace(granted, defence=[noise, pruning]), 0, 0)
+    assert plain.defences is None
     assert single.defences == ("GaussianNoise(on='samples', sigma=0.1)",)
     assert several.defences == (
         "GaussianNoise(on='samples', sigma=0.1)",
         "RandomPruning(on='samples', probability=0.5)",
     )
     assert single.label_batches is not None
+    hidden = setting.changed({"attacker": {"knows_defence": False}})
+    assert client_of(replace(hidden, defence=[noise]), 0, 0)[0].defences is None
     updates = [flatten(observation.difference()) for observation in (plain, single, several)]
     assert len({float(update.norm()) for update in updates}) == 3
-    with pytest.raises(UnknownName, match="did you mean 'gaussian_noise'"):
-        client_of({**setting, "defence": {"name": "gausian_noise", "sigma": 0.1}}, 0, 0)
-    with pytest.raises(CorruptFile, match="a row's defence is a table with a name"):
-        client_of({**setting, "defence": "gaussian_noise"}, 0, 0)
-    trained, _ = client_of({**setting, "defence": one, "rounds": 1}, 0, 0)
-    undefended, _ = client_of({**setting, "rounds": 1}, 0, 0)
+    rounds = setting.changed({"model": {"trained_rounds": 1}})
+    trained, _ = client_of(replace(rounds, defence=[noise]), 0, 0)
+    undefended, _ = client_of(rounds, 0, 0)
     assert float((flatten(trained.sent) - flatten(undefended.sent)).norm()) > 0
 
 
@@ -162,6 +186,16 @@ def test_the_command_line_prints_json_lines_and_keeps_results(folder, monkeypatc
     assert "leakgauge bench mine" in (folder / "results.csv").read_text()
 
 
+def test_a_quiet_command_prints_nothing_and_saves(folder, monkeypatch, capsys):
+    words = ["leakgauge", "bench", "mine", "--row", "table1/digits", "--method", "other", "--quiet"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    assert capsys.readouterr() == ("", "")
+    assert (folder / "results.csv").exists()
+
+
 def test_the_command_line_lists_rows_and_shows_tables(folder, monkeypatch, capsys):
     for words, said in ((["--list"], "good, other"), (["--method", "good", "--no-save"], "published")):
         monkeypatch.setattr(sys, "argv", ["leakgauge", "bench", "mine", "--row", "table1/digits", *words])
@@ -171,43 +205,43 @@ def test_the_command_line_lists_rows_and_shows_tables(folder, monkeypatch, capsy
     assert not (folder / "results.csv").exists()
 
 
-def test_what_failed_does_not_keep_the_rest_from_being_measured(folder, monkeypatch, capsys):
-    real = run.reconstruct_client
+def test_a_failed_task_does_not_stop_the_others(folder, monkeypatch, capsys):
+    kind = KINDS["reconstruction"]
 
-    def broken(setting, method, index, **rest):
-        if method.name == "good" and index == 1:
+    def broken(job, report):
+        if job.method.name == "good" and job.index == 1:
             raise RuntimeError("the optimiser broke")
-        return real(setting, method, index, **rest)
+        return kind.run(job, report)
 
-    monkeypatch.setitem(run.KINDS, "reconstruction", broken)
+    monkeypatch.setitem(KINDS, "reconstruction", Kind(broken, kind.tables))
     row = folder / "table1" / "digits.toml"
     row.write_text(row.read_text().replace("kind =", 'reference = "good"\nkind =', 1))
-    found = []
+    results = []
     with pytest.raises(TasksFailed, match="1 of 4 tasks failed"):
-        found.extend(run_rows(find_rows("mine", "table1/digits"), clients=2))
-    assert [figure.method.name for figure in found] == ["other"]  # beside no reference, for that failed
-    assert "speedup_over_good" not in found[0].ours
+        results.extend(run_rows(find_rows("mine", "table1/digits"), clients=2))
+    assert [result.method.name for result in results] == ["other"]  # without a speed-up, because the reference failed
+    assert "speedup_over_good" not in results[0].measures
 
 
 def test_the_order_in_which_clients_end_changes_nothing(folder, monkeypatch):
     rows = find_rows("mine", "table1/digits")
     forward = [figure.to_json()["ours"] for figure in run_rows(rows, clients=3, methods=["other"])]
-    monkeypatch.setattr(run, "run_cached", lambda tasks, *_, **__: reversed(list(run_tasks(tasks))))
+    monkeypatch.setattr(runner, "run_cached", lambda tasks, *_, **__: reversed(list(run_tasks(tasks))))
     assert [figure.to_json()["ours"] for figure in run_rows(rows, clients=3, methods=["other"])] == forward
 
 
-def test_what_is_kept_is_not_measured_again(folder, tmp_path, monkeypatch):
+def test_cached_tasks_are_not_run_again(folder, tmp_path, monkeypatch):
     rows = find_rows("mine", "table1/digits")
-    first = [figure.to_json() for figure in run_rows(rows, clients=2, folder=tmp_path / "store")]
-    monkeypatch.setitem(run.KINDS, "reconstruction", None)
-    assert [figure.to_json() for figure in run_rows(rows, clients=2, folder=tmp_path / "store")] == first
+    first = [result.to_json() for result in run_rows(rows, clients=2, cache=tmp_path / "cache")]
+    monkeypatch.setitem(KINDS, "reconstruction", Kind(None, KINDS["reconstruction"].tables))
+    assert [result.to_json() for result in run_rows(rows, clients=2, cache=tmp_path / "cache")] == first
     with pytest.raises(TasksFailed):  # other steps are other work
-        list(run_rows(rows, clients=2, steps=3, folder=tmp_path / "store"))
+        list(run_rows(rows, clients=2, steps=3, cache=tmp_path / "cache"))
 
 
 def test_a_rows_clients_may_have_distinct_labels_only(folder):
     setting = find_rows("mine", "table1/digits")[0].setting
-    all_of_them, some = (clients_of({**setting, **more}, 0) for more in ({}, {"distinct_labels": True}))
+    all_of_them, some = (clients_of(setting.changed({"data": more}), 0) for more in ({}, {"distinct_labels": True}))
     assert 0 < len(some) < len(all_of_them)
     assert all(len(set(client.targets.tolist())) == len(client) for client in some)
     assert any(len(set(client.targets.tolist())) < len(client) for client in all_of_them)

@@ -127,7 +127,7 @@ def test_failures_are_listed_when_the_others_are_done(engine):
     assert sorted(str(raised.value).splitlines()) == [
         "  broken and 1 more: ValueError: task went wrong",
         "  unlike: ValueError: other",
-        "3 of 5 tasks failed; the others are done:",
+        "3 of 5 tasks failed, the others are done:",
     ]
     assert isinstance(raised.value.__cause__, ValueError)
     assert not watch.of("again")  # the same seed and code would fail again

@@ -19,14 +19,10 @@ from leakgauge import attacks
 from leakgauge.core import container
 from leakgauge.core.errors import FileError, InvalidInput, LeakgaugeError, UnknownName, printable
 from leakgauge.core.observation_file import KIND, VERSION, observation_files
-from leakgauge.workflows.attack_captures import (
-    ClientData,
-    attack_captures,
-    refused_of,
-    rows_of,
-    verdict_of,
-    write_captured,
-)
+from leakgauge.evaluation.verdict import Verdict
+from leakgauge.reports.captures import captures_table, refused_sentences, write_captures
+from leakgauge.workflows.attack_captures import run_capture_attack
+from leakgauge.workflows.captures import Captures, ClientData
 
 CLIENTS = 3
 
@@ -53,45 +49,65 @@ def recorded(tmp_path_factory):
 ATTACK = attacks.inverting_gradients(steps=60)
 
 
-def attacked(recorded, output, **options):
-    return list(attack_captures(observation_files(recorded / "captures"), ATTACK, output, model=network(), **options))
+def attacked(recorded, output, data=None, **options):
+    captures = Captures.find(recorded / "captures", network(), **options)
+    return run_capture_attack(captures, ATTACK, output, data)
 
 
-def test_without_the_truth_the_page_tells_what_the_server_sees(recorded, tmp_path):
+def test_without_the_truth_the_page_shows_what_the_server_sees(recorded, tmp_path):
     found = attacked(recorded, tmp_path)
-    assert len(found) == 2 * CLIENTS
-    assert all(one.score is None and one.result is not None for one in found)
-    sentence, leaks = verdict_of(found)
-    assert leaks is None
-    assert "--data" in sentence
-    page = write_captured(found, tmp_path, ATTACK, "leakgauge attack captures").read_text()
+    assert len(found.attacked) == 2 * CLIENTS
+    assert all(one.score is None for one in found.attacked)
+    assert found.verdict is Verdict.NOT_SCORED
+    page = write_captures(found, tmp_path).read_text()
     assert "honest-but-curious server" in page
-    assert "verdict open" in page
+    assert "verdict yellow" in page
+    assert "--data" in page
     assert page.count("<img") == 2 * CLIENTS
 
 
 def test_with_the_clients_data_captures_are_scored_beside_chance(recorded, tmp_path):
-    found = attacked(recorded, tmp_path, data=ClientData(recorded / "data"))
-    assert all(one.score is not None for one in found)
-    sentence, leaks = verdict_of(found)
-    assert leaks
-    assert "recovers data" in sentence
-    head, *rows = rows_of(found)
+    found = attacked(recorded, tmp_path, ClientData(recorded / "data"))
+    assert all(one.score is not None for one in found.attacked)
+    assert found.verdict is Verdict.RECOVERS_DATA
+    head, *rows = captures_table(found)
     assert "psnr (chance)" in head
     assert [row[:2] for row in rows] == [[f"client-{k}", str(r)] for k in range(CLIENTS) for r in (1, 2)]
-    truth = ClientData(recorded / "data").truth(lg.load(found[0].file, network()))
+    truth = ClientData(recorded / "data").truth(lg.load(found.attacked[0].capture.file, network()))
     assert truth is not None
     assert truth.reference_inputs is not None
     assert len(truth.reference_inputs) == CLIENTS - 1
-    assert "verdict leaks" in write_captured(found, tmp_path, ATTACK, "x").read_text()
+    assert "verdict red" in write_captures(found, tmp_path).read_text()
+    document = json.loads((tmp_path / "captures.json").read_text())
+    assert document["leaks"] is True
+    assert len(document["captures"]) == 2 * CLIENTS
+
+
+def test_samples_can_be_kept_out_of_pictures(recorded, tmp_path):
+    found = attacked(recorded, tmp_path, ClientData(recorded / "data"))
+    pages = {kind: write_captures(found, tmp_path / kind, redact=kind).read_text() for kind in ("none", "blur", "omit")}
+    assert [pages[kind].count("<img") for kind in pages] == [2 * CLIENTS, 2 * CLIENTS, 0]
+    assert pages["blur"] != pages["none"]
+    assert not list((tmp_path / "omit").glob("*.png"))
+
+
+def test_engines_give_the_same_reconstructions(recorded, tmp_path):
+    runs = {}
+    for engine in ("in-process", "processes"):
+        name = "tests.workflows.test_attack_captures:network"
+        options = {"model": name, "data": recorded / "data", "engine": engine, "options": {"steps": 3}}
+        runs[engine] = lg.attack(recorded / "captures", "inverting_gradients", tmp_path / engine, **options)
+    first, second = (run.attacked for run in runs.values())
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one.reconstruction.samples, other.reconstruction.samples)
 
 
 def test_one_clients_data_is_for_its_own_captures(recorded, tmp_path):
     data = ClientData(recorded / "data" / "client-1.npz")
-    with pytest.raises(InvalidInput, match=r"captures of 'client-0' and 'client-1'; choose with --client"):
-        attacked(recorded, tmp_path, data=data)
-    found = attacked(recorded, tmp_path, data=data, client="client-1")
-    assert [one.result.client for one in found] == ["client-1"] * 2
+    with pytest.raises(InvalidInput, match=r"captures of 'client-0' and 'client-1'. Choose one with --client"):
+        attacked(recorded, tmp_path, data)
+    found = attacked(recorded, tmp_path, data, client="client-1").attacked
+    assert [one.reconstruction.client for one in found] == ["client-1"] * 2
     assert all(one.score["psnr"].value > 15 for one in found)
 
 
@@ -106,16 +122,16 @@ def test_a_sum_is_scored_with_the_samples_of_all(recorded, tmp_path):
 
 def test_what_is_known_besides_is_part_of_what_was_done(recorded, tmp_path):
     attacked(recorded, tmp_path, client="client-0")
-    assert all(one.before for one in attacked(recorded, tmp_path, client="client-0"))
-    again = attacked(recorded, tmp_path, client="client-0", knowing={"lr": 0.2})
-    assert not any(one.before for one in again)
-    assert "lr 0.2" in " ".join(again[0].threat_model)
+    assert all(one.cached for one in attacked(recorded, tmp_path, client="client-0").attacked)
+    again = attacked(recorded, tmp_path, client="client-0", know={"lr": 0.2}).attacked
+    assert not any(one.cached for one in again)
+    assert "lr 0.2" in " ".join(again[0].capture.threat_model)
     with pytest.raises(UnknownName, match="did you mean 'lr'"):
-        attacked(recorded, tmp_path, knowing={"lrr": 0.2})
+        attacked(recorded, tmp_path, know={"lrr": 0.2})
 
 
 @pytest.mark.parametrize(
-    ("place", "words"), [("nowhere", "no such file or folder of clients' data"), ("captures", "expected files such as")]
+    ("place", "words"), [("nowhere", "no such file or folder of clients' data"), ("captures", "Expected files such as")]
 )
 def test_clients_data_that_is_not_there(recorded, place, words):
     with pytest.raises(FileError, match=words):
@@ -124,8 +140,8 @@ def test_clients_data_that_is_not_there(recorded, place, words):
 
 def test_clients_data_of_another_shape(recorded, tmp_path):
     np.savez(tmp_path / "client-0.npz", x=np.zeros((2, 5, 5)), y=np.zeros(2, dtype=int))
-    with pytest.raises(InvalidInput, match=r"does client-0\.npz hold this client's samples"):
-        attacked(recorded, tmp_path / "out", data=ClientData(tmp_path))
+    with pytest.raises(InvalidInput, match=r"Does client-0\.npz hold this client's samples"):
+        attacked(recorded, tmp_path / "out", ClientData(tmp_path))
 
 
 class Trap:
@@ -193,22 +209,26 @@ def test_a_hostile_folder_runs_nothing_writes_nothing_outside_and_fails_in_words
     before, largest = {path for path in tmp_path.rglob("*") if output not in path.parents}, memory()
     files = observation_files(tmp_path / "hostile")
     for model in (network(), None):
-        found = list(attack_captures(files, attacks.inverting_gradients(steps=1), output, model=model))
-        assert len(found) == len(files)
-        fine = {one.file.stem for one in found if one.result is not None}
+        captures = Captures(tuple(files), model)
+        if model is None:
+            with pytest.raises(LeakgaugeError):
+                run_capture_attack(captures, attacks.inverting_gradients(steps=1), output)
+            continue
+        found = run_capture_attack(captures, attacks.inverting_gradients(steps=1), output)
+        assert len(found.attacked) + len(found.refused) == len(files)
+        fine = {one.capture.file.stem for one in found.attacked}
         # with the model given, names of clients are but texts, and a recipe is not looked at; without, all are refused
-        assert fine == ({f"client-{number}" for number in range(5)} | {"recipe"} if model is not None else set())
-        assert all(one.problem for one in found if one.result is None)
-        if model is not None:
-            write_captured(found, output, ATTACK, "x")
-            shown = json.dumps([rows_of(found), refused_of(found)], ensure_ascii=False)
-            assert "\\u001b" not in shown
-            assert len(shown) < 20_000
-            assert "<script>" not in (output / "captured.html").read_text().replace("<script>\n", "")
+        assert fine == {f"client-{number}" for number in range(5)} | {"recipe"}
+        write_captures(found, output)
+        shown = json.dumps([captures_table(found), refused_sentences(found.refused)], ensure_ascii=False)
+        assert "\\u001b" not in shown
+        assert len(shown) < 20_000
+        assert "<script>" not in (output / "captures.html").read_text().replace("<script>\n", "")
     assert memory() - largest < 400 * 2**20
     assert {path for path in tmp_path.rglob("*") if output not in path.parents} - {output} == before
     assert not (work / "executed").exists()
-    assert all(path.parent == output for path in output.rglob("*"))
+    cache = output / "cache"
+    assert all(path.parent == output or cache in (path, *path.parents) for path in output.rglob("*"))
 
 
 def mutations(raw, count, seed=0):
@@ -266,7 +286,15 @@ def test_a_folder_of_mutated_captures_ends_in_words_on_the_command_line(recorded
     for number, data in enumerate(mutations(good.read_bytes(), 40, seed=1)):
         (folder / f"\x1b[2J{number:03d}.safetensors").write_bytes(data)
     (tmp_path / "own_network.py").write_text("from tests.workflows.test_attack_captures import network\n")
-    command = [sys.executable, "-c", "from leakgauge.cli import main; main()", "attack", str(folder), "-o", "steps=1"]
+    command = [
+        sys.executable,
+        "-c",
+        "from leakgauge.cli import main; main()",
+        "attack",
+        str(folder),
+        "--option",
+        "steps=1",
+    ]
     command += ["--model", "own_network:network"]
     options = {"cwd": tmp_path, "capture_output": True, "text": True, "env": {**os.environ, "PYTHONPATH": os.getcwd()}}
     done = subprocess.run(command, check=False, **options)

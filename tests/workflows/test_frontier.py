@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
-from leakgauge.evaluation.verdict import Figure
+from leakgauge.core.measure import Measure
+from leakgauge.evaluation.verdict import Verdict
+from leakgauge.reports.frontier import sentence, write_frontier
 from leakgauge.workflows import frontier
-from leakgauge.workflows.frontier import Plan, Point, measure_frontier, read_plan, write_frontier
+from leakgauge.workflows.frontier import FrontierPlan, Point, read_frontier, run_frontier
 
 DOCUMENT = {
     "model": {"name": "lenet", "options": {"shape": [1, 8, 8], "classes": 10}},
@@ -36,45 +38,45 @@ def document(**changes):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    plan = read_plan(document(), "f.toml")
-    points = list(measure_frontier(plan))
+    plan = read_frontier(document(), "f.toml")
+    found = run_frontier(plan, None)
     folder = tmp_path_factory.mktemp("frontier")
-    return plan, points, folder, write_frontier(points, plan, folder, "leakgauge frontier f.toml")
+    return plan, found.points, folder, write_frontier(found, folder, "leakgauge frontier f.toml")
 
 
 def test_no_defence_leaks_and_noise_does_not(measured):
     _, points, _, _ = measured
     plain, noise, pruned = points
-    assert plain.verdict == "recovers data"
+    assert plain.verdict is Verdict.RECOVERS_DATA
     assert plain.leakage["psnr"].value > plain.leakage["psnr"].chance + 10
-    assert noise.verdict == "nothing above chance"
+    assert noise.verdict is Verdict.NOTHING_ABOVE_CHANCE
     assert 0 <= noise.utility <= 1
-    assert pruned.leaks
-    assert pruned.knows  # the zeros mislead an attacker who takes them for what was sent
+    assert pruned.verdict.leaks
+    assert pruned.knows_defence  # the zeros mislead an attacker who takes them for what was sent
 
 
 def test_everything_is_written_and_says_the_same(measured):
     plan, points, folder, page = measured
     rows = list(csv.DictReader((folder / "frontier.csv").read_text().splitlines()))
     assert [row["defence"] for row in rows] == [point.title for point in points]
-    assert [row["verdict"] for row in rows] == [point.verdict for point in points]
-    assert len(json.loads((folder / "frontier.json").read_text())) == 3
+    assert [row["verdict"] for row in rows] == [str(point.verdict) for point in points]
+    assert len(json.loads((folder / "frontier.json").read_text())["points"]) == 3
     for name in ("frontier.png", "frontier-recovered.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
     text = page.read_text()
     assert "Nothing above chance: noise." in text
-    assert points[0].sentence(plan).replace("'", "&#39;") in text
+    assert sentence(points[0], plan).replace("'", "&#39;") in text
 
 
 def test_verdicts_are_said_plainly(measured):
-    figures = {
-        "psnr": Figure("psnr", 13.0, 11.0, 15.0, 12.0, 14.0, 4),
-        "recovered": Figure("recovered", 0.5, 0.4, 0.6, 0.1, 1.0, 4),
+    leakage = {
+        "psnr": Measure("psnr", 13.0, 11.0, 15.0, 12.0, n=4, of="clients"),
+        "recovered": Measure("recovered", 0.5, 0.4, 0.6, 0.1, n=4, of="clients"),
     }
-    point = Point("x", "none", 0.9, 0.999, figures, True, "recovers data", 1.0)
-    assert point.sentence(measured[0]) == (
-        "x: recovers data. PSNR of what comes back 13.0 dB (11.0 to 15.0), by guessing 12.0 dB; share of samples "
-        "recovered 50%, by guessing 10% (4 clients; accuracy 90%, epsilon 1 spent). The attacker knows the defence."
+    point = Point("x", "none", 0.9, 0.999, leakage, True, Verdict.RECOVERS_DATA, 1.0)
+    assert sentence(point, measured[0]) == (
+        "x: recovers data. PSNR of what comes back 13.0 dB (chance 12.0 dB, 11.0 to 15.0); share of samples recovered "
+        "50% (chance 10%), over 4 clients. Accuracy 90%, epsilon 1 spent. The attacker knows the defence."
     )
 
 
@@ -94,16 +96,18 @@ TABLE = {
 
 
 def test_a_tables_sensitive_column_against_the_error_of_a_regression(tmp_path):
-    plan = read_plan(TABLE, "f.toml")
-    plain, noise = measure_frontier(plan, folder=tmp_path / "store")
-    assert plain.verdict == "recovers labels or attributes only"
+    plan = read_frontier(TABLE, "f.toml")
+    found = run_frontier(plan, tmp_path / "cache")
+    plain, noise = found.points
+    assert plain.verdict is Verdict.RECOVERS_ATTRIBUTES
     assert plain.leakage["attribute_accuracy"].value > 0.95
-    assert noise.verdict == "nothing above chance"
+    assert noise.verdict is Verdict.NOTHING_ABOVE_CHANCE
     assert noise.utility > plain.utility  # an error
-    assert "mean squared error" in plain.sentence(plan)
-    assert "Nothing above chance: noise." in write_frontier([plain, noise], plan, tmp_path).read_text()
+    assert "Mean squared error" in sentence(plain, plan)
+    assert "Nothing above chance: noise." in write_frontier(found, tmp_path).read_text()
     assert (tmp_path / "frontier.png").exists()
-    assert list(measure_frontier(plan, folder=tmp_path / "store")) == [plain, noise]
+    again = run_frontier(plan, tmp_path / "cache").points
+    assert [point.seconds for point in again] == [plain.seconds, noise.seconds]
 
 
 WRONG = [
@@ -112,10 +116,10 @@ WRONG = [
     ({"defence": [{"chain": [{"name": "gaussian_noise", "sigma": -1}]}]}, "at least 0"),
     ({"defence": [{"chain": [{"name": "dpsgd", "epsilon": 0}]}]}, "above 0"),
     ({"defence": [{"chain": [{"name": "random_pruning", "probability": 1.0}]}]}, "below 1"),
-    ({"defence": [{}, {}]}, "titles must differ"),
+    ({"defence": [{}, {}]}, "Titles must differ"),
     ({"frontier": {"attack": "idlgg"}}, "did you mean 'idlg'"),
     ({"frontier": {"attack": "idlg", "options": {"step": 3}}}, "did you mean 'steps'"),
-    ({"frontier": {"attack": "attribute_inference"}}, "name a sensitive column"),
+    ({"frontier": {"attack": "attribute_inference"}}, "Name a sensitive column"),
     ({"frontier": {"clients": 0}}, "clients must be at least 1"),
     ({"frontier": {"rouns": 3}}, "did you mean 'rounds'"),
 ]
@@ -125,7 +129,7 @@ WRONG = [
 def test_mistakes_are_refused_before_training_starts(changes, words, monkeypatch):
     monkeypatch.setattr("leakgauge.workflows.frontier.run_federation", None)
     with pytest.raises((InvalidInput, UnknownName), match=words):
-        read_plan(document(**changes), "f.toml")
+        read_frontier(document(**changes), "f.toml")
 
 
 def test_dpsgd_with_batch_norm_is_refused_before_training_starts():
@@ -134,7 +138,7 @@ def test_dpsgd_with_batch_norm_is_refused_before_training_starts():
         defence=[{"chain": [{"name": "dpsgd", "noise": 1.0}]}],
     )
     with pytest.raises(LeakgaugeError, match="batch norm"):
-        read_plan(wrong, "f.toml")
+        read_frontier(wrong, "f.toml")
 
 
 def test_the_example_is_a_plan():
@@ -142,17 +146,29 @@ def test_the_example_is_a_plan():
     found = tomllib.loads(path.read_text())
     assert len(found["defence"]) >= 6
     assert found["data"]["name"] == "mnist5k"
-    assert isinstance(read_plan(found | {"data": {"name": "digits"}, "model": DOCUMENT["model"]}, str(path)), Plan)
+    assert isinstance(
+        read_frontier(found | {"data": {"name": "digits"}, "model": DOCUMENT["model"]}, str(path)), FrontierPlan
+    )
 
 
-def test_points_are_kept_and_what_is_changed_is_measured_anew(measured, tmp_path, monkeypatch):
+def figures(points):
+    return [
+        (point.title, point.utility, {name: one.to_row() for name, one in point.leakage.items()}) for point in points
+    ]
+
+
+def test_points_are_cached_and_what_is_changed_is_measured_anew(measured, tmp_path, monkeypatch):
     plan, points, _, _ = measured
-    first = list(measure_frontier(plan, folder=tmp_path))
-    assert [replace(point, seconds=0.0) for point in first] == [replace(point, seconds=0.0) for point in points]
-    monkeypatch.setattr(frontier, "measure_point", lambda plan, title, report: measured_anew.append(title))
+    first = run_frontier(plan, tmp_path).points
+    assert figures(first) == figures(points)
     measured_anew = []
-    assert list(measure_frontier(plan, folder=tmp_path)) == first
+
+    def point(plan, title, report, device):
+        measured_anew.append(title)
+        return replace(points[0], title=title)
+
+    monkeypatch.setattr(frontier, "measure_point", point)
+    assert figures(run_frontier(plan, tmp_path).points) == figures(first)
     assert measured_anew == []
-    with pytest.raises(TypeError):  # what was measured is no point
-        list(measure_frontier(replace(plan, clients=1), folder=tmp_path))
-    assert measured_anew
+    run_frontier(replace(plan, clients=1), tmp_path)
+    assert measured_anew == list(plan.chains)

@@ -1,4 +1,4 @@
-"""The command that runs the papers' tables, or measures the speed."""
+"""The command that runs the papers' tables, writes their pages, or measures the speed."""
 
 from __future__ import annotations
 
@@ -8,139 +8,157 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
-from leakgauge.cli.common import Engine, Jobs, app, command_line, screen
+from leakgauge.cli.common import Engine, Jobs, Quiet, Seed, app, command_line, screen, show, watching
 from leakgauge.core.errors import InvalidInput, UnknownName
 
 if TYPE_CHECKING:
-    from leakgauge.reproduction.runner import Figure
+    from leakgauge.reproduction.results import RowResult
+    from leakgauge.reproduction.rows import Row
+    from leakgauge.reproduction.runner import Choice
+
+#: The options of ``leakgauge bench speed``. All others belong to papers.
+SPEED_OPTIONS = {"repeats", "as_json", "quiet", "names"}
 
 
 @app.command()
 def bench(
     context: typer.Context,
-    paper: Annotated[str | None, typer.Argument(help="Whose tables (dlf), or: speed.")] = None,
-    row: Annotated[str | None, typer.Option(help="A row, or a table: table1/femnist-10x5x50, table1.")] = None,
-    method: Annotated[list[str] | None, typer.Option(help="Only this method; may be given again.")] = None,
-    clients: Annotated[int | None, typer.Option(min=1, help="On how many clients.", show_default="the row's")] = None,
-    skip: Annotated[int, typer.Option(min=0, help="Leave out the first so many clients.")] = 0,
-    steps: Annotated[int | None, typer.Option(min=1, help="Attack steps instead of the row's own.")] = None,
-    short: Annotated[bool, typer.Option("--short", help="The row's short setting: fewer steps or clients.")] = False,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same figures.")] = 0,
+    paper: Annotated[str | None, typer.Argument(help="The paper, such as dlf, or speed.")] = None,
+    row: Annotated[
+        str | None, typer.Option(help="A row, a table or a pattern: table1/femnist-10x5x50, table1.")
+    ] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Run only this method. May be repeated.")] = None,
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="Number of attacked clients.", show_default="the row's")
+    ] = None,
+    skip: Annotated[int, typer.Option(min=0, help="Leave out this many clients at the beginning.")] = 0,
+    steps: Annotated[int | None, typer.Option(min=1, help="Attack steps.", show_default="the method's")] = None,
+    short: Annotated[bool, typer.Option("--short", help="Use the row's short setting, if it has one.")] = False,
+    seed: Seed = 0,
     engine: Engine = "auto",
     jobs: Jobs = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    names: Annotated[bool, typer.Option("--list", help="Name the rows and their methods.")] = False,
-    save: Annotated[bool, typer.Option(help="Add the figures to the benchmark's results.csv.")] = True,
-    store: Annotated[Path | None, typer.Option(help="Keep what tasks give in this folder, and go on there.")] = None,
-    pictures: Annotated[Path | None, typer.Option(help="Folder for pictures of what came back.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="How often to measure; for speed only.")] = 3,
+    cache: Annotated[Path | None, typer.Option(help="Folder for finished tasks, which are not run again.")] = None,
+    pictures: Annotated[Path | None, typer.Option(help="Folder for pictures of the reconstructions.")] = None,
+    save: Annotated[bool, typer.Option(help="Append the results to the paper's results.csv.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    quiet: Quiet = False,
+    names: Annotated[bool, typer.Option("--list", help="List the rows and their methods.")] = False,
+    readme: Annotated[bool, typer.Option("--readme", help="Write the papers' pages from the saved results.")] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of turns, for speed only.")] = 3,
 ) -> None:
-    """Run a paper's tables: the published figure, ours with a 95% interval, chance and cost.
+    """Run a paper's tables, and print our figures beside the published ones, chance and cost.
 
-    Or measure the speed: what a step of an attack costs, beside the client's own training.
+    With speed instead of a paper, measure the cost of an attack step beside the client's training.
     """
-    from leakgauge.reproduction.rows import find_rows, papers
-    from leakgauge.reproduction.runner import keep, run_rows
-    from leakgauge.runtime import check_engine
-    from leakgauge.runtime.display import watching
+    if readme:
+        _write_pages(quiet=quiet)
+    elif paper == "speed":
+        _refuse(context, paper, {option.name or "" for option in context.command.params} - SPEED_OPTIONS)
+        _measure_speed(repeats, as_json=as_json, quiet=quiet, names=names)
+    else:
+        rows = _find_rows(context, paper, row, names=names)
+        if not names:
+            from leakgauge.reproduction.runner import Choice
 
-    if paper == "speed":
-        others = {
-            "row",
-            "method",
-            "clients",
-            "skip",
-            "steps",
-            "short",
-            "seed",
-            "engine",
-            "jobs",
-            "save",
-            "store",
-            "pictures",
-        }
-        _refuse(context, paper, others)
-        _bench_speed(repeats, as_json=as_json, names=names)
-        return
+            choice = Choice(method or (), clients, skip, steps, seed, short, pictures)
+            _run(rows, choice, engine=engine, jobs=jobs, cache=cache, save=save, as_json=as_json, quiet=quiet)
+
+
+def _write_pages(*, quiet: bool) -> None:
+    from leakgauge.reproduction.readme import write_pages
+
+    changed = write_pages()
+    if not quiet:
+        for path in changed:
+            screen.print(f"written: {escape(str(path))}", soft_wrap=True)
+        if not changed:
+            screen.print("All pages are current.")
+
+
+def _find_rows(context: typer.Context, paper: str | None, pattern: str | None, *, names: bool) -> list[Row]:
+    """Return the rows of a paper. Print their names, or those of the papers, if that was chosen."""
+    from leakgauge.reproduction.rows import find_rows, papers
+
     known = [*papers(), "speed"]
-    if paper is None and names:
-        screen.print("\n".join(known))
-        return
     if paper is None:
-        raise InvalidInput(f"which benchmark? There are: {', '.join(known)}")
+        if not names:
+            raise InvalidInput(f"which benchmark? Name one of: {', '.join(known)}")
+        screen.print("\n".join(known))
+        return []
     if paper not in known:
         raise UnknownName("benchmark", paper, known)
     _refuse(context, paper, {"repeats"})
-    check_engine(engine, jobs)
-    rows = find_rows(paper, row)
+    rows = find_rows(paper, pattern)
     if names:
-        for one in rows:
-            screen.print(f"{one.name}  [dim]{escape(', '.join(one.methods))}[/dim]", soft_wrap=True)
-        return
-    command = command_line()
-    with watching() as watch:
-        for figure in run_rows(
-            rows,
-            methods=method or (),
-            clients=clients,
-            skip=skip,
-            steps=steps,
-            seed=seed,
-            engine=engine,
-            jobs=jobs,
-            watch=watch,
-            pictures=pictures,
-            short=short,
-            folder=store,
-        ):
-            if save:
-                keep(figure, command)
-            if as_json:
-                print(json.dumps(figure.to_json()), flush=True)
-            else:
-                _show(figure)
+        for row in rows:
+            screen.print(f"{row.name}  [dim]{escape(', '.join(row.methods))}[/dim]", soft_wrap=True)
+    return rows
 
 
 def _refuse(context: typer.Context, benchmark: str, names: set[str]) -> None:
-    """Refuse options that were given and that belong to another benchmark."""
+    """Refuse options that were given on the command line and belong to another benchmark."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
-        if option.name in names and source is not None and source.name == "COMMANDLINE":
+        if option.param_type_name == "option" and option.name in names and source and source.name == "COMMANDLINE":
             words = "/".join((*option.opts, *option.secondary_opts))
             raise InvalidInput(f"leakgauge bench {benchmark} has no option {words}")
 
 
-def _bench_speed(repeats: int, *, as_json: bool, names: bool) -> None:
+def _run(
+    rows: list[Row],
+    choice: Choice,
+    *,
+    engine: str,
+    jobs: int | None,
+    cache: Path | None,
+    save: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run rows, and print and save each result as soon as it is complete."""
+    from leakgauge.reproduction.results import save_result
+    from leakgauge.reproduction.runner import run_rows
+    from leakgauge.runtime import check_engine
+
+    check_engine(engine, jobs)
+    command = command_line()
+    with watching(quiet) as watch:
+        for result in run_rows(rows, choice, engine=engine, jobs=jobs, watch=watch, cache=cache):
+            if save:
+                save_result(result, command)
+            if as_json:
+                print(json.dumps(result.to_json()), flush=True)
+            elif not quiet:
+                _show_result(result)
+
+
+def _show_result(result: RowResult) -> None:
+    """Print one method of one row as a small table."""
+    screen.print(f"[bold]{escape(result.row.name)}[/bold] {escape(result.method.name)}", highlight=False)
+    screen.print(
+        f"  {result.clients} clients, {result.steps} steps, {result.seconds:.1f} seconds a client", style="dim"
+    )
+    lines = [["metric", "ours", "95% interval", "published", "chance"]]
+    for name, measure in result.measures.items():
+        published = str(result.row.published(result.method).get(name, "-"))
+        chance = "-" if measure.chance is None else f"{measure.chance:.4g}"
+        lines.append([name, f"{measure.value:.4g}", measure.interval(), published, chance])
+    show(lines)
+
+
+def _measure_speed(repeats: int, *, as_json: bool, quiet: bool, names: bool) -> None:
     from leakgauge.reproduction.speed import FIGURES, measure_speed
 
     if names:
         for name, meaning in FIGURES.items():
             screen.print(f"{name}  [dim]{escape(meaning)}[/dim]", soft_wrap=True)
         return
-    found = measure_speed(repeats=repeats).to_json()
+    speed = measure_speed(repeats=repeats).to_json()
     if as_json:
-        print(json.dumps(found), flush=True)
-        return
-    table = Table("figure", "value", "what it is", padding=(0, 1))
-    for name, meaning in FIGURES.items():
-        table.add_row(name, f"{found[name]:.3g}", escape(meaning))
-    screen.print(table)
-    seconds = ", ".join(f"{name} {value:.3g}" for name, value in found["seconds"].items())
-    screen.print(f"one thread, {repeats} turns, medians; CPU seconds: {seconds}", style="dim", soft_wrap=True)
-
-
-def _show(figure: Figure) -> None:
-    """One method of one row as a small table."""
-    screen.print(f"[bold]{escape(figure.row.name)}[/bold] {escape(figure.method.name)}", highlight=False)
-    screen.print(
-        f"  {figure.clients} clients, {figure.steps} steps, {figure.seconds:.1f} seconds a client", style="dim"
-    )
-    table = Table("metric", "ours", "95% interval", "published", "chance", padding=(0, 1))
-    for name, value in figure.ours.items():
-        interval = "-" if value.low is None or value.high is None else f"{value.low:.4g} to {value.high:.4g}"
-        published = str(figure.method.published.get(name, "-"))
-        chance = f"{figure.chance[name]:.4g}" if name in figure.chance else "-"
-        table.add_row(name, f"{value.mean:.4g}", interval, published, chance)
-    screen.print(table)
+        print(json.dumps(speed), flush=True)
+    elif not quiet:
+        head = ["figure", "value", "meaning"]
+        show([head, *([name, f"{speed[name]:.3g}", meaning] for name, meaning in FIGURES.items())])
+        seconds = ", ".join(f"{name} {value:.3g}" for name, value in speed["seconds"].items())
+        screen.print(f"one thread, {repeats} turns, medians, CPU seconds: {seconds}", style="dim", soft_wrap=True)

@@ -1,1 +1,1 @@
-"""What every room shares: observations, the truth, measures, errors, and small tools."""
+"""The types and tools that every other package shares."""

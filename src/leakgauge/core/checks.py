@@ -1,72 +1,88 @@
-"""Check arguments, and refuse the ones that cannot work before any work starts."""
+"""Checks of numeric arguments, made before any work starts.
+
+Each check returns the value, or raises :class:`~leakgauge.core.errors.InvalidInput` with the argument's name.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
 from numbers import Integral
 
 from leakgauge.core.errors import InvalidInput
 
 
-def whole(what: str, value: object) -> None:
-    """Refuse what is not a whole number of at least 1."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidInput(f"{what} must be a whole number of at least 1, not {value!r}")
+def whole_number(name: str, value: object, *, at_least: int = 1) -> int:
+    """Return a whole number, and refuse any other value.
+
+    Args:
+        name: The name of the argument, for the message.
+        value: The value to check. Booleans are refused. Whole numbers of numpy are accepted.
+        at_least: The smallest number that is accepted.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < at_least:
+        raise InvalidInput(f"{name} must be a whole number of at least {at_least}, not {value!r}")
+    return int(value)
 
 
-def count(what: str, value: object) -> None:
-    """Refuse what is not a whole number of at least 0."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidInput(f"{what} must be a whole number of at least 0, not {value!r}")
+def positive(name: str, value: object, *, up_to: float = math.inf, hint: str = "") -> float:
+    """Return a finite number above 0, and refuse any other value.
+
+    Args:
+        name: The name of the argument, for the message.
+        value: The value to check.
+        up_to: The largest number that is accepted.
+        hint: Words about the limits, added to the message.
+    """
+    if not (is_finite(value) and 0 < value <= up_to):  # type: ignore[operator]
+        raise _refused(name, "a number above 0", " and up to", up_to, value, hint)
+    return value  # type: ignore[return-value]
 
 
-def positive(what: str, value: object) -> None:
-    """Refuse what is not a finite number above 0."""
-    if not _is_number(value) or not value > 0:  # type: ignore[operator]
-        raise InvalidInput(f"{what} must be a number above 0, not {value!r}")
+def not_negative(name: str, value: object, *, below: float = math.inf, hint: str = "") -> float:
+    """Return a finite number of at least 0, and refuse any other value.
+
+    Args:
+        name: The name of the argument, for the message.
+        value: The value to check.
+        below: The number that is too large already.
+        hint: Words about the limits, added to the message.
+    """
+    if not (is_finite(value) and 0 <= value < below):  # type: ignore[operator]
+        raise _refused(name, "a number of at least 0", " and below", below, value, hint)
+    return value  # type: ignore[return-value]
 
 
-def not_negative(what: str, value: object) -> None:
-    """Refuse what is not a finite number of at least 0."""
-    if not _is_number(value) or not value >= 0:  # type: ignore[operator]
-        raise InvalidInput(f"{what} must be a number of at least 0, not {value!r}")
+def finite(name: str, value: object) -> float:
+    """Return a finite number, and refuse any other value.
+
+    Args:
+        name: The name of the argument, for the message.
+        value: The value to check.
+    """
+    if not is_finite(value):
+        raise InvalidInput(f"{name} must be a finite number, not {value!r}")
+    return value  # type: ignore[return-value]
 
 
-def finite(what: str, value: object) -> None:
-    """Refuse what is not a finite number."""
-    if not _is_number(value):
-        raise InvalidInput(f"{what} must be a finite number, not {value!r}")
+def boolean(name: str, value: object) -> bool:
+    """Return True or False, and refuse any other value.
 
-
-def boolean(what: str, value: object) -> None:
-    """Refuse what is neither True nor False."""
+    Args:
+        name: The name of the argument, for the message.
+        value: The value to check.
+    """
     if not isinstance(value, bool):
-        raise InvalidInput(f"{what} must be True or False, not {value!r}")
+        raise InvalidInput(f"{name} must be True or False, not {value!r}")
+    return value
 
 
-def at_least(least: int, **values: object) -> None:
-    """Refuse a named value that is not a whole number of at least ``least``; ``None`` passes."""
-    for name, value in values.items():
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-            raise InvalidInput(f"{name} must be a whole number of at least {least}, not {value!r}")
+def is_finite(value: object) -> bool:
+    """Return whether a value is a finite number that fits into a float. Booleans are no numbers here."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
-def strength(what: str, value: object, *, below: float = math.inf) -> None:
-    """Refuse what is not a finite number of at least 0 and below a limit."""
-    if not _is_number(value) or not 0 <= value < below:  # type: ignore[operator]
-        limit = "" if below == math.inf else f" and below {below:g}"
-        raise InvalidInput(f"{what} must be a number of at least 0{limit}, not {value!r}; 0 is no defence")
-
-
-def share(what: str, value: object) -> None:
-    """Refuse what is not a number above 0 and up to 1."""
-    if not _is_number(value) or not 0 < value <= 1:  # type: ignore[operator]
-        raise InvalidInput(
-            f"{what} must be a number above 0 and up to 1, not {value!r}; 1 is no defence, 0 sends nothing"
-        )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _refused(name: str, kind: str, joint: str, limit: float, value: object, hint: str) -> InvalidInput:
+    limits = "" if limit == math.inf else f"{joint} {limit:g}"
+    note = f" ({hint})" if hint else ""
+    return InvalidInput(f"{name} must be {kind}{limits}, not {value!r}{note}")

@@ -1,7 +1,7 @@
-"""One file for tensors and the words about them: safetensors with a JSON document in its header.
+"""Files that hold tensors and a JSON document about them, in the safetensors format.
 
-Written to a temporary file beside the target and renamed, so that a reader never sees half of one. A digest
-over document and tensors tells an altered file from an intact one. Nothing is ever unpickled.
+A file is written under a temporary name and then renamed, so that a reader never sees half of it. A digest over
+document and tensors reveals any change. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from torch import Tensor
 from leakgauge.core.errors import CorruptFile, FileError, FutureVersion
 
 SUFFIX = ".safetensors"
-#: The longest header that is read: room for the names and shapes of some ten thousand tensors.
-MOST_HEADER = 4 * 2**20
-#: Files up to so many bytes are read whatever they are.
+#: The largest header in bytes. It has room for the names and shapes of about ten thousand tensors.
+MAX_HEADER = 4 * 2**20
+#: The size in bytes up to which a file is read without a check of its size.
 SMALL = 16 * 2**20
 Location = str | os.PathLike[str]
 
@@ -34,11 +34,19 @@ Location = str | os.PathLike[str]
 def write_container(
     path: Location, kind: str, version: int, document: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> Path:
-    """Write a container of the given kind, atomically; return its path."""
+    """Write a file atomically, and return its path.
+
+    Args:
+        path: The file, whose name ends in ``.safetensors``.
+        kind: The kind of content, such as "observation".
+        version: The version of the format of this kind.
+        document: A JSON document.
+        tensors: The tensors by name.
+    """
     target = Path(path)
     if target.suffix != SUFFIX:
         raise FileError(f"{target}: the file's name must end in {SUFFIX}")
-    # Copies, because the format refuses tensors that share memory, as frozen weights before and after training do.
+    # The format refuses tensors that share memory, as frozen weights before and after training do, so they are copied.
     contents = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
@@ -54,36 +62,27 @@ def write_container(
 
 
 def read_container(
-    path: Location, kind: str, version: int, most: Callable[[Mapping[str, Any]], int] | None = None
+    path: Location, kind: str, version: int, max_bytes: Callable[[Mapping[str, Any]], int] | None = None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read a container of the given kind, of this version or an older one, and check that it is intact.
+    """Read a file, check that it is intact, and return its document and tensors.
 
-    ``most`` says how many bytes a file with this description may have. For a file that is not small, it is asked before
-    the tensors are read, so that they cannot fill the memory: the description may be altered, and counts for no more.
+    Args:
+        path: The file.
+        kind: The expected kind of content.
+        version: The newest version that can be read. Older versions are read too.
+        max_bytes: A function that returns the largest size of a file with a given document. Files above 16 MB are
+            checked with it before their tensors are read, so that they cannot fill the memory. The document may have
+            been altered, so it must not be used for anything else.
     """
     source = Path(path)
-    try:
-        with open(source, "rb", opener=_without_waiting) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise FileError(f"{source}: cannot be read: it is no plain file")
-            start = _start(source, file, status.st_size)
-            header = _header(source, start)
-            written = _check_kind(source, header, kind, version)
-            if most is not None and status.st_size > SMALL:
-                _check_size(source, status.st_size, most, header.get("document"))
-            raw = start + file.read(status.st_size - len(start))
-    except (OSError, ValueError) as problem:  # a ValueError is a name that no file can have
-        raise FileError(f"{source}: cannot be read: {getattr(problem, 'strerror', None) or problem}") from problem
-    except MemoryError as problem:
-        raise FileError(f"{source}: cannot be read: it is too big for this machine's memory") from problem
+    header, raw = _read_bytes(source, kind, version, max_bytes)
     try:
         tensors = safetensors.torch.load(raw)
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError, OverflowError) as problem:
         raise CorruptFile(f"{source}: its tensors cannot be read ({_first_line(problem)})") from problem
     text = header.get("document")
-    if not isinstance(text, str) or header.get("sha256") != _digest(kind, written, text, tensors):
-        raise CorruptFile(f"{source}: its contents do not match their checksum; the file was altered or damaged")
+    if not isinstance(text, str) or header.get("sha256") != _digest(kind, int(header["version"]), text, tensors):
+        raise CorruptFile(f"{source}: its contents do not match their checksum. The file was altered or damaged.")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -93,8 +92,34 @@ def read_container(
     return document, tensors
 
 
+def _read_bytes(
+    source: Path, kind: str, version: int, max_bytes: Callable[[Mapping[str, Any]], int] | None
+) -> tuple[dict[str, Any], bytes]:
+    """Return the metadata of a file, whose kind and version fit, and the whole content of the file."""
+    try:
+        with open(source, "rb", opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise FileError(f"{source}: cannot be read, because it is not a regular file")
+            start = _start(source, file, status.st_size)
+            header = _header(source, start)
+            _check_kind(source, header, kind, version)
+            if max_bytes is not None and status.st_size > SMALL:
+                _check_size(source, status.st_size, max_bytes, header.get("document"))
+            return header, start + file.read(status.st_size - len(start))
+    except (OSError, ValueError) as problem:  # a ValueError stands for a name that no file can have
+        raise FileError(f"{source}: cannot be read ({getattr(problem, 'strerror', None) or problem})") from problem
+    except MemoryError as problem:
+        raise FileError(f"{source}: cannot be read, because it is too big for this machine's memory") from problem
+
+
 def write_atomically(target: Path, contents: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
+    """Write a file, which then exists either completely or not at all.
+
+    Args:
+        target: The file. Missing folders are created.
+        contents: The content.
+    """
     temporary = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -110,16 +135,16 @@ def write_atomically(target: Path, contents: bytes) -> None:
     except BaseException as problem:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
-        if isinstance(problem, (OSError, ValueError)):  # a ValueError is a name that no file can have
+        if isinstance(problem, (OSError, ValueError)):  # a ValueError stands for a name that no file can have
             reason = getattr(problem, "strerror", None) or problem
-            raise FileError(f"{target}: cannot be written: {reason}; nothing was changed") from problem
+            raise FileError(f"{target}: cannot be written ({reason}). Nothing was changed.") from problem
         raise
 
 
 def _unnamed(target: Path, contents: bytes) -> Path | None:
-    """Write to a file that has no name until it is whole, so that not even a killed process leaves half of one.
+    """Write to a file that has no name until it is complete, and return its temporary path.
 
-    ``None`` where the system has no such files; those are Linux's.
+    Even a killed process leaves no half-written file then. Only Linux has such files. Elsewhere ``None`` is returned.
     """
     try:
         file = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, 0o666)
@@ -132,7 +157,7 @@ def _unnamed(target: Path, contents: bytes) -> Path | None:
             stream.flush()
             os.fsync(file)
         name = f".{target.name}.{os.getpid()}.{time.monotonic_ns()}"
-        os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=folder)  # with a folder's number, links are followed
+        os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=folder)  # dst_dir_fd makes os.link follow the link
         return target.parent / name
     except FileNotFoundError:
         return None
@@ -142,14 +167,14 @@ def _unnamed(target: Path, contents: bytes) -> Path | None:
 
 
 def output_folder(path: Location) -> Path:
-    """Make a folder for results, and refuse one that cannot be written to before any work starts."""
+    """Create a folder for results, or raise an error if it cannot be written to."""
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as problem:
-        raise FileError(f"{folder}: cannot write results there: {problem.strerror or problem}") from problem
+        raise FileError(f"{folder}: cannot write results there ({problem.strerror or problem})") from problem
     return folder
 
 
@@ -160,25 +185,25 @@ def _umask() -> int:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open without waiting for what is no file, such as a pipe that nobody writes to."""
+    """Open a path without blocking on a pipe that has no writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _start(source: Path, file: BinaryIO, size: int) -> bytes:
-    """The length of the header, and the header."""
+    """Return the first bytes of a file, which are the length of the header and the header."""
     start = file.read(8)
     length = int.from_bytes(start, "little")
     if size < 8 or length > size - 8:
         raise CorruptFile(
-            f"{source}: not a safetensors file, or cut short ({size} bytes); expected one that Leakgauge saved"
+            f"{source}: not a safetensors file, or cut short ({size} bytes). Expected a file that Leakgauge saved."
         )
-    if length > MOST_HEADER:
-        raise CorruptFile(f"{source}: its header has {length} bytes, more than the {MOST_HEADER} that are read")
+    if length > MAX_HEADER:
+        raise CorruptFile(f"{source}: its header has {length} bytes, more than the limit of {MAX_HEADER}")
     return start + file.read(length)
 
 
 def _header(source: Path, start: bytes) -> dict[str, Any]:
-    """The metadata of a safetensors file, read without its tensors."""
+    """Return the metadata in the header of a safetensors file."""
     try:
         header = json.loads(start[8:])
     except (ValueError, RecursionError) as problem:
@@ -187,30 +212,30 @@ def _header(source: Path, start: bytes) -> dict[str, Any]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _check_kind(source: Path, header: Mapping[str, Any], kind: str, version: int) -> int:
-    """Refuse what is not of this kind, or of a newer version; return the version."""
-    found = header.get("leakgauge")
-    if found != kind:
-        what = f"a {found} of Leakgauge" if isinstance(found, str) else "no file of Leakgauge's"
-        raise CorruptFile(f"{source}: expected {_article(kind)}, but this is {what}")
+def _check_kind(source: Path, header: Mapping[str, Any], kind: str, version: int) -> None:
+    """Refuse a file of another kind or of a newer version."""
+    actual = header.get("leakgauge")
+    if actual != kind:
+        description = f"{_article(actual)} of Leakgauge" if isinstance(actual, str) else "not a file of Leakgauge"
+        raise CorruptFile(f"{source}: expected {_article(kind)}, but this is {description}")
     written = header.get("version", "")
     if not (isinstance(written, str) and written.isascii() and written.isdigit() and len(written) < 10):
-        raise CorruptFile(f"{source}: the version {written!r} is not a number; the file was altered")
+        raise CorruptFile(f"{source}: the version {written!r} is not a number. The file was altered.")
     if int(written) > version:
         raise FutureVersion(
-            f"{source}: written in version {written} of the format; this Leakgauge reads up to {version}: upgrade it"
+            f"{source}: written in version {written} of the format, but this Leakgauge reads up to version {version}. "
+            "Upgrade Leakgauge."
         )
-    return int(written)
 
 
-def _check_size(source: Path, size: int, most: Callable[[Mapping[str, Any]], int], text: object) -> None:
+def _check_size(source: Path, size: int, max_bytes: Callable[[Mapping[str, Any]], int], text: object) -> None:
     try:
         document = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         document = None
-    limit = most(document if isinstance(document, dict) else {})
+    limit = max_bytes(document if isinstance(document, dict) else {})
     if size > limit:
-        raise CorruptFile(f"{source}: has {size} bytes, more than the {limit} that such a file can need")
+        raise CorruptFile(f"{source}: has {size} bytes, more than the limit of {limit} for such a file")
 
 
 def _digest(kind: str, version: int, text: str, tensors: Mapping[str, Tensor]) -> str:
@@ -227,4 +252,4 @@ def _first_line(problem: BaseException) -> str:
 
 
 def _article(kind: str) -> str:
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    return f"{'an' if kind[:1] in tuple('aeiou') else 'a'} {kind}"

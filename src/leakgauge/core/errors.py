@@ -1,13 +1,13 @@
-"""The exceptions Leakgauge raises on purpose.
+"""The exceptions that Leakgauge raises on purpose.
 
-Each message says what is wrong, why, and what to do next, so that the command line can print it as it is.
+Each message explains what is wrong, why, and what to do next. The command line prints it unchanged.
 
 ::
 
     LeakgaugeError
     ├── InvalidInput        an argument, tensor or recipe cannot be used (also a ValueError)
-    │   └── UnknownName     a name that is not in a table; lists the valid ones (also a KeyError)
-    ├── MissingKnowledge    the attack needs something this observation does not hold
+    │   └── UnknownName     a name that is not in a table of names (also a KeyError)
+    ├── MissingKnowledge    an attack needs something that the observation does not hold
     ├── FileError           a file cannot be read or written
     │   ├── CorruptFile     truncated, altered, foreign, or holding impossible values
     │   └── FutureVersion   written by a newer Leakgauge
@@ -31,7 +31,13 @@ class InvalidInput(LeakgaugeError, ValueError):
 
 
 class UnknownName(InvalidInput, KeyError):
-    """A name that is not in a table of names."""
+    """A name that is not in a table of names. The message lists the valid names and suggests the nearest.
+
+    Args:
+        kind: What the name stands for, such as "model".
+        name: The unknown name.
+        valid: The names that exist.
+    """
 
     def __init__(self, kind: str, name: object, valid: Iterable[str]) -> None:
         names = sorted(valid)
@@ -65,31 +71,59 @@ class DataNotFound(LeakgaugeError):
 
 
 class MissingExtra(LeakgaugeError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed.
 
-    def __init__(self, what: str, package: str, extra: str) -> None:
+    Args:
+        feature: The feature that needs the package, as the subject of the message.
+        package: The missing package.
+        extra: The extra of Leakgauge that installs the package.
+    """
+
+    def __init__(self, feature: str, package: str, extra: str) -> None:
         super().__init__(
-            f'{what} needs the package {package!r}, which is not installed; run: pip install "leakgauge[{extra}]"'
+            f"{feature} needs the package {package!r}, which is not installed. "
+            f"In a checkout of Leakgauge, run: {install_line(extra)}"
         )
 
 
 class TasksFailed(LeakgaugeError):
-    """Some tasks of a sweep failed; the others are done. ``failures`` holds a sentence for each, by its name."""
+    """Some tasks of a sweep failed. The others are done.
+
+    Args:
+        failures: A sentence for each failed task, by the task's name.
+        total: The number of all tasks.
+    """
 
     def __init__(self, failures: Mapping[str, str], total: int) -> None:
         self.failures = dict(failures)
-        alike: dict[str, list[str]] = {}
+        tasks_by_problem: dict[str, list[str]] = {}
         for name, problem in failures.items():
-            alike.setdefault(problem, []).append(name)
+            tasks_by_problem.setdefault(problem, []).append(name)
         lines = [
             f"  {names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}: {problem}"
-            for problem, names in alike.items()
+            for problem, names in tasks_by_problem.items()
         ]
-        rest = "; the others are done" if len(failures) < total else ""
+        rest = ", the others are done" if len(failures) < total else ""
         super().__init__("\n".join([f"{len(failures)} of {total} tasks failed{rest}:", *lines]))
 
 
+def install_line(extra: str) -> str:
+    """Return the command that installs an extra from a checkout of Leakgauge.
+
+    >>> print(install_line("search"))
+    pip install -c constraints.txt ".[search]"
+    """
+    return f'pip install -c constraints.txt ".[{extra}]"'
+
+
 def printable(text: str, longest: int = 300) -> str:
-    """A text that may come from a file, without what could steer a terminal, and not endless."""
-    clean = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text[: longest + 1])
+    """Replace control characters in a text from a file, and shorten it, so that a terminal can print it safely.
+
+    Args:
+        text: The text.
+        longest: The number of characters after which the text is cut.
+    """
+    clean = "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text[: longest + 1]
+    )
     return clean if len(clean) <= longest else f"{clean[:longest]}..."

@@ -1,4 +1,4 @@
-"""Arithmetic on ``{name: tensor}``, the form in which weights, gradients and updates travel."""
+"""Arithmetic on ``{name: tensor}``, the form of weights, gradients and updates."""
 
 from __future__ import annotations
 
@@ -11,32 +11,42 @@ Params = dict[str, Tensor]
 
 
 def parameters_of(model: nn.Module) -> Params:
-    """The model's parameters as detached copies, tied ones once."""
+    """Return detached copies of the model's parameters. Tied parameters appear once."""
     return {name: value.detach().clone() for name, value in model.named_parameters()}
 
 
 def buffers_of(model: nn.Module) -> Params:
-    """The model's buffers (batch-norm statistics and the like) as detached copies."""
+    """Return detached copies of the model's buffers, such as batch-norm statistics."""
     return {name: value.detach().clone() for name, value in model.named_buffers()}
 
 
 def elementwise(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Params:
-    """Apply ``function`` to the tensors of the same name."""
+    """Apply a function to the tensors of the same name.
+
+    Args:
+        function: The function. It gets one tensor from each tree.
+        trees: The trees, all with the same names.
+    """
     return {name: function(*(tree[name] for tree in trees)) for name in trees[0]}
 
 
 def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
-    """``a - b``."""
+    """Return ``a - b``."""
     return elementwise(torch.sub, a, b)
 
 
 def scale(a: Mapping[str, Tensor], factor: float) -> Params:
-    """``factor * a``."""
+    """Return ``factor * a``."""
     return elementwise(lambda value: value * factor, a)
 
 
 def weighted_mean(trees: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Params:
-    """The mean of several trees; integer tensors (step counters) are taken from the first."""
+    """Return the weighted mean of several trees. Integer tensors, such as step counters, come from the first tree.
+
+    Args:
+        trees: The trees, all with the same names.
+        weights: One weight for each tree. They need not add up to 1.
+    """
     total = float(sum(weights))
 
     def combine(*values: Tensor) -> Tensor:
@@ -51,15 +61,15 @@ def weighted_mean(trees: Sequence[Mapping[str, Tensor]], weights: Sequence[float
 
 
 def flatten(a: Mapping[str, Tensor]) -> Tensor:
-    """All values as one vector, in the order of the names."""
+    """Return all values as one vector, in the order of the names."""
     return torch.cat([value.reshape(-1) for value in a.values()])
 
 
 def detach(a: Mapping[str, Tensor]) -> Params:
-    """The same values, cut from the graph that made them."""
+    """Return the same values without their computation graph."""
     return elementwise(torch.Tensor.detach, a)
 
 
 def to(a: Mapping[str, Tensor], device: torch.device | str) -> Params:
-    """The same values on another device."""
+    """Return the same values on another device."""
     return elementwise(lambda value: value.to(device), a)

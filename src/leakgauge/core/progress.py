@@ -1,4 +1,4 @@
-"""One progress bar for long work."""
+"""The progress bar of long work."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ Report = Callable[[int, int | None, float], None]
 
 
 def silent(step: int, total: int | None, loss: float) -> None:
-    """Report to nobody."""
+    """Ignore a report of progress."""
 
 
 @contextmanager
 def progress_bar(description: str, progress: bool | Report | None = None) -> Iterator[Report]:
-    """Yield ``report(step, total, loss)``.
+    """Yield a function ``report(step, total, loss)`` that shows the progress.
 
-    ``progress`` is a function to report to, or says whether to show a bar on standard error; ``None`` shows
-    one when that is a terminal.
+    Args:
+        description: The words beside the bar.
+        progress: A function that gets the reports, or whether to show a bar on standard error. ``None`` shows a bar if
+            standard error is a terminal.
     """
     if callable(progress):
         yield progress
@@ -32,14 +34,14 @@ def progress_bar(description: str, progress: bool | Report | None = None) -> Ite
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}", markup=False),  # it may name a client
+        TextColumn("{task.description}", markup=False),  # the description may hold a client's name, which is no markup
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("loss {task.fields[loss]:.3g}"),
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    # A bar in a file cannot move: its last state stays.
+    # A file gets only the last state of the bar.
     with Progress(*columns, console=console, transient=console.is_terminal) as bar:
         task = bar.add_task(description, total=None, loss=float("nan"))
         yield lambda step, total, loss: bar.update(task, completed=step, total=total, loss=loss)

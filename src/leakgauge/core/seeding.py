@@ -1,4 +1,4 @@
-"""Seeds for independent parts of one run, so that no part's draws shift another's."""
+"""Independent seeds for the parts of one run, so that the draws of one part do not affect another."""
 
 from __future__ import annotations
 
@@ -10,19 +10,34 @@ import torch
 
 
 def derive(seed: int, *keys: object) -> int:
-    """A seed for the part named by ``keys``, the same on every machine and in every process."""
+    """Return the seed of one part of a run, which is the same on every machine and in every process.
+
+    Args:
+        seed: The seed of the run.
+        keys: The name of the part.
+    """
     digest = hashlib.sha256(repr((int(seed), *keys)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 def generator(seed: int, *keys: object) -> torch.Generator:
-    """A CPU random generator for the part named by ``keys``."""
+    """Return a random generator on the CPU for one part of a run.
+
+    Args:
+        seed: The seed of the run.
+        keys: The name of the part.
+    """
     return torch.Generator().manual_seed(derive(seed, *keys))
 
 
 @contextmanager
 def seeded(seed: int, *keys: object) -> Iterator[None]:
-    """Seed torch's global generators for the part named by ``keys``, and leave the caller's as they were."""
+    """Seed torch's global generators inside the block, and restore them afterwards.
+
+    Args:
+        seed: The seed of the run.
+        keys: The name of the part.
+    """
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(derive(seed, *keys))
         yield

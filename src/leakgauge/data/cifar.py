@@ -1,32 +1,43 @@
-"""CIFAR-10 and CIFAR-100: 50,000 and 10,000 colour pictures, 32 x 32 (Krizhevsky 2009).
+"""CIFAR-10 and CIFAR-100: 50,000 training and 10,000 test pictures in colour, 32 x 32 (Krizhevsky 2009).
 
-Only the "binary version" of the official archives is read (as it is, or extracted), since the "python
-version" is a pickle. An npz file with ``x_train``, ``y_train``, ``x_test``, ``y_test`` (pictures as height,
-width, colour) serves as well, for subsets; CIFAR-100 also needs ``coarse_train`` and ``coarse_test`` there.
+Only the "binary version" of the official archives is read, packed or extracted. The "python version" is a pickle. For
+subsets, an npz file is read too. Its arrays are ``x_train``, ``y_train``, ``x_test`` and ``y_test``, with pictures as
+(height, width, colour). For CIFAR-100 it also needs ``coarse_train`` and ``coarse_test``.
 """
 
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from leakgauge.core.checks import at_least
-from leakgauge.core.observation import DataSpec
+from leakgauge.core.checks import whole_number
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.data import locations
 from leakgauge.data.dataset import Dataset
 from leakgauge.data.formats import Bytes, corrupt, read_npz, reading, require_bytes, require_labels, to_pixels
 from leakgauge.data.locations import Folder
+from leakgauge.data.source import Remote, Source
 
 _PIXELS = 3 * 32 * 32
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What differs between the two: file names, label bytes before each picture, and statistics."""
+    """The differences between the two datasets.
+
+    Args:
+        name: The name of the dataset.
+        archive: The name of the official archive.
+        extracted: The name of the folder inside the archive.
+        members: The names of the files in that folder, by split.
+        label_bytes: The number of label bytes before each picture.
+        mean: The mean of each colour.
+        std: The standard deviation of each colour.
+    """
 
     name: str
     archive: str
@@ -35,11 +46,6 @@ class Variant:
     label_bytes: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-
-    @property
-    def patterns(self) -> tuple[str, ...]:
-        """What the folder may hold, the official files first."""
-        return (f"{self.extracted}/*.bin", self.archive, "*.npz")
 
 
 CIFAR10 = Variant(
@@ -65,8 +71,16 @@ CIFAR100 = Variant(
 def load_cifar10(
     split: str = "train", *, folder: Folder = None, download: bool = True, limit: int | None = None
 ) -> Dataset:
-    """CIFAR-10, the first ``limit`` pictures of one split (all of them need 600 MB of memory)."""
-    images, labels, path = _read(CIFAR10, split, folder, download, limit)
+    """Load the pictures of CIFAR-10. All training pictures need 600 MB of memory.
+
+    Args:
+        split: "train" or "test".
+        folder: A data folder. If it is given, no other place is tried.
+        download: Whether a download is allowed.
+        limit: The number of pictures, counted from the first. The default is all.
+    """
+    path = _obtain(SOURCE_CIFAR10, folder, download, limit)
+    images, labels = _read(CIFAR10, path, split, limit)
     return _dataset(CIFAR10, images, labels[:, 0], path, classes=10)
 
 
@@ -78,9 +92,24 @@ def load_cifar100(
     limit: int | None = None,
     coarse: bool = False,
 ) -> Dataset:
-    """CIFAR-100 with its 100 fine classes, or its 20 coarse ones."""
-    images, labels, path = _read(CIFAR100, split, folder, download, limit)
+    """Load the pictures of CIFAR-100.
+
+    Args:
+        split: "train" or "test".
+        folder: A data folder. If it is given, no other place is tried.
+        download: Whether a download is allowed.
+        limit: The number of pictures, counted from the first. The default is all.
+        coarse: Whether the labels are the 20 coarse classes. The default is the 100 fine ones.
+    """
+    path = _obtain(SOURCE_CIFAR100, folder, download, limit)
+    images, labels = _read(CIFAR100, path, split, limit)
     return _dataset(CIFAR100, images, labels[:, 0 if coarse else 1], path, classes=20 if coarse else 100)
+
+
+def _obtain(source: Source, folder: Folder, download: bool, limit: int | None) -> Path:
+    if limit is not None:
+        whole_number("limit", limit)
+    return locations.obtain(source, folder, download)[0]
 
 
 def _dataset(variant: Variant, images: Bytes, labels: Bytes, path: Path, classes: int) -> Dataset:
@@ -89,9 +118,8 @@ def _dataset(variant: Variant, images: Bytes, labels: Bytes, path: Path, classes
     return Dataset(to_pixels(images), targets, spec, name=variant.name)
 
 
-def _read(variant: Variant, split: str, folder: Folder, download: bool, limit: int | None) -> tuple[Bytes, Bytes, Path]:
-    at_least(1, limit=limit)
-    path = locations.obtain(variant.name, variant.patterns, variant.archive, folder, download)[0]
+def _read(variant: Variant, path: Path, split: str, limit: int | None) -> tuple[Bytes, Bytes]:
+    """Return the pictures of one split and their labels, one column for each kind of label."""
     if path.suffix == ".npz":
         images, labels = _read_npz(path, split, coarse=variant.label_bytes == 2)
     elif path.suffix == ".bin":
@@ -100,7 +128,7 @@ def _read(variant: Variant, split: str, folder: Folder, download: bool, limit: i
     else:
         records = _read_archive(path, [f"{variant.extracted}/{member}" for member in variant.members[split]])
         images, labels = _unpack(records, variant.label_bytes, path)
-    return images[:limit], labels[:limit], path
+    return images[:limit], labels[:limit]
 
 
 def _read_npz(path: Path, split: str, coarse: bool) -> tuple[Bytes, Bytes]:
@@ -109,7 +137,7 @@ def _read_npz(path: Path, split: str, coarse: bool) -> tuple[Bytes, Bytes]:
     arrays = read_npz(path, shapes)
     images = require_bytes(path, f"x_{split}", arrays[f"x_{split}"]).transpose(0, 3, 1, 2)
     if any(len(arrays[name]) != len(images) for name in names):
-        raise corrupt(path, "pictures and labels differ in number", "one label each")
+        raise corrupt(path, "pictures and labels differ in number", "one label for each picture")
     return images, np.stack([arrays[name] for name in names], axis=1)
 
 
@@ -133,6 +161,23 @@ def _unpack(batches: Sequence[bytes], label_bytes: int, path: Path) -> tuple[Byt
     size = label_bytes + _PIXELS
     for batch in batches:
         if not batch or len(batch) % size:
-            raise corrupt(path, f"a batch holds {len(batch)} bytes", f"a multiple of {size}, one record a picture")
+            raise corrupt(path, f"a batch holds {len(batch)} bytes", f"{size} bytes for each picture")
     records = np.frombuffer(b"".join(batches), np.uint8).reshape(-1, size)
     return records[:, label_bytes:].reshape(-1, 3, 32, 32), records[:, :label_bytes]
+
+
+def _source(variant: Variant, loader: Callable[..., Dataset], classes: int, checksum: str, position: int) -> Source:
+    return Source(
+        variant.name,
+        f"60,000 pictures, 3 x 32 x 32, {classes} classes",
+        "folder or download",
+        loader,
+        splits=("train", "test"),
+        files=(f"{variant.extracted}/*.bin", variant.archive, "*.npz"),
+        remotes={variant.archive: Remote(f"https://www.cs.toronto.edu/~kriz/{variant.archive}", checksum)},
+        position=position,
+    )
+
+
+SOURCE_CIFAR10 = _source(CIFAR10, load_cifar10, 10, "md5:c32a1d4ab5d03f1284b67883e8d87530", 80)
+SOURCE_CIFAR100 = _source(CIFAR100, load_cifar100, 100, "md5:03b5dce01913d631647c71ecec9e9cb8", 90)

@@ -1,4 +1,4 @@
-"""Samples with their targets, and how to take a client's share of them."""
+"""Samples with their targets, and the share of them that a client holds."""
 
 from __future__ import annotations
 
@@ -8,17 +8,27 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.core.errors import InvalidInput
-from leakgauge.core.observation import DataSpec
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Samples as a person sees them (``spec`` says how the model wants them) and their targets.
+    """Samples and their targets.
 
-    ``groups`` names the natural owner of each row (a writer, a person). ``sensitive`` is the column that an
-    attribute attack is after. A client's share, made by :meth:`share`, remembers what it was taken from:
-    the other samples there are what its chance level is computed with.
+    A client's share, made by :meth:`share`, keeps a reference to the dataset that it was taken from. The other samples
+    of that dataset give the chance level of the client.
+
+    Args:
+        inputs: The samples as a person sees them: pixels in [0, 1], or table values in their own units.
+        targets: One target for each sample: a class number, or a number for a regression.
+        spec: The description of one sample.
+        name: The name of the dataset or of the client.
+        groups: The number of the natural owner of each sample, such as a writer.
+        group_names: The names of the owners, by their numbers.
+        sensitive: The name of the column that attribute inference tries to recover.
+        population: The dataset that a share was taken from. :meth:`share` sets it.
+        rows: The rows of the population that a share holds. :meth:`share` sets it.
     """
 
     inputs: Tensor
@@ -34,35 +44,41 @@ class Dataset:
     def __post_init__(self) -> None:
         if tuple(self.inputs.shape[1:]) != self.spec.shape:
             raise InvalidInput(
-                f"{self.name}: samples have shape {tuple(self.inputs.shape[1:])}, described as {self.spec.shape}"
+                f"{self.name}: samples have shape {tuple(self.inputs.shape[1:])}, not {self.spec.shape} as described"
             )
         if len(self.targets) != len(self.inputs):
             raise InvalidInput(f"{self.name}: {len(self.inputs)} samples but {len(self.targets)} targets")
         if not self.inputs.is_floating_point():
             raise InvalidInput(f"{self.name}: samples must be floats (pixels in [0, 1]), not {self.inputs.dtype}")
         if self.population is not None:
-            return  # a share of samples that were checked already
-        if not bool(torch.isfinite(self.inputs).all()):
-            raise InvalidInput(f"{self.name}: samples hold NaN or Inf; clean or impute them first")
-        if self.spec.bounded and len(self) and (self.inputs.min() < 0 or self.inputs.max() > 1):
-            raise InvalidInput(
-                f"{self.name}: pixels must lie in [0, 1], found {float(self.inputs.min()):g} to "
-                f"{float(self.inputs.max()):g}; divide by 255, or describe the data with bounded=False"
-            )
-        if self.spec.classes is not None and len(self):
-            if self.targets.is_floating_point():
-                raise InvalidInput(f"{self.name}: class labels must be whole numbers, not {self.targets.dtype}")
-            if int(self.targets.min()) < 0 or int(self.targets.max()) >= self.spec.classes:
-                raise InvalidInput(
-                    f"{self.name}: labels run from {int(self.targets.min())} to {int(self.targets.max())}, "
-                    f"but there are {self.spec.classes} classes"
-                )
-
+            return  # the samples of a share were checked with the population
+        self._check_values()
+        self._check_classes()
         self._check_groups()
         if self.sensitive is not None and self.sensitive not in self.spec.columns:
             raise InvalidInput(
                 f"{self.name}: the sensitive column {self.sensitive!r} is not among the columns "
                 f"({', '.join(self.spec.columns) or 'the spec names none'})"
+            )
+
+    def _check_values(self) -> None:
+        if not bool(torch.isfinite(self.inputs).all()):
+            raise InvalidInput(f"{self.name}: samples hold NaN or Inf. Clean or impute them first.")
+        if self.spec.bounded and len(self) and (self.inputs.min() < 0 or self.inputs.max() > 1):
+            raise InvalidInput(
+                f"{self.name}: pixels must lie in [0, 1], but run from {float(self.inputs.min()):g} to "
+                f"{float(self.inputs.max()):g}. Divide by 255, or describe the data with bounded=False."
+            )
+
+    def _check_classes(self) -> None:
+        if self.spec.classes is None or not len(self):
+            return
+        if self.targets.is_floating_point():
+            raise InvalidInput(f"{self.name}: class labels must be whole numbers, not {self.targets.dtype}")
+        if int(self.targets.min()) < 0 or int(self.targets.max()) >= self.spec.classes:
+            raise InvalidInput(
+                f"{self.name}: labels run from {int(self.targets.min())} to {int(self.targets.max())}, "
+                f"but there are {self.spec.classes} classes"
             )
 
     def _check_groups(self) -> None:
@@ -74,7 +90,7 @@ class Dataset:
             return
         first, last, names = int(self.groups.min()), int(self.groups.max()), len(self.group_names)
         if first < 0:
-            raise InvalidInput(f"{self.name}: groups count from 0; found {first}")
+            raise InvalidInput(f"{self.name}: groups must count from 0, but the smallest is {first}")
         if names and last >= names:
             raise InvalidInput(f"{self.name}: there is a group {last}, but {names} group names")
 
@@ -82,11 +98,17 @@ class Dataset:
         return len(self.inputs)
 
     def share(self, rows: Sequence[int] | Tensor, name: str | None = None) -> Dataset:
-        """The given rows as a client's share, which knows the rest as its population."""
+        """Return some rows as the share of a client, which refers to this dataset as its population.
+
+        Args:
+            rows: The rows of this dataset that the client holds.
+            name: The name of the client.
+        """
         index = torch.as_tensor(rows, dtype=torch.long)
         if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(self)):
             raise InvalidInput(
-                f"{self.name} has rows 0 to {len(self) - 1}; asked for {int(index.min())} to {int(index.max())}"
+                f"{self.name} has rows 0 to {len(self) - 1}, but rows {int(index.min())} to {int(index.max())} "
+                "were requested"
             )
         origin, origin_rows = (self, index) if self.rows is None else (self.population, self.rows[index])
         return Dataset(
@@ -102,7 +124,12 @@ class Dataset:
         )
 
     def others(self, limit: int = 512, seed: int = 0) -> Dataset | None:
-        """Up to ``limit`` samples of the population outside this share; ``None`` if there are none."""
+        """Return samples of the population outside this share, or ``None`` if there are none.
+
+        Args:
+            limit: The largest number of samples. They are drawn at random.
+            seed: The seed of the draw.
+        """
         if self.population is None or self.rows is None:
             return None
         outside = torch.ones(len(self.population), dtype=torch.bool)

@@ -1,17 +1,19 @@
-"""442 patients, ten baseline measures and the progression of their diabetes after a year (scikit-learn)."""
+"""442 patients with ten measures and the progression of their diabetes after a year (scikit-learn)."""
 
 from __future__ import annotations
 
 import torch
 
-from leakgauge.core.observation import DataSpec
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.data.dataset import Dataset
+from leakgauge.data.source import Source
 
 
 def load() -> Dataset:
-    """The measures in their own units; the target is a number.
+    """Load the patients, with the measures in their own units. The target is a number.
 
-    ``sex`` is the sensitive column: the file's 1 and 2, whose meaning its source leaves out, become 0 and 1.
+    ``sex`` is the sensitive column. The file encodes it as 1 and 2, and its source does not explain these values. They
+    become 0 and 1.
     """
     from sklearn.datasets import load_diabetes
 
@@ -28,3 +30,6 @@ def load() -> Dataset:
         columns=tuple(content.feature_names),
     )
     return Dataset(inputs, targets, spec, name="diabetes", sensitive="sex")
+
+
+SOURCE = Source("diabetes", "442 patients, a regression; sensitive: sex", "installed", load, position=20)

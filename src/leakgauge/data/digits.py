@@ -1,18 +1,22 @@
-"""1,797 handwritten digits, 8 x 8 pixels, carried by scikit-learn (UCI Optical Recognition, test part)."""
+"""1,797 handwritten digits of 8 x 8 pixels, from scikit-learn (UCI Optical Recognition, test part)."""
 
 from __future__ import annotations
 
 import torch
 
-from leakgauge.core.observation import DataSpec
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.data.dataset import Dataset
+from leakgauge.data.source import Source
 
 
 def load() -> Dataset:
-    """The digits, their 17 grey levels scaled to [0, 1]."""
+    """Load the digits. Their 17 grey levels are scaled to [0, 1]."""
     from sklearn.datasets import load_digits
 
     content = load_digits()
     inputs = torch.tensor(content.images, dtype=torch.float32).unsqueeze(1).div_(16)
     targets = torch.tensor(content.target, dtype=torch.long)
     return Dataset(inputs, targets, DataSpec((1, 8, 8), classes=10), name="digits")
+
+
+SOURCE = Source("digits", "1,797 digits, 8 x 8", "installed", load, position=10)

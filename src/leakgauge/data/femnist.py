@@ -1,8 +1,11 @@
 """FEMNIST of LEAF: handwritten digits and letters by writer, 62 classes, dark on white (Caldas et al. 2018).
 
-Three layouts of the folder ``femnist`` are read: npz files (``x`` bytes with white = 255, ``y``, ``writer``
-as an index into ``writer_ids``), the JSON files that LEAF's own preprocessing writes, and the HDF5 files of
-TensorFlow Federated, whose archive is what is downloaded where there is no folder (h5py reads them).
+The folder ``femnist`` may hold one of three kinds of files.
+
+- npz files with the arrays ``x`` (bytes, white is 255), ``y``, ``writer`` (an index into ``writer_ids``) and
+  ``writer_ids``.
+- the JSON files that LEAF's preprocessing writes.
+- the HDF5 files of TensorFlow Federated, which h5py reads. Without a folder, their archive is downloaded.
 """
 
 from __future__ import annotations
@@ -15,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from leakgauge.core.checks import at_least
+from leakgauge.core.checks import whole_number
 from leakgauge.core.container import write_atomically
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.core.errors import MissingExtra
-from leakgauge.core.observation import DataSpec
 from leakgauge.data import locations
 from leakgauge.data.dataset import Dataset
 from leakgauge.data.formats import (
@@ -32,10 +35,10 @@ from leakgauge.data.formats import (
     to_pixels,
 )
 from leakgauge.data.locations import Folder
+from leakgauge.data.source import Remote, Source
 
 CLASSES = 62
 MEAN, STD = 0.96424, 0.15768
-PATTERNS = ("*.npz", "*.json", "*.h5", "fed_emnist.tar.bz2")
 ARCHIVE = "fed_emnist.tar.bz2"
 ARCHIVED = ("fed_emnist_train.h5", "fed_emnist_test.h5")
 
@@ -43,13 +46,19 @@ _Part = tuple[str, Bytes, torch.Tensor]
 
 
 def load(*, folder: Folder = None, download: bool = True, writers: int | None = None) -> Dataset:
-    """All images of the first ``writers`` writers; the groups are the writers.
+    """Load the images. The groups are the writers.
 
     Classes 0-9 are digits, 10-35 capitals, 36-61 small letters. Paper is 1.0, ink is dark.
+
+    Args:
+        folder: A data folder. If it is given, no other place is tried.
+        download: Whether a download is allowed.
+        writers: The number of writers, counted from the first. The default is all.
     """
-    at_least(1, writers=writers)
+    if writers is not None:
+        whole_number("writers", writers)
     parts: list[_Part] = []
-    paths = locations.obtain("femnist", PATTERNS, ARCHIVE, folder, download)
+    paths = locations.obtain(SOURCE, folder, download)
     if paths[0].name == ARCHIVE:
         paths = _unpack(paths[0])
     if paths[0].suffix == ".h5":
@@ -85,7 +94,7 @@ def _read_npz(path: Path, limit: int | None) -> list[_Part]:
 
 
 def _read_json(path: Path, limit: int | None) -> list[_Part]:
-    expected = "LEAF's JSON: users, and user_data with x (784 numbers from 0 to 1 an image) and y"
+    expected = "LEAF's JSON: users, and user_data with x (784 numbers from 0 to 1 for each image) and y"
     content = read_bytes(path, expected)
     parts = []
     with reading(path, expected):
@@ -94,17 +103,22 @@ def _read_json(path: Path, limit: int | None) -> list[_Part]:
             raise corrupt(path, f"holds a {type(document).__name__}", expected)
         for identity in document["users"][:limit]:
             rows = document["user_data"][identity]
-            values = np.asarray(rows["x"], dtype=np.float64).reshape(-1, 28, 28)
-            if values.size and not 0 <= values.min() <= values.max() <= 1:
-                raise corrupt(path, f"pixels of {identity} leave [0, 1]", expected)
+            images = _to_bytes(path, identity, rows["x"], expected)
             labels = np.asarray(rows["y"], dtype=np.int64)
-            images = np.rint(values * 255).astype(np.uint8)
             parts.append((str(identity), images, require_labels(path, labels, len(images), CLASSES)))
     return parts
 
 
+def _to_bytes(path: Path, identity: str, pixels: object, expected: str) -> Bytes:
+    """Convert the pixels of one writer, numbers from 0 to 1, to bytes."""
+    values = np.asarray(pixels, dtype=np.float64).reshape(-1, 28, 28)
+    if values.size and not 0 <= values.min() <= values.max() <= 1:
+        raise corrupt(path, f"some pixels of {identity} are outside [0, 1]", expected)
+    return np.rint(values * 255).astype(np.uint8)
+
+
 def _unpack(archive: Path) -> list[Path]:
-    """The HDF5 files of TensorFlow Federated's archive, unpacked once into the cache."""
+    """Unpack TensorFlow Federated's archive into the cache, once, and return the paths of its HDF5 files."""
     targets = [locations.cache() / "femnist" / name for name in ARCHIVED]
     if not all(target.is_file() for target in targets):
         with reading(archive, f"a tar.bz2 archive that holds {' and '.join(ARCHIVED)}"), tarfile.open(archive) as tar:
@@ -117,23 +131,36 @@ def _unpack(archive: Path) -> list[Path]:
 
 
 def _read_hdf5(paths: Sequence[Path], limit: int | None) -> list[_Part]:
-    """Writers in the order of their names; what the files split into train and test is put together again."""
+    """Return the writers in the order of their names. The train and test parts of a writer are joined."""
     try:
         import h5py
     except ImportError as error:
         raise MissingExtra("reading FEMNIST's HDF5 files", "h5py", "femnist") from error
     expected = "TensorFlow Federated's HDF5: examples/WRITER/pixels (N x 28 x 28, 0 to 1) and label"
-    found: dict[str, list[tuple[Bytes, torch.Tensor]]] = {}
+    writers: dict[str, list[tuple[Bytes, torch.Tensor]]] = {}
     for path in paths:
         with reading(path, expected), h5py.File(path, "r") as file:
             for identity in sorted(file["examples"])[:limit]:
-                values = np.asarray(file["examples"][identity]["pixels"], dtype=np.float64).reshape(-1, 28, 28)
-                if values.size and not 0 <= values.min() <= values.max() <= 1:
-                    raise corrupt(path, f"pixels of {identity} leave [0, 1]", expected)
+                images = _to_bytes(path, identity, file["examples"][identity]["pixels"], expected)
                 labels = np.asarray(file["examples"][identity]["label"])
-                images = np.rint(values * 255).astype(np.uint8)
-                found.setdefault(identity, []).append((images, require_labels(path, labels, len(images), CLASSES)))
+                writers.setdefault(identity, []).append((images, require_labels(path, labels, len(images), CLASSES)))
     return [
         (identity, np.concatenate([images for images, _ in parts]), torch.cat([labels for _, labels in parts]))
-        for identity, parts in sorted(found.items())[:limit]
+        for identity, parts in sorted(writers.items())[:limit]
     ]
+
+
+SOURCE = Source(
+    "femnist",
+    "digits and letters by writer, 28 x 28, 62 classes",
+    "folder or download",
+    load,
+    files=("*.npz", "*.json", "*.h5", ARCHIVE),
+    remotes={
+        ARCHIVE: Remote(
+            f"https://files.googleapis.com/tff-datasets-public/{ARCHIVE}",
+            "sha256:fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0",
+        ),
+    },
+    position=70,
+)

@@ -1,7 +1,7 @@
-"""Readers of the file formats that datasets come in. None of them unpickles.
+"""Readers of the file formats of datasets. None of them unpickles.
 
-Each turns whatever is wrong with a file into :class:`~leakgauge.core.errors.CorruptFile`, which names the file,
-the problem and what was expected.
+If a file is wrong in any way, they raise :class:`~leakgauge.core.errors.CorruptFile`. Its message names the file, the
+problem and the expected content.
 """
 
 from __future__ import annotations
@@ -30,13 +30,26 @@ _FAULTS = (OSError, EOFError, ValueError, KeyError, zlib.error, zipfile.BadZipFi
 
 
 def corrupt(path: Path, problem: str, expected: str) -> CorruptFile:
-    """The error for a file that does not hold what it should."""
-    return CorruptFile(f"{path}: {problem}; expected {expected}. Replace the file, or remove it to look elsewhere.")
+    """Return the error for a file with the wrong content.
+
+    Args:
+        path: The file.
+        problem: What is wrong, in words that follow the name of the file.
+        expected: The content that was expected.
+    """
+    return CorruptFile(
+        f"{path}: {problem}, expected {expected}. Replace the file, or remove it so that other places are tried."
+    )
 
 
 @contextmanager
 def reading(path: Path, expected: str) -> Iterator[None]:
-    """Turn every way in which reading a file fails into one sentence."""
+    """Convert every error while a file is read to :class:`~leakgauge.core.errors.CorruptFile`.
+
+    Args:
+        path: The file.
+        expected: The content that was expected.
+    """
     try:
         yield
     except _FAULTS as error:
@@ -44,7 +57,12 @@ def reading(path: Path, expected: str) -> Iterator[None]:
 
 
 def read_bytes(path: Path, expected: str) -> bytes:
-    """A file's content, unzipped when its name ends with .gz."""
+    """Return the content of a file, decompressed if its name ends with .gz.
+
+    Args:
+        path: The file.
+        expected: The content that was expected, for the error message.
+    """
     with reading(path, expected):
         if path.suffix == ".gz":
             with gzip.open(path) as stream:
@@ -53,7 +71,12 @@ def read_bytes(path: Path, expected: str) -> bytes:
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[Any]:
-    """An array of bytes or 32-bit integers in MNIST's idx format, which may be gzipped."""
+    """Read an array of bytes or 32-bit integers in MNIST's idx format.
+
+    Args:
+        path: The file, which may be compressed with gzip.
+        dimensions: The expected number of dimensions.
+    """
     expected = f"an idx file with {dimensions} dimensions"
     content = read_bytes(path, expected)
     kind = _IDX_TYPES.get(content[2]) if len(content) >= 4 else None
@@ -63,12 +86,17 @@ def read_idx(path: Path, dimensions: int) -> NDArray[Any]:
     shape = tuple(int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4))
     size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     if len(content) != header + size:
-        raise corrupt(path, f"holds {len(content)} bytes", f"{header + size} for the shape {shape} it announces")
+        raise corrupt(path, f"holds {len(content)} bytes", f"{header + size} for the shape {shape} in its header")
     return np.frombuffer(content, kind, offset=header).reshape(shape)
 
 
 def read_npz(path: Path, shapes: Mapping[str, tuple[int | None, ...]]) -> dict[str, NDArray[Any]]:
-    """The named arrays of an npz file; ``None`` in a shape stands for any size."""
+    """Read some arrays of an npz file.
+
+    Args:
+        path: The file.
+        shapes: The expected shape of each array, by name. ``None`` in a shape stands for any size.
+    """
     expected = f"an npz file of plain arrays named {', '.join(shapes)}"
     with reading(path, expected), path.open("rb") as stream:
         archive = np.load(stream, allow_pickle=False)
@@ -81,14 +109,22 @@ def read_npz(path: Path, shapes: Mapping[str, tuple[int | None, ...]]) -> dict[s
             arrays = {name: archive[name] for name in shapes}
     for name, shape in shapes.items():
         actual = arrays[name].shape
-        if len(actual) != len(shape) or any(want not in (None, have) for want, have in zip(shape, actual, strict=True)):
-            wanted = " x ".join("any" if size is None else str(size) for size in shape)
-            raise corrupt(path, f"{name} has the shape {' x '.join(map(str, actual))}", wanted)
+        fits = len(actual) == len(shape) and all(
+            size in (None, actual_size) for size, actual_size in zip(shape, actual, strict=True)
+        )
+        if not fits:
+            shape_text = " x ".join("any" if size is None else str(size) for size in shape)
+            raise corrupt(path, f"{name} has the shape {' x '.join(map(str, actual))}", shape_text)
     return arrays
 
 
 def read_pgm(content: bytes, path: Path) -> Bytes:
-    """A binary grey picture (PGM, P5) with 256 levels."""
+    """Decode a binary grey picture (PGM, P5) with 256 levels.
+
+    Args:
+        content: The content of the file.
+        path: The file, for the error message.
+    """
     header = re.match(rb"P5\s+(?:#[^\n]*\n\s*)*(\d+)\s+(\d+)\s+255\s", content)
     if header is None:
         raise corrupt(path, f"begins with {content[:12]!r}", "a binary PGM picture (P5, 255 levels)")
@@ -99,24 +135,37 @@ def read_pgm(content: bytes, path: Path) -> Bytes:
 
 
 def require_bytes(path: Path, name: str, array: NDArray[Any]) -> Bytes:
-    """The array, if its values are bytes."""
+    """Return the array if its values are bytes, and refuse it otherwise.
+
+    Args:
+        path: The file, for the error message.
+        name: The name of the array, for the error message.
+        array: The array.
+    """
     if array.dtype != np.uint8:
         raise corrupt(path, f"{name} holds {array.dtype}", "uint8")
     return array
 
 
 def require_labels(path: Path, labels: NDArray[Any], samples: int, classes: int) -> Tensor:
-    """Labels as a tensor, if there is one for each sample and each names a class."""
+    """Return the labels as a tensor if there is a valid one for each sample, and refuse them otherwise.
+
+    Args:
+        path: The file, for the error message.
+        labels: The labels.
+        samples: The number of samples.
+        classes: The number of classes.
+    """
     if labels.dtype.kind not in "iu":
         raise corrupt(path, f"labels are {labels.dtype}", "whole numbers")
     if labels.shape != (samples,):
-        raise corrupt(path, f"there are {labels.size} labels for {samples} samples", "one each")
+        raise corrupt(path, f"there are {labels.size} labels for {samples} samples", "one for each")
     if samples and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise corrupt(path, f"labels run from {labels.min()} to {labels.max()}", f"0 to {classes - 1}")
     return torch.from_numpy(labels.astype(np.int64))
 
 
 def to_pixels(images: Bytes) -> Tensor:
-    """Grey (N, H, W) or coloured (N, C, H, W) bytes as floats in [0, 1] with a channel axis."""
+    """Convert grey (N, H, W) or coloured (N, C, H, W) bytes to floats in [0, 1] with a channel axis."""
     pixels = torch.from_numpy(np.ascontiguousarray(images).astype(np.float32)).div_(255)
     return pixels if pixels.ndim == 4 else pixels.unsqueeze(1)

@@ -1,17 +1,18 @@
-r"""LEAF's synthetic classification data, generated: clients whose true models differ (Caldas et al. 2018).
+r"""LEAF Synthetic: generated data of clients whose true models differ (Caldas et al. 2018).
 
-The recipe (their Appendix A and released generator), with d features, k classes and p clusters of clients:
+The procedure follows their Appendix A and released generator, with d features, k classes and p clusters of clients:
 
-- once: :math:`Q \in R^{(d+1) \times k \times p}`, entries N(0, 1); each cluster's centre
-  :math:`\mu_c \sim N(b_c, I_p)` with :math:`b_c \sim N(0, 1)`;
-- a client: a cluster drawn uniformly; its model :math:`W = Q u`, :math:`u \sim N(\mu_c, 0.1^2 I_p)`; its
-  inputs :math:`x \sim N(v, \Sigma)` with :math:`v \sim N(b, I_d)`, :math:`b \sim N(0, 1)` and
-  :math:`\Sigma = diag(j^{-1.2})`;
-- a sample: scores :math:`z = W^T (1, x) + N(0, 0.1^2 I_k)`; its label is the class with the largest softmax.
+- Once, draw the entries of :math:`Q \in R^{(d+1) \times k \times p}` from N(0, 1), and each cluster's centre
+  :math:`\mu_c \sim N(b_c, I_p)` with :math:`b_c \sim N(0, 1)`.
+- For each client, draw a cluster uniformly. The client's model is :math:`W = Q u` with
+  :math:`u \sim N(\mu_c, 0.1^2 I_p)`. Its inputs are :math:`x \sim N(v, \Sigma)` with :math:`v \sim N(b, I_d)`,
+  :math:`b \sim N(0, 1)` and :math:`\Sigma = diag(j^{-1.2})`.
+- For each sample, the scores are :math:`z = W^T (1, x) + N(0, 0.1^2 I_k)`, and the label is the class with the largest
+  softmax.
 
-The released generator takes that softmax over the *samples* of a client, for each class, not over the
-classes. This decides the data: with the softmax over classes, most clients hold little but one class. What
-is known as LEAF Synthetic is what the generator makes, so we do the same. Our random numbers are not theirs.
+The released generator takes that softmax over the *samples* of a client, for each class, and not over the classes. This
+has a large effect. With the softmax over classes, the samples of most clients are almost all of one class. LEAF
+Synthetic is known as the output of that generator, so this module does the same. Its random numbers are not LEAF's.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from leakgauge.core.checks import at_least
-from leakgauge.core.observation import DataSpec
+from leakgauge.core.checks import whole_number
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.data.dataset import Dataset
+from leakgauge.data.source import Source
 
 
 def load(
@@ -35,16 +37,26 @@ def load(
     binary_attribute: bool = False,
     seed: int = 0,
 ) -> Dataset:
-    """One dataset whose groups are the clients. The defaults are the LMRA paper's, 5 classes LEAF's.
+    """Generate one dataset whose groups are the clients. The defaults are the LMRA paper's, and 5 classes is LEAF's.
 
-    ``samples`` is each client's number of samples; ``None`` draws it as LEAF does, min(5 + lognormal(3, 2),
-    1000). ``binary_attribute`` makes an attribute attack possible, for which the LMRA paper speaks of "one
-    synthetic binary attribute" and no more: before labels are drawn, ``feature_0`` (the widest one) becomes 1
-    where it is above the client's mean and 0 elsewhere, and is the sensitive column.
+    Args:
+        clients: The number of clients.
+        classes: The number of classes.
+        features: The number of features.
+        clusters: The number of clusters of clients.
+        samples: The number of samples of each client. ``None`` draws it as LEAF does, min(5 + lognormal(3, 2), 1000).
+        binary_attribute: Whether one feature is binary and sensitive, for attribute inference. The LMRA paper mentions
+            "one synthetic binary attribute" without details. Here, before labels are drawn, ``feature_0``, which has
+            the largest variance, becomes 1 where it is above the client's mean, and 0 elsewhere.
+        seed: The seed of all random draws.
     """
-    at_least(1, clients=clients, features=features, clusters=clusters, samples=samples)
-    at_least(2, classes=classes)
-    at_least(0, seed=seed)
+    whole_number("clients", clients)
+    whole_number("features", features)
+    whole_number("clusters", clusters)
+    if samples is not None:
+        whole_number("samples", samples)
+    whole_number("classes", classes, at_least=2)
+    whole_number("seed", seed, at_least=0)
     random = np.random.default_rng(seed)
     if samples is None:
         sizes = np.minimum(5 + random.lognormal(3, 2, clients).astype(np.int64), 1000)
@@ -80,3 +92,6 @@ def _log_sum_exp(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     largest = scores.max(axis=0)
     total: NDArray[np.float64] = largest + np.log(np.exp(scores - largest).sum(axis=0))
     return total
+
+
+SOURCE = Source("leaf_synthetic", "clients whose true models differ, 100 features", "generated", load, position=130)

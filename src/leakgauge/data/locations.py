@@ -1,9 +1,9 @@
-"""Where a dataset's files lie: a folder of the user's, a cache, or a server.
+"""The places of a dataset's files: a folder of the user's, a cache, or a server.
 
-The folder is the ``folder`` argument of a loader, or else the environment variable ``LEAKGAUGE_DATA``; it
-holds one folder a dataset. Downloads go through pooch into its cache (or ``LEAKGAUGE_CACHE``) and are only
-used when their checksum is right. ``LEAKGAUGE_OFFLINE=1`` forbids them. An explicit ``folder`` is a promise:
-when it lacks the data, nothing else is tried.
+The folder is the ``folder`` argument of a loader, or else the environment variable ``LEAKGAUGE_DATA``. It holds one
+folder for each dataset. Downloads go through pooch into its cache, or into ``LEAKGAUGE_CACHE``. They are used only if
+their checksum is right. ``LEAKGAUGE_OFFLINE=1`` forbids them. If an explicit ``folder`` lacks the data, no other place
+is tried.
 """
 
 from __future__ import annotations
@@ -11,91 +11,22 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from leakgauge.core.errors import CorruptFile, DataNotFound
+from leakgauge.data.source import Remote, Source
 
 Folder = str | os.PathLike[str] | None
 
 
-@dataclass(frozen=True)
-class Remote:
-    """A file on a server: its address and its checksum, ``"algorithm:hex digits"``."""
-
-    url: str
-    checksum: str
-
-
-_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-_QMNIST = "https://raw.githubusercontent.com/facebookresearch/qmnist/master/"
-_CIFAR = "https://www.cs.toronto.edu/~kriz/"
-_ADULT = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
-
-REMOTES: dict[str, dict[str, Remote]] = {
-    "mnist": {
-        "train-images-idx3-ubyte.gz": Remote(
-            _MNIST + "train-images-idx3-ubyte.gz", "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873"
-        ),
-        "train-labels-idx1-ubyte.gz": Remote(
-            _MNIST + "train-labels-idx1-ubyte.gz", "md5:d53e105ee54ea40749a09fcbcd1e9432"
-        ),
-        "t10k-images-idx3-ubyte.gz": Remote(
-            _MNIST + "t10k-images-idx3-ubyte.gz", "md5:9fb629c4189551a2d022fa330f9573f3"
-        ),
-        "t10k-labels-idx1-ubyte.gz": Remote(
-            _MNIST + "t10k-labels-idx1-ubyte.gz", "md5:ec29112dd5afa0611ce80d1b7f02629c"
-        ),
-        "qmnist-train-labels-idx2-int.gz": Remote(
-            _QMNIST + "qmnist-train-labels-idx2-int.gz", "md5:0058f8dd561b90ffdd0f734c6a30e5e4"
-        ),
-        "qmnist-test-labels-idx2-int.gz": Remote(
-            _QMNIST + "qmnist-test-labels-idx2-int.gz", "md5:5b5b05890a5e13444e108efe57b788aa"
-        ),
-    },
-    "cifar10": {
-        "cifar-10-binary.tar.gz": Remote(_CIFAR + "cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530"),
-    },
-    "cifar100": {
-        "cifar-100-binary.tar.gz": Remote(_CIFAR + "cifar-100-binary.tar.gz", "md5:03b5dce01913d631647c71ecec9e9cb8"),
-    },
-    "orl_faces": {
-        "att_faces.zip": Remote(
-            "http://www.idiap.ch/software/bob/data/bob/att_faces.zip", "md5:6efb25cb0d40755e9492b9c012e3348d"
-        ),
-    },
-    "adult": {
-        "adult.data": Remote(
-            _ADULT + "adult.data", "sha256:5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d"
-        ),
-        "adult.test": Remote(
-            _ADULT + "adult.test", "sha256:a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05"
-        ),
-    },
-    "pneumoniamnist": {
-        "pneumoniamnist.npz": Remote(
-            "https://zenodo.org/records/10519652/files/pneumoniamnist.npz?download=1",
-            "md5:28209eda62fecd6e6a2d98b1501bb15f",
-        ),
-    },
-    "femnist": {
-        "fed_emnist.tar.bz2": Remote(
-            "https://files.googleapis.com/tff-datasets-public/fed_emnist.tar.bz2",
-            "sha256:fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0",
-        ),
-    },
-}
-"""The files that can be downloaded, by dataset."""
-
-
 def root(folder: Folder = None) -> Path | None:
-    """The user's data folder: the argument, else ``LEAKGAUGE_DATA``, else ``None``."""
+    """Return the user's data folder: the argument, else ``LEAKGAUGE_DATA``, else ``None``."""
     chosen = folder if folder is not None else os.environ.get("LEAKGAUGE_DATA") or None
     return None if chosen is None else Path(chosen).expanduser()
 
 
 def cache() -> Path:
-    """The folder that downloads are kept in."""
+    """Return the folder of downloaded files."""
     override = os.environ.get("LEAKGAUGE_CACHE")
     if override:
         return Path(override).expanduser()
@@ -105,12 +36,18 @@ def cache() -> Path:
 
 
 def offline() -> bool:
-    """Whether ``LEAKGAUGE_OFFLINE`` forbids downloads."""
+    """Return whether ``LEAKGAUGE_OFFLINE`` forbids downloads."""
     return os.environ.get("LEAKGAUGE_OFFLINE", "").strip().lower() not in ("", "0", "false", "no")
 
 
 def find(dataset: str, patterns: Sequence[str], folder: Folder = None) -> list[Path]:
-    """The files in the user's folder that match the first fruitful pattern; empty when there are none."""
+    """Return the files in the user's folder that match a pattern, or an empty list.
+
+    Args:
+        dataset: The name of the dataset, and of its folder inside the data folder.
+        patterns: The patterns to try. The first one that matches any file is used.
+        folder: A data folder, instead of ``LEAKGAUGE_DATA``.
+    """
     base = root(folder)
     if base is None:
         return []
@@ -122,32 +59,40 @@ def find(dataset: str, patterns: Sequence[str], folder: Folder = None) -> list[P
 
 
 def obtain(
-    dataset: str,
-    patterns: Sequence[str],
-    remote: str,
+    source: Source,
     folder: Folder = None,
     download: bool = True,
+    *,
+    patterns: Sequence[str] = (),
+    remote: str | None = None,
     also: Sequence[str] = (),
 ) -> list[Path]:
-    """The files of the user's folder, else the cached or downloaded file ``remote``.
+    """Return the files in the user's folder, or else one cached or downloaded file.
 
-    ``also`` says where else the caller has looked in vain, for the error.
+    Args:
+        source: The dataset.
+        folder: A data folder. If it is given, no other place is tried.
+        download: Whether a download is allowed.
+        patterns: The patterns of the files in the data folder. The default is all files of the dataset.
+        remote: The name of the file to download. The default is the dataset's first one.
+        also: Sentences about other places that do not have the data, for the error message.
     """
-    found = find(dataset, patterns, folder)
-    if found:
-        return found
+    patterns = patterns or source.files
+    files = find(source.name, patterns, folder)
+    if files:
+        return files
     if folder is None:
-        source = REMOTES[dataset][remote]
-        target = cache() / dataset / remote
-        if is_intact(target, source.checksum):
+        file_name = remote or next(iter(source.remotes))
+        target = cache() / source.name / file_name
+        if is_intact(target, source.remotes[file_name].checksum):
             return [target]
         if download and not offline():
-            return [_fetch(dataset, source, target)]
-    raise _not_found(dataset, patterns, folder, also)
+            return [_fetch(source.name, source.remotes[file_name], target)]
+    raise _not_found(source.name, patterns, folder, also)
 
 
 def is_intact(path: Path, checksum: str) -> bool:
-    """Whether the file exists and has this checksum."""
+    """Return whether the file exists and has this checksum, which is ``"algorithm:hex digits"``."""
     algorithm, _, expected = checksum.partition(":")
     if not path.is_file():
         return False
@@ -156,36 +101,36 @@ def is_intact(path: Path, checksum: str) -> bool:
 
 
 def _not_found(dataset: str, patterns: Sequence[str], folder: Folder, also: Sequence[str]) -> DataNotFound:
-    base, wanted = root(folder), " or ".join(patterns)
+    base = root(folder)
     if base is None:
-        looked = ["LEAKGAUGE_DATA is not set"]
+        reasons = ["LEAKGAUGE_DATA is not set"]
     elif not base.is_dir():
-        looked = [f"the folder {base} does not exist"]
+        reasons = [f"the folder {base} does not exist"]
     else:
-        looked = [f"{base / dataset} does not hold it"]
-    looked += also
+        reasons = [f"{base / dataset} does not hold it"]
+    reasons += also
     remedies = [f"set LEAKGAUGE_DATA to a folder that holds it in {dataset}/"]
     if folder is not None:
-        looked.append("nothing else was tried because a folder was given")
+        reasons.append("no other place was tried, because a folder was given")
         remedies = [f"put it into {Path(folder) / dataset}, or leave the folder out"]
     else:
-        looked.append(f"the cache {cache() / dataset} has no intact copy")
-        looked.append("LEAKGAUGE_OFFLINE forbids the download" if offline() else "download=False was given")
+        reasons.append(f"the cache {cache() / dataset} has no intact copy")
+        reasons.append("LEAKGAUGE_OFFLINE forbids the download" if offline() else "download=False was given")
         remedies.append("unset LEAKGAUGE_OFFLINE" if offline() else "allow the download with download=True")
     return DataNotFound(
-        f"{dataset} ({wanted}) was not found: {'; '.join(looked)}. To get it, {', or '.join(remedies)}."
+        f"{dataset} ({' or '.join(patterns)}) was not found: {', '.join(reasons)}. To get it, {', or '.join(remedies)}."
     )
 
 
-def _fetch(dataset: str, source: Remote, target: Path) -> Path:
+def _fetch(dataset: str, remote: Remote, target: Path) -> Path:
     import pooch
     import requests
 
-    advice = f"try again later, or put {target.name} into the folder {dataset}/ of LEAKGAUGE_DATA yourself"
+    advice = f"Try again later, or put {target.name} into the folder {dataset}/ of LEAKGAUGE_DATA yourself."
     try:
         path = pooch.retrieve(
-            source.url,
-            known_hash=source.checksum,
+            remote.url,
+            known_hash=remote.checksum,
             fname=target.name,
             path=target.parent,
             downloader=pooch.HTTPDownloader(chunk_size=1 << 20, timeout=30),
@@ -193,21 +138,21 @@ def _fetch(dataset: str, source: Remote, target: Path) -> Path:
     except requests.HTTPError as error:
         status = "an error" if error.response is None else f"status {error.response.status_code}"
         raise DataNotFound(
-            f"{dataset} could not be downloaded: {source.url} answered with {status}; {advice}"
+            f"{dataset} could not be downloaded: {remote.url} answered with {status}. {advice}"
         ) from error
     except requests.RequestException as error:
         raise DataNotFound(
-            f"{dataset} could not be downloaded: the transfer from {source.url} failed "
-            f"({type(error).__name__}); check the network, or {advice}"
+            f"{dataset} could not be downloaded: the transfer from {remote.url} failed "
+            f"({type(error).__name__}). Check the network. {advice}"
         ) from error
     except ValueError as error:
         raise CorruptFile(
-            f"{dataset}: what {source.url} sent does not have the checksum {source.checksum} and was thrown "
-            f"away; the transfer was cut, or the file on the server has changed; {advice}"
+            f"{dataset}: the file from {remote.url} does not have the checksum {remote.checksum} and was deleted. "
+            f"The transfer was cut, or the file on the server has changed. {advice}"
         ) from error
     except OSError as error:
         raise DataNotFound(
-            f"{dataset} could not be stored in the cache {target.parent} ({error}); "
-            "set LEAKGAUGE_CACHE to a folder that can be written to"
+            f"{dataset} could not be stored in the cache {target.parent} ({error}). "
+            "Set LEAKGAUGE_CACHE to a folder that can be written to."
         ) from error
     return Path(path)

@@ -1,4 +1,4 @@
-"""MNIST: 60,000 and 10,000 handwritten digits, 28 x 28, white on black (LeCun et al. 1998)."""
+"""MNIST: 60,000 training and 10,000 test digits, 28 x 28, white on black (LeCun et al. 1998)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from leakgauge.core.checks import at_least
-from leakgauge.core.observation import DataSpec
+from leakgauge.core.checks import whole_number
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.data import locations
 from leakgauge.data.dataset import Dataset
 from leakgauge.data.formats import corrupt, read_idx, read_npz, require_bytes, require_labels, to_pixels
 from leakgauge.data.locations import Folder
+from leakgauge.data.source import Remote, Source
 
 MEAN, STD = 0.1307, 0.3081
 
@@ -28,16 +29,21 @@ def load(
     limit: int | None = None,
     by_writer: bool = False,
 ) -> Dataset:
-    """The digits of one split, the first ``limit`` of them.
+    """Load the digits of one split.
 
-    With ``by_writer`` the groups are the people who wrote them, as QMNIST traced them (Yadav and Bottou
-    2019); this needs one more file.
+    Args:
+        split: "train" or "test".
+        folder: A data folder. If it is given, no other place is tried.
+        download: Whether a download is allowed.
+        limit: The number of digits, counted from the first. The default is all.
+        by_writer: Whether the groups are the writers of the digits, which QMNIST identified (Yadav and Bottou 2019).
+            This needs one more file.
     """
-    at_least(1, limit=limit)
+    if limit is not None:
+        whole_number("limit", limit)
     prefix = _PREFIX[split]
-    images_name, labels_name = f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"
-    [images_path] = _obtain(images_name, folder, download)
-    [labels_path] = _obtain(labels_name, folder, download)
+    images_path = _obtain(f"{prefix}-images-idx3-ubyte", folder, download)
+    labels_path = _obtain(f"{prefix}-labels-idx1-ubyte", folder, download)
     images = require_bytes(images_path, "images", read_idx(images_path, dimensions=3))
     if images.shape[1:] != (28, 28):
         raise corrupt(images_path, f"images are {images.shape[1]} x {images.shape[2]}", "28 x 28")
@@ -53,22 +59,49 @@ def load(
     )
 
 
-def _obtain(name: str, folder: Folder, download: bool) -> list[Path]:
-    return locations.obtain("mnist", (f"{name}.gz", name), f"{name}.gz", folder, download)
+def _obtain(name: str, folder: Folder, download: bool, *before: str) -> Path:
+    """Return the path of one idx file, or of one of the files in ``before`` where the data folder has it."""
+    patterns = (*before, f"{name}.gz", name)
+    [path] = locations.obtain(SOURCE, folder, download, patterns=patterns, remote=f"{name}.gz")
+    return path
 
 
 def _writers(split: str, samples: int, folder: Folder, download: bool) -> tuple[torch.Tensor, tuple[str, ...]]:
-    table_name = f"qmnist-{split}-labels-idx2-int"
-    patterns = ("qmnist_writers.npz", f"{table_name}.gz", table_name)
-    [path] = locations.obtain("mnist", patterns, f"{table_name}.gz", folder, download)
+    """Return the writer of each digit, as a number, and the names of the writers."""
+    path = _obtain(f"qmnist-{split}-labels-idx2-int", folder, download, "qmnist_writers.npz")
     if path.suffix == ".npz":
         writers = read_npz(path, {f"{split}_writer": (None,)})[f"{split}_writer"]
     else:
         table = read_idx(path, dimensions=2)
         if table.shape[1] <= _WRITER_COLUMN:
             raise corrupt(path, f"has {table.shape[1]} columns", "QMNIST's 8, the third with the writer")
-        writers = table[:samples, _WRITER_COLUMN]  # QMNIST's test set goes on after MNIST's
+        writers = table[:samples, _WRITER_COLUMN]  # QMNIST's test set has more digits than MNIST's
     if len(writers) != samples:
         raise corrupt(path, f"names the writers of {len(writers)} digits", f"{samples} digits")
     identities, groups = np.unique(writers, return_inverse=True)
     return torch.from_numpy(groups.astype(np.int64)), tuple(str(identity) for identity in identities)
+
+
+_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+_QMNIST = "https://raw.githubusercontent.com/facebookresearch/qmnist/master/"
+
+SOURCE = Source(
+    "mnist",
+    "70,000 digits, 28 x 28, 10 classes",
+    "folder or download",
+    load,
+    splits=("train", "test"),
+    files=("*-images-idx3-ubyte.gz", "*-images-idx3-ubyte"),
+    remotes={
+        name: Remote(server + name, checksum)
+        for server, name, checksum in (
+            (_MNIST, "train-images-idx3-ubyte.gz", "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+            (_MNIST, "train-labels-idx1-ubyte.gz", "md5:d53e105ee54ea40749a09fcbcd1e9432"),
+            (_MNIST, "t10k-images-idx3-ubyte.gz", "md5:9fb629c4189551a2d022fa330f9573f3"),
+            (_MNIST, "t10k-labels-idx1-ubyte.gz", "md5:ec29112dd5afa0611ce80d1b7f02629c"),
+            (_QMNIST, "qmnist-train-labels-idx2-int.gz", "md5:0058f8dd561b90ffdd0f734c6a30e5e4"),
+            (_QMNIST, "qmnist-test-labels-idx2-int.gz", "md5:5b5b05890a5e13444e108efe57b788aa"),
+        )
+    },
+    position=60,
+)

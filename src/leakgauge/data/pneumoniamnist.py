@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from leakgauge.core.observation import DataSpec
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.data import locations
 from leakgauge.data.dataset import Dataset
 from leakgauge.data.formats import read_npz, require_bytes, require_labels, to_pixels
 from leakgauge.data.locations import Folder
-
-PATTERNS = ("pneumoniamnist.npz", "pneumoniamnist_28.npz")
+from leakgauge.data.source import Remote, Source
 
 
 def load(split: str = "train", *, folder: Folder = None, download: bool = True) -> Dataset:
-    """The X-rays of one split; class 0 is normal, class 1 pneumonia. Normalised as MedMNIST does."""
-    [path] = locations.obtain("pneumoniamnist", PATTERNS, "pneumoniamnist.npz", folder, download)
+    """Load the X-rays of one split. Class 0 is normal, class 1 is pneumonia. Mean and std are MedMNIST's.
+
+    Args:
+        split: "train", "val" or "test".
+        folder: A data folder. If it is given, no other place is tried.
+        download: Whether a download is allowed.
+    """
+    [path] = locations.obtain(SOURCE, folder, download)
     names = f"{split}_images", f"{split}_labels"
     arrays = read_npz(path, {names[0]: (None, 28, 28), names[1]: (None, 1)})
     images = require_bytes(path, names[0], arrays[names[0]])
     targets = require_labels(path, arrays[names[1]][:, 0], len(images), classes=2)
     return Dataset(to_pixels(images), targets, DataSpec((1, 28, 28), 2, (0.5,), (0.5,)), name="pneumoniamnist")
+
+
+SOURCE = Source(
+    "pneumoniamnist",
+    "5,856 chest X-rays, 28 x 28, 2 classes",
+    "folder or download",
+    load,
+    splits=("train", "val", "test"),
+    files=("pneumoniamnist.npz", "pneumoniamnist_28.npz"),
+    remotes={
+        "pneumoniamnist.npz": Remote(
+            "https://zenodo.org/records/10519652/files/pneumoniamnist.npz?download=1",
+            "md5:28209eda62fecd6e6a2d98b1501bb15f",
+        ),
+    },
+    position=120,
+)

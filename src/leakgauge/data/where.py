@@ -1,74 +1,79 @@
-"""Where each dataset would be found on this machine, for people to read."""
+"""The places where a dataset is looked for on this machine, in words for people."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from leakgauge.core.errors import UnknownName
+from leakgauge.core.errors import install_line
 from leakgauge.data import locations, wheels
 from leakgauge.data.locations import Folder
-from leakgauge.data.registry import DATASETS
+from leakgauge.data.source import PackageFile, Source
 
 
 class Place(NamedTuple):
-    """One place that is looked at: its kind, whether the data is there, and a sentence about it."""
+    """One place where a dataset is looked for.
+
+    Args:
+        place: The kind of place, such as "folder".
+        found: Whether the dataset is there.
+        detail: A sentence about the place.
+    """
 
     place: str
     found: bool
     detail: str
 
 
-def locate(name: str, folder: Folder = None) -> list[Place]:
-    """The places where :func:`~leakgauge.data.load` looks for a dataset, in its order. Nothing is downloaded.
+def places_of(source: Source, folder: Folder = None) -> list[Place]:
+    """Return the places where a dataset is looked for, in order.
 
-    The last place of a dataset that can be downloaded is the server; "found" there means "may be asked".
+    Args:
+        source: The dataset.
+        folder: A data folder, instead of ``LEAKGAUGE_DATA``.
     """
-    if name not in DATASETS:
-        raise UnknownName("dataset", name, DATASETS)
-    source = DATASETS[name]
     if source.origin == "generated":
-        return [Place("generated", True, "made from a recipe and a seed")]
+        return [Place("generated", True, "generated from a seed")]
     places = []
-    if name in locations.REMOTES:
-        places.append(_folder(name, source.files, folder))
-    if name in wheels.CARRIED:
-        places.append(_wheel(name))
+    if source.remotes:
+        places.append(_folder(source, folder))
+    if source.package_file is not None:
+        places.append(_package(source.package_file))
     elif source.origin == "installed":
         places.append(Place("scikit-learn", find_spec("sklearn") is not None, "comes with Leakgauge"))
-    if name in locations.REMOTES:
-        places += _cache_and_server(name)
+    if source.remotes:
+        places += [_cache(source), _server(source)]
     return places
 
 
-def _folder(name: str, files: tuple[str, ...], folder: Folder) -> Place:
+def _folder(source: Source, folder: Folder) -> Place:
     base = locations.root(folder)
     if base is None:
         return Place("folder", False, "LEAKGAUGE_DATA is not set")
-    found = locations.find(name, files, folder)
-    if not found:
-        return Place("folder", False, f"{base / name} has no {' or '.join(files)}")
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return Place("folder", True, f"{found[0]}{more}")
+    files = locations.find(source.name, source.files, folder)
+    if not files:
+        return Place("folder", False, f"{base / source.name} has no {' or '.join(source.files)}")
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return Place("folder", True, f"{files[0]}{more}")
 
 
-def _wheel(name: str) -> Place:
-    package = wheels.CARRIED[name][0]
-    path = wheels.find(name)
+def _package(file: PackageFile) -> Place:
+    path = wheels.find(file)
     if path is None:
-        return Place(f"package {package}", False, 'not installed; run: pip install "leakgauge[datasets]"')
-    note = " (the training part only)" if name == "adult" else ""
-    return Place(f"package {package}", True, f"{path}{note}")
+        advice = f"not installed. In a checkout of Leakgauge, run: {install_line('datasets')}"
+        return Place(f"package {file.package}", False, advice)
+    note = f" ({file.note})" if file.note else ""
+    return Place(f"package {file.package}", True, f"{path}{note}")
 
 
-def _cache_and_server(name: str) -> list[Place]:
-    remotes = locations.REMOTES[name]
-    base = locations.cache() / name
-    present = [file for file in remotes if (base / file).is_file()]
-    kept = f"{base} has {len(present)} of {len(remotes)} files" if present else f"{base} is empty"
-    hosts = ", ".join(sorted({remote.url.split("/")[2] for remote in remotes.values()}))
-    allowed = "forbidden by LEAKGAUGE_OFFLINE" if locations.offline() else "allowed"
-    return [
-        Place("cache", bool(present), kept),
-        Place("download", not locations.offline(), f"{allowed}; from {hosts}"),
-    ]
+def _cache(source: Source) -> Place:
+    base = locations.cache() / source.name
+    present = [file for file in source.remotes if (base / file).is_file()]
+    detail = f"{base} has {len(present)} of {len(source.remotes)} files" if present else f"{base} is empty"
+    return Place("cache", bool(present), detail)
+
+
+def _server(source: Source) -> Place:
+    hosts = ", ".join(sorted({remote.url.split("/")[2] for remote in source.remotes.values()}))
+    permission = "forbidden by LEAKGAUGE_OFFLINE" if locations.offline() else "allowed"
+    return Place("download", not locations.offline(), f"{permission}; from {hosts}")

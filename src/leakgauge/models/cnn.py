@@ -1,6 +1,6 @@
-"""The networks of Data Leakage in Federated Averaging (Dimitrov et al., TMLR 2022), called DLF here.
+"""The networks of Data Leakage in Federated Averaging (DLF; Dimitrov et al., TMLR 2022).
 
-Same-padded 3x3 convolutions, each followed by ReLU and 2x2 average pooling, then two dense layers:
+They have same-padded 3x3 convolutions, each followed by ReLU and 2x2 average pooling, and then two dense layers:
 
 ================  =============  ========  ========
 network           convolutions   dense     outputs
@@ -9,8 +9,9 @@ network           convolutions   dense     outputs
 ``dlf_cifar100``  64, 128        200       100
 ================  =============  ========  ========
 
-``initialisation="lecun"`` is that of the authors' networks (Flax's own): kernels from a truncated normal of
-variance 1 / inputs, biases zero. ``"default"`` is PyTorch's, which starts smaller: attacks see less.
+``initialisation="lecun"`` is that of the authors' networks, which is Flax's default. It draws kernels from a truncated
+normal distribution of variance 1 / inputs, and sets biases to zero. ``"default"`` is PyTorch's. It draws smaller
+weights, and attacks recover less.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor, nn
 
-from leakgauge.models.options import choose, image_shape, seeded, sizes, whole
+from leakgauge.core.checks import whole_number
+from leakgauge.models.options import choose, image_shape, seeded, sizes
 
 
 def _lecun_normal(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
-            # A normal cut off at two deviations has this share of its deviation left (LeCun et al. 1998; Flax).
+            # A normal distribution truncated at two deviations keeps 0.8796 of its deviation (LeCun et al. 1998; Flax).
             deviation = math.sqrt(1 / module.weight[0].numel()) / 0.87962566103423978
             nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
             if module.bias is not None:
@@ -37,7 +39,7 @@ INITIALISATIONS: Mapping[str, Callable[[nn.Module], None]] = {"lecun": _lecun_no
 
 
 class ConvolutionalNetwork(nn.Module):
-    """Convolutions with pooling, one hidden dense layer, one linear layer; see :func:`cnn`."""
+    """Convolutions with pooling, one hidden dense layer and one linear layer. See :func:`cnn`."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int, channels: tuple[int, ...], dense: int) -> None:
         super().__init__()
@@ -52,7 +54,7 @@ class ConvolutionalNetwork(nn.Module):
         self.head = nn.Linear(dense, classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Class scores, (N, classes)."""
+        """Return the class scores, (N, classes)."""
         hidden = self.activation(self.dense(self.features(inputs).flatten(1)))
         scores: Tensor = self.head(hidden)
         return scores
@@ -67,7 +69,15 @@ def cnn(
     initialisation: str = "lecun",
     seed: int | None = None,
 ) -> ConvolutionalNetwork:
-    """A network of DLF's kind of any size.
+    """Build a network like DLF's, of any size.
+
+    Args:
+        shape: The (channels, height, width) of an image.
+        classes: The number of classes.
+        channels: The number of channels of each convolution.
+        dense: The size of the hidden dense layer.
+        initialisation: "lecun" as the authors use, or "default" for PyTorch's.
+        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
 
     >>> import torch
     >>> cnn(shape=(1, 8, 8), classes=3, channels=(4,), dense=5)(torch.zeros(2, 1, 8, 8)).shape
@@ -77,7 +87,7 @@ def cnn(
     image = image_shape(shape, at_least=2 ** len(widths))
     initialise = choose("initialisation", initialisation, INITIALISATIONS)
     with seeded(seed):
-        model = ConvolutionalNetwork(image, whole("classes", classes), widths, whole("dense", dense))
+        model = ConvolutionalNetwork(image, whole_number("classes", classes), widths, whole_number("dense", dense))
         initialise(model)
     return model
 
@@ -91,7 +101,15 @@ def dlf_femnist(
     initialisation: str = "lecun",
     seed: int | None = None,
 ) -> ConvolutionalNetwork:
-    """DLF's network for FEMNIST.
+    """Build DLF's network for FEMNIST.
+
+    Args:
+        shape: The (channels, height, width) of an image.
+        classes: The number of classes.
+        channels: The number of channels of each convolution.
+        dense: The size of the hidden dense layer.
+        initialisation: "lecun" as the authors use, or "default" for PyTorch's.
+        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
 
     >>> sum(parameter.numel() for parameter in dlf_femnist().parameters())
     338778
@@ -108,9 +126,20 @@ def dlf_cifar100(
     initialisation: str = "lecun",
     seed: int | None = None,
 ) -> ConvolutionalNetwork:
-    """DLF's network for CIFAR100.
+    """Build DLF's network for CIFAR-100.
+
+    Args:
+        shape: The (channels, height, width) of an image.
+        classes: The number of classes.
+        channels: The number of channels of each convolution.
+        dense: The size of the hidden dense layer.
+        initialisation: "lecun" as the authors use, or "default" for PyTorch's.
+        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
 
     >>> sum(parameter.numel() for parameter in dlf_cifar100().parameters())
     1734348
     """
     return cnn(shape=shape, classes=classes, channels=channels, dense=dense, initialisation=initialisation, seed=seed)
+
+
+NETWORKS = (dlf_femnist, dlf_cifar100)

@@ -1,4 +1,4 @@
-"""Find a factory by name and call it, with an error that says what to do for each way this can fail."""
+"""Find and call the factory of a model, with a helpful error for each way in which this can fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Factory = Callable[..., nn.Module]
 
 @contextmanager
 def current_directory_importable() -> Iterator[None]:
-    """Let imports find modules in the current directory, which an installed command does not do by itself."""
+    """Let imports inside the block find modules in the current directory, which installed commands do not search."""
     here = str(Path.cwd())
     added = here not in sys.path
     if added:
@@ -33,17 +33,17 @@ def current_directory_importable() -> Iterator[None]:
 
 
 def find_factory(name: str) -> Factory:
-    """The factory that ``"module:factory"`` names."""
+    """Import and return the factory that ``"module:factory"`` names."""
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
-        raise InvalidInput(f"a model of your own is named 'module:factory', not {name!r}")
+        raise InvalidInput(f"the name of your own model must be 'module:factory', not {name!r}")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise InvalidInput(
-                f"there is no module {module_name!r} for the model {name!r}; "
-                f"it must be installed, or be a file in the current directory, {Path.cwd()}"
+                f"there is no module {module_name!r} for the model {name!r}. "
+                f"Install it, or put it into the current directory, {Path.cwd()}."
             ) from error
         raise InvalidInput(f"the module {module_name!r} imports {error.name!r}, which is not installed") from error
     except Exception as error:
@@ -54,21 +54,27 @@ def find_factory(name: str) -> Factory:
     factory = getattr(module, attribute)
     if isinstance(factory, nn.Module) or not callable(factory):
         raise InvalidInput(
-            f"{name!r} is a {type(factory).__name__}, not a factory; write a function that returns the model"
+            f"{name!r} is a {type(factory).__name__}, not a factory. Name a function that returns the model."
         )
     return factory  # type: ignore[no-any-return]
 
 
 def call_factory(name: str, factory: Factory, options: Mapping[str, object]) -> nn.Module:
-    """The model that the factory makes from the options, after checking both."""
-    given = {key: _tuples(value) for key, value in options.items()}
-    seed = None if _takes(factory, "seed") else given.pop("seed", None)
+    """Check the options, call the factory with them, and return the model.
+
+    Args:
+        name: The name of the model, for error messages.
+        factory: The factory.
+        options: The options. A ``seed`` that the factory does not take seeds torch during the call.
+    """
+    arguments = {key: _tuples(value) for key, value in options.items()}
+    seed = None if _takes(factory, "seed") else arguments.pop("seed", None)
     if seed is not None and not isinstance(seed, int):
         raise InvalidInput(f"seed must be a whole number, not {seed!r}")
-    _check_options(name, factory, given)
+    _check_options(name, factory, arguments)
     try:
         with seeded(seed):
-            model = factory(**given)
+            model = factory(**arguments)
     except LeakgaugeError:
         raise
     except Exception as error:
@@ -79,13 +85,15 @@ def call_factory(name: str, factory: Factory, options: Mapping[str, object]) -> 
 
 
 def _parameters(factory: Factory) -> Mapping[str, inspect.Parameter] | None:
+    """Return the parameters of a factory, or ``None`` if they cannot be read."""
     try:
         return inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # some callables written in C have no signature to read
+    except (TypeError, ValueError):  # some callables written in C have no signature
         return None
 
 
 def _named(parameters: Mapping[str, inspect.Parameter]) -> dict[str, inspect.Parameter]:
+    """Return the parameters that can be given by name."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {key: value for key, value in parameters.items() if value.kind in named}
 
@@ -100,9 +108,9 @@ def _check_options(name: str, factory: Factory, options: Mapping[str, object]) -
     if parameters is None:
         return
     named = _named(parameters)
-    anything = any(value.kind is inspect.Parameter.VAR_KEYWORD for value in parameters.values())
+    accepts_any = any(value.kind is inspect.Parameter.VAR_KEYWORD for value in parameters.values())
     for option in options:
-        if option not in named and not anything:
+        if option not in named and not accepts_any:
             raise UnknownName(f"option of model {name!r} called", option, named)
     missing = [key for key, value in named.items() if value.default is value.empty and key not in options]
     if missing:
@@ -110,6 +118,7 @@ def _check_options(name: str, factory: Factory, options: Mapping[str, object]) -
 
 
 def _tuples(value: object) -> object:
+    """Convert lists to tuples, at every depth."""
     if isinstance(value, list):
         return tuple(_tuples(item) for item in value)
     if isinstance(value, dict):

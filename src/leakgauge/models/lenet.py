@@ -1,8 +1,8 @@
 """The LeNet of Deep Leakage from Gradients (Zhu, Liu, Han, NeurIPS 2019), also used by iDLG and EPAFL.
 
-Three 5x5 convolutions of 12 channels (padding 2, strides 2, 2, 1), a smooth activation after each, and one
-linear layer. Activation and initialisation serve the attack: it needs second derivatives, and those of ReLU
-are zero; it needs weights spread widely enough for a sigmoid's gradient to say something about its input.
+It has three 5x5 convolutions of 12 channels (padding 2, strides 2, 2, 1), each followed by a smooth activation, and one
+linear layer. Activation and initialisation were chosen for the attack. The attack needs second derivatives, and those
+of ReLU are zero. It also needs widely spread weights, so that the gradient of a sigmoid depends on its input.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from leakgauge.models.options import ACTIVATIONS, choose, image_shape, seeded, whole
+from leakgauge.core.checks import whole_number
+from leakgauge.models.options import ACTIVATIONS, choose, image_shape, seeded
 
 CHANNELS = 12
 STRIDES = (2, 2, 1)
 
 
 class LeNet(nn.Module):
-    """Three convolutions and a linear layer; see :func:`lenet`."""
+    """Three convolutions and a linear layer. See :func:`lenet`."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int, activation: Callable[[], nn.Module]) -> None:
         super().__init__()
@@ -32,7 +33,7 @@ class LeNet(nn.Module):
         self.head = nn.Linear(channels * height * width, classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Class scores, (N, classes)."""
+        """Return the class scores, (N, classes)."""
         scores: Tensor = self.head(self.features(inputs).flatten(1))
         return scores
 
@@ -53,7 +54,14 @@ def lenet(
     initialisation: Literal["uniform", "default"] = "uniform",
     seed: int | None = None,
 ) -> LeNet:
-    """DLG's LeNet. ``initialisation="uniform"`` draws all weights and biases from U(-0.5, 0.5), as DLG does.
+    """Build DLG's LeNet.
+
+    Args:
+        shape: The (channels, height, width) of an image.
+        classes: The number of classes.
+        activation: The activation: "sigmoid" as in DLG, "relu" or "tanh".
+        initialisation: "uniform" draws weights and biases from U(-0.5, 0.5), as DLG does. "default" is PyTorch's.
+        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
 
     >>> import torch
     >>> lenet(shape=(1, 28, 28), classes=62)(torch.zeros(2, 1, 28, 28)).shape
@@ -61,6 +69,11 @@ def lenet(
     """
     initialise = choose("initialisation of lenet", initialisation, INITIALISATIONS)
     with seeded(seed):
-        model = LeNet(image_shape(shape), whole("classes", classes), choose("activation", activation, ACTIVATIONS))
+        model = LeNet(
+            image_shape(shape), whole_number("classes", classes), choose("activation", activation, ACTIVATIONS)
+        )
         initialise(model)
     return model
+
+
+NETWORKS = (lenet,)

@@ -1,4 +1,4 @@
-"""Fully connected networks for tables, as in local model reconstruction (LMRA, Driouich et al.)."""
+"""Fully connected networks for tables, as in Local Model Reconstruction Attacks (LMRA; Driouich et al.)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from leakgauge.models.options import flat_size, seeded, sizes, whole
+from leakgauge.core.checks import whole_number
+from leakgauge.models.options import flat_size, seeded, sizes
 
 
 class MultilayerPerceptron(nn.Module):
-    """Dense layers with ReLU between them; see :func:`mlp`."""
+    """Dense layers with ReLU between them. See :func:`mlp`."""
 
     def __init__(self, inputs: int, outputs: int, hidden: tuple[int, ...], batch_norm: bool) -> None:
         super().__init__()
@@ -25,7 +26,7 @@ class MultilayerPerceptron(nn.Module):
         self.head = nn.Linear(inputs, outputs)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Class scores or predictions, (N, outputs)."""
+        """Return class scores or predictions, (N, outputs)."""
         outputs: Tensor = self.head(self.features(inputs.flatten(1)))
         return outputs
 
@@ -38,13 +39,22 @@ def mlp(
     batch_norm: bool = False,
     seed: int | None = None,
 ) -> MultilayerPerceptron:
-    """A multilayer perceptron over the flattened sample; ``hidden=()`` is a linear model.
+    """Build a multilayer perceptron, whose input is the flattened sample.
 
-    ``batch_norm`` normalises before each ReLU. For a regression ``classes`` is the number of outputs.
+    Args:
+        shape: The shape of one sample.
+        classes: The number of classes. For a regression, the number of outputs.
+        hidden: The sizes of the hidden layers. ``()`` gives a linear model.
+        batch_norm: Whether batch normalisation comes before each ReLU.
+        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
 
     >>> import torch
     >>> mlp(shape=(14,), classes=1)(torch.zeros(5, 14)).shape
     torch.Size([5, 1])
     """
     with seeded(seed):
-        return MultilayerPerceptron(flat_size(shape), whole("classes", classes), sizes("hidden", hidden), batch_norm)
+        outputs = whole_number("classes", classes)
+        return MultilayerPerceptron(flat_size(shape), outputs, sizes("hidden", hidden), batch_norm)
+
+
+NETWORKS = (mlp,)

@@ -1,4 +1,4 @@
-"""What the networks' options have in common: checks, seeding, initialisation."""
+"""Checks of the networks' options, and seeded initialisation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import InvalidInput, UnknownName
 
 Value = TypeVar("Value")
@@ -19,7 +20,11 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"sigmoid": nn.Sigmoid, "relu"
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Draw the weights made inside from ``seed``, and leave torch's global random state as it was."""
+    """Draw the weights of models built inside the block from a seed, and restore torch's global random state.
+
+    Args:
+        seed: The seed. ``None`` draws from torch's global random state.
+    """
     if seed is None:
         yield
         return
@@ -28,31 +33,41 @@ def seeded(seed: int | None) -> Iterator[None]:
         yield
 
 
-def choose(what: str, name: str, table: Mapping[str, Value]) -> Value:
-    """The entry called ``name``, or an error that lists the valid names."""
+def choose(kind: str, name: str, table: Mapping[str, Value]) -> Value:
+    """Return the entry of a table, or raise an error that lists the valid names.
+
+    Args:
+        kind: What the name stands for, for the error message.
+        name: The name of the entry.
+        table: The entries by name.
+    """
     if name not in table:
-        raise UnknownName(what, name, table)
+        raise UnknownName(kind, name, table)
     return table[name]
 
 
-def whole(what: str, value: object) -> int:
-    """A whole number of at least 1."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidInput(f"{what} must be a whole number of at least 1, not {value!r}")
-    return value
+def sizes(name: str, values: object, count: int | None = None) -> tuple[int, ...]:
+    """Return several positive whole numbers, and refuse any other value.
 
-
-def sizes(what: str, values: object, count: int | None = None) -> tuple[int, ...]:
-    """Positive whole numbers, ``count`` of them."""
+    Args:
+        name: The name of the option, for the error message.
+        values: The numbers.
+        count: The expected number of numbers. The default is any.
+    """
     if not isinstance(values, Sequence) or isinstance(values, str):
-        raise InvalidInput(f"{what} must be several whole numbers, not {values!r}")
+        raise InvalidInput(f"{name} must be several whole numbers, not {values!r}")
     if count is not None and len(values) != count:
-        raise InvalidInput(f"{what} must be {count} whole numbers, not {len(values)}: {tuple(values)}")
-    return tuple(whole(f"each number of {what}", value) for value in values)
+        raise InvalidInput(f"{name} must be {count} whole numbers, not {len(values)}: {tuple(values)}")
+    return tuple(whole_number(f"each number of {name}", value) for value in values)
 
 
 def image_shape(shape: Sequence[int], *, at_least: int = 1) -> tuple[int, int, int]:
-    """A (channels, height, width) whose sides are not too small for the network."""
+    """Return the shape of an image, and refuse any other shape.
+
+    Args:
+        shape: The (channels, height, width) of an image.
+        at_least: The smallest height and width that the network can take.
+    """
     channels, height, width = sizes("an image's shape (channels, height, width)", shape, 3)
     if min(height, width) < at_least:
         raise InvalidInput(f"this network needs images of at least {at_least} x {at_least}, not {height} x {width}")
@@ -60,5 +75,5 @@ def image_shape(shape: Sequence[int], *, at_least: int = 1) -> tuple[int, int, i
 
 
 def flat_size(shape: Sequence[int]) -> int:
-    """How many numbers one sample of this shape holds."""
+    """Return the number of values in one sample of a shape."""
     return math.prod(sizes("a sample's shape", shape))

@@ -1,4 +1,4 @@
-"""How a model was made, in words that fit into a JSON file."""
+"""The name and options of a model, in a form that a JSON file can hold."""
 
 from __future__ import annotations
 
@@ -15,34 +15,47 @@ _ATTRIBUTE = "_leakgauge_recipe"
 
 @dataclass(frozen=True)
 class Recipe:
-    """The name and options with which :func:`leakgauge.models.build` makes an architecture again."""
+    """The arguments with which :func:`leakgauge.models.build` builds an architecture again.
+
+    Args:
+        name: The name of the model.
+        options: The options of the model's factory.
+    """
 
     name: str
     options: dict[str, object] = field(default_factory=dict)
 
 
 def make_recipe(name: str, options: Mapping[str, object]) -> Recipe:
-    """A recipe whose options are what they would be after a round trip through JSON."""
-    plain: dict[str, object] = {}
+    """Return a recipe whose options went through JSON, so that tuples are lists.
+
+    Args:
+        name: The name of the model.
+        options: The options of the model's factory. Values that JSON cannot hold are refused.
+    """
+    json_options: dict[str, object] = {}
     for key, value in options.items():
         try:
-            plain[key] = json.loads(json.dumps(value, allow_nan=False))
+            json_options[key] = json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError) as error:
             raise InvalidInput(
-                f"option {key} of model {name!r} is {value!r}, which a file cannot record; "
-                "give numbers, texts, booleans, None, or lists of them"
+                f"option {key} of model {name!r} is {value!r}, which a file cannot record. "
+                "Give numbers, texts, booleans, None, or lists of them."
             ) from error
-    return Recipe(name, plain)
+    return Recipe(name, json_options)
 
 
 def attach_recipe(model: nn.Module, recipe: Recipe) -> nn.Module:
-    """Store the recipe on the model as a plain attribute: no parameter, no buffer, kept by ``deepcopy``."""
+    """Store the recipe on the model, and return the model.
+
+    The recipe is a plain attribute, which ``deepcopy`` copies. It is neither a parameter nor a buffer.
+    """
     setattr(model, _ATTRIBUTE, recipe)
     return model
 
 
 def recipe_of(model: nn.Module) -> Recipe | None:
-    """How ``build`` made this model, or ``None`` if it was made otherwise.
+    """Return the recipe of a model that ``build`` made, or ``None`` for any other model.
 
     >>> print(recipe_of(nn.Linear(2, 2)))
     None

@@ -1,7 +1,7 @@
-"""Residual networks (He et al., CVPR 2016) as gradient inversion uses them (Inverting Gradients, AGIC, AWA).
+"""Residual networks (He et al., CVPR 2016) in the variants of gradient inversion (Inverting Gradients, AGIC, AWA).
 
-Both families are stages of two-convolution blocks, each stage half as large and twice as wide as the one
-before, with a 1x1 projection where the shape changes:
+Both families consist of stages of two-convolution blocks. Each stage is half as large and twice as wide as the one
+before. A 1x1 projection is used where the shape changes.
 
 ===============  ===========================  ==================
 network          widths of its stages         blocks in a stage
@@ -10,9 +10,9 @@ network          widths of its stages         blocks in a stage
 ``resnet20``     16, 32, 64 times ``width``   3
 ===============  ===========================  ==================
 
-Convolutions start from Kaiming's normal distribution with fan-out, or from PyTorch's own (``"default"``).
-Reconstruction depends on it: with Kaiming's one image comes back from ResNet20-4 as published and four do not, with
-PyTorch's both do, in fewer steps (docs/benchmarks.md).
+Convolutions start from Kaiming's normal distribution with fan-out, or from PyTorch's default (``"default"``). The
+choice affects reconstruction. From ResNet20-4 with Kaiming's, one image comes back as published, but four images do
+not. With PyTorch's, both come back, in fewer steps (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from leakgauge.models.options import choose, image_shape, seeded, whole
+from leakgauge.core.checks import whole_number
+from leakgauge.models.options import choose, image_shape, seeded
 
 Norm = Literal["batch", "group", "none"]
 Initialisation = Literal["kaiming", "default"]
 
-# 32 groups, or as many of them as divide the channels evenly
+# Group normalisation uses 32 groups, or the largest divisor of 32 that divides the channels.
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "batch": nn.BatchNorm2d,
     "group": lambda channels: nn.GroupNorm(math.gcd(32, channels), channels),
@@ -46,7 +47,7 @@ INITIALISATIONS: dict[str, Callable[[nn.Module], None]] = {"kaiming": _kaiming, 
 
 
 def _convolution(before: int, after: int, kernel: int, stride: int, norm: str) -> list[nn.Module]:
-    """A same-padded convolution and its normalisation; a bias only where no normalisation supplies one."""
+    """Return a same-padded convolution and its normalisation. It has a bias only without normalisation."""
     return [
         nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, bias=norm == "none"),
         choose("norm", norm, NORMS)(after),
@@ -68,7 +69,7 @@ STEMS: dict[str, Callable[[int, int, str], nn.Sequential]] = {
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut: ``relu(body(x) + shortcut(x))``."""
+    """Two 3x3 convolutions with a shortcut, ``relu(body(x) + shortcut(x))``."""
 
     def __init__(self, before: int, after: int, stride: int, norm: str) -> None:
         super().__init__()
@@ -79,13 +80,13 @@ class BasicBlock(nn.Module):
         self.activation = nn.ReLU()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The block's features."""
+        """Return the features of the block."""
         features: Tensor = self.activation(self.body(inputs) + self.shortcut(inputs))
         return features
 
 
 class ResNet(nn.Module):
-    """A stem, stages of blocks, global average pooling, a linear layer."""
+    """A stem, stages of blocks, global average pooling and a linear layer."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class ResNet(nn.Module):
         self.head = nn.Linear(before, classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Class scores, (N, classes)."""
+        """Return the class scores, (N, classes)."""
         scores: Tensor = self.head(self.features(self.stem(inputs)).mean((2, 3)))
         return scores
 
@@ -122,14 +123,23 @@ def resnet18(
     initialisation: Initialisation = "kaiming",
     seed: int | None = None,
 ) -> ResNet:
-    """ResNet18; ``stem="imagenet"`` is the original 7x7 convolution of stride 2 with max pooling.
+    """Build ResNet18.
+
+    Args:
+        shape: The (channels, height, width) of an image.
+        classes: The number of classes.
+        stem: The first layer: "cifar" is a 3x3 convolution. "imagenet" is the original 7x7 convolution of stride 2 with
+            max pooling.
+        norm: The normalisation: "batch", "group" or "none".
+        initialisation: "kaiming" (normal, fan-out), or "default" for PyTorch's.
+        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
 
     >>> sum(parameter.numel() for parameter in resnet18().parameters())
     11173962
     """
     initialise = choose("initialisation of resnet18", initialisation, INITIALISATIONS)
     with seeded(seed):
-        model = ResNet(image_shape(shape), whole("classes", classes), (64, 128, 256, 512), 2, norm, stem)
+        model = ResNet(image_shape(shape), whole_number("classes", classes), (64, 128, 256, 512), 2, norm, stem)
         initialise(model)
     return model
 
@@ -143,16 +153,24 @@ def resnet20(
     initialisation: Initialisation = "kaiming",
     seed: int | None = None,
 ) -> ResNet:
-    """ResNet20 for CIFAR, ``width`` times as wide.
+    """Build ResNet20 for CIFAR.
+
+    Args:
+        shape: The (channels, height, width) of an image.
+        classes: The number of classes.
+        width: The factor by which every stage is wider than in the original.
+        norm: The normalisation: "batch", "group" or "none".
+        initialisation: "kaiming" (normal, fan-out), or "default" for PyTorch's.
+        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
 
     >>> import torch
     >>> resnet20()(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])
     """
     initialise = choose("initialisation of resnet20", initialisation, INITIALISATIONS)
-    widths = [size * whole("width", width) for size in (16, 32, 64)]
+    widths = [size * whole_number("width", width) for size in (16, 32, 64)]
     with seeded(seed):
-        model = ResNet(image_shape(shape), whole("classes", classes), widths, 3, norm, "cifar")
+        model = ResNet(image_shape(shape), whole_number("classes", classes), widths, 3, norm, "cifar")
         initialise(model)
     return model
 
@@ -165,9 +183,19 @@ def resnet20_4(
     initialisation: Initialisation = "kaiming",
     seed: int | None = None,
 ) -> ResNet:
-    """ResNet20-4, AGIC's network for CIFAR-10: ResNet20 with four times the width.
+    """Build ResNet20-4, AGIC's network for CIFAR-10, which is ResNet20 with four times the width.
+
+    Args:
+        shape: The (channels, height, width) of an image.
+        classes: The number of classes.
+        norm: The normalisation: "batch", "group" or "none".
+        initialisation: "kaiming" (normal, fan-out), or "default" for PyTorch's.
+        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
 
     >>> resnet20_4().head.in_features
     256
     """
     return resnet20(shape=shape, classes=classes, width=4, norm=norm, initialisation=initialisation, seed=seed)
+
+
+NETWORKS = (resnet18, resnet20, resnet20_4)

@@ -1,4 +1,4 @@
-"""The papers' tables: settings as TOML in ``benchmarks/``, published figures, ours beside them."""
+"""The papers' tables: settings and published figures as TOML in ``benchmarks/``, with our measurements beside them."""
 
 from leakgauge.reproduction.rows import Method, Row, find_rows, papers
 

@@ -1,4 +1,4 @@
-"""The reference for time: iDLG as its authors run it, one sample after another with torch's own L-BFGS."""
+"""The reference for time: iDLG as its authors run it, one sample after another with torch's L-BFGS."""
 
 from __future__ import annotations
 
@@ -22,8 +22,12 @@ from leakgauge.core.seeding import generator
 class OneByOne(Attack):
     """iDLG (Zhao et al. 2020) for a fixed number of iterations, each a call of ``torch.optim.LBFGS.step``.
 
-    It shares nothing with :func:`leakgauge.attacks.papers.idlg` but the start, so that it can serve as its check too. It
-    returns the last iterate. ``threshold`` ends a sample early, as the authors' code does at 1e-6.
+    It shares only the start with :func:`leakgauge.attacks.papers.idlg`, so that it can also check that attack. It
+    returns the last iterate.
+
+    Args:
+        steps: The number of iterations.
+        threshold: The loss at which a sample ends early. The authors' code ends at 1e-6. ``None`` never ends early.
     """
 
     steps: int = 300
@@ -40,14 +44,15 @@ class OneByOne(Attack):
         start = torch.randn(samples, *observation.data.shape, generator=generator(seed, "start", 0))
         dummy = start.to(weights[0]).requires_grad_()
         optimiser = torch.optim.LBFGS([dummy], lr=1)
-        looks = 0
+        calls = 0
 
         def closure() -> Tensor:
-            nonlocal looks
-            looks += 1
+            nonlocal calls
+            calls += 1
             optimiser.zero_grad()
-            found = torch.autograd.grad(F.cross_entropy(model(dummy), labels), weights, create_graph=True)
-            loss = torch.stack([(one - other).square().sum() for one, other in zip(found, targets, strict=True)]).sum()
+            gradients = torch.autograd.grad(F.cross_entropy(model(dummy), labels), weights, create_graph=True)
+            pairs = zip(gradients, targets, strict=True)
+            loss = torch.stack([(gradient - target).square().sum() for gradient, target in pairs]).sum()
             dummy.grad = torch.autograd.grad(loss, dummy)[0]
             return loss.detach()
 
@@ -56,15 +61,13 @@ class OneByOne(Attack):
         outcome = Outcome("finished", self.steps - 1, f"used all {self.steps} steps")
         for step in range(self.steps):
             losses.append(float(optimiser.step(closure)))
-            evaluations.append(looks)
+            evaluations.append(calls)
             report(step + 1, self.steps, losses[-1])
             if self.threshold is not None and losses[-1] < self.threshold:
-                outcome = Outcome(
-                    "converged", step, f"converged: the loss fell below {self.threshold:g} at step {step}"
-                )
+                words = f"converged: the loss fell below {self.threshold:g} at step {step}"
+                outcome = Outcome("converged", step, words)
                 break
-        seen = observation.data.denormalise(dummy.detach()).nan_to_num(0.0)
+        pixels = observation.data.denormalise(dummy.detach()).nan_to_num(0.0)
         trace = Trace(torch.tensor(losses, dtype=torch.double), {}, evaluations=torch.tensor(evaluations))
-        return Reconstruction(
-            seen.clamp(0, 1) if observation.data.bounded else seen, labels, outcome, losses[-1], trace
-        )
+        bounded = pixels.clamp(0, 1) if observation.data.bounded else pixels
+        return Reconstruction(bounded, labels, outcome, losses[-1], trace)

@@ -1,69 +1,151 @@
-"""The rows of the benchmarks: one TOML file each, named by where it lies (``table1/femnist-10x5x50``)."""
+"""The rows of the benchmarks. Each row is a TOML file, named by its place (``table1/femnist-10x5x50``).
+
+======================  ===========================================================================================
+table                   keys
+======================  ===========================================================================================
+``[row]``               ``title``, ``kind`` (a name in :data:`leakgauge.reproduction.kinds.KINDS`), ``reference`` (the
+                        method whose time the others are compared with), ``clients`` (to attack, default 1),
+                        ``threshold`` (dB from which a picture counts as recovered), ``measures`` (metrics of a
+                        federation), ``references`` and ``records`` (samples that similarity and source are measured on)
+set-up tables           as in :mod:`leakgauge.reproduction.setting`
+``[short]``             ``steps`` and ``clients`` of a short run, and changes of set-up tables, such as
+                        ``federation = { rounds = 200 }``
+``[methods.NAME]``      ``attack``, ``options``, ``published`` (the paper's figures), ``compared_with`` (the method
+                        whose published figures a method of ours is compared with)
+======================  ===========================================================================================
+"""
 
 from __future__ import annotations
 
 import os
-import tomllib
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import leakgauge
-from leakgauge.core.errors import CorruptFile, FileError, UnknownName
+from leakgauge.core.errors import FileError, InvalidInput, UnknownName
+from leakgauge.reproduction.setting import SETTING, Setting, read_setting
+from leakgauge.workflows.scenario import NUMBER, Keys, check_table, read_toml
+
+ROW: Keys = {
+    **dict.fromkeys(("title", "kind", "reference"), (str,)),
+    **dict.fromkeys(("clients", "references", "records"), (int,)),
+    "threshold": NUMBER,
+    "measures": (list,),
+}
+SHORT: Keys = {"steps": (int,), "clients": (int,), **dict.fromkeys(SETTING, (dict,))}
+METHOD: Keys = {"attack": (str,), "options": (dict,), "published": (dict,), "compared_with": (str,)}
 
 
 @dataclass(frozen=True)
 class Method:
-    """One way of doing a row: an attack with its options, and what the paper reports for it."""
+    """One method of a row.
+
+    Args:
+        name: The name of the method within the row.
+        attack: The name of the attack.
+        options: The options of the attack.
+        published: The figures that the paper reports, by metric.
+        compared_with: The method whose published figures apply, for a method that is not in the paper.
+    """
 
     name: str
     attack: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     published: dict[str, float] = field(default_factory=dict)
+    compared_with: str = ""
+
+
+@dataclass(frozen=True)
+class Short:
+    """The short setting of a row, which two cores can finish.
+
+    Args:
+        steps: The attack steps.
+        clients: The number of attacked clients.
+        changes: The changed keys of the set-up, by table.
+    """
+
+    steps: int | None = None
+    clients: int | None = None
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a paper's table. ``reference`` names a method whose time the others' is compared with, ``short`` the
-    ``steps`` and ``clients``, and what of the ``setting``, are other in one that two cores finish.
+    """One row of a paper's table.
+
+    Args:
+        paper: The short name of the paper.
+        name: The table and the row, such as ``table1/femnist-10x5x50``.
+        title: One sentence for people.
+        kind: The kind of measurement, a name in :data:`leakgauge.reproduction.kinds.KINDS`.
+        setting: The set-up of the clients.
+        methods: The methods by name.
+        folder: The folder of the paper, which holds ``results.csv``.
+        reference: The method whose time the others are compared with.
+        clients: The number of attacked clients.
+        measuring: The other keys of ``[row]``: threshold, measures, references, records.
+        short: The short setting.
     """
 
     paper: str
     name: str
     title: str
     kind: str
-    setting: dict[str, Any]
+    setting: Setting
     methods: dict[str, Method]
     folder: Path
     reference: str = ""
-    short: dict[str, Any] = field(default_factory=dict)
+    clients: int = 1
+    measuring: dict[str, Any] = field(default_factory=dict)
+    short: Short = field(default_factory=Short)
+
+    @property
+    def table(self) -> str:
+        """The table or figure that the row belongs to."""
+        return self.name.partition("/")[0]
 
     def method(self, name: str) -> Method:
-        """A method by name."""
+        """Return a method by its name."""
         if name not in self.methods:
             raise UnknownName(f"method of {self.paper} {self.name}", name, self.methods)
         return self.methods[name]
 
+    def published(self, method: Method) -> dict[str, float]:
+        """Return the published figures that a method is compared with, by metric."""
+        return self.methods[method.compared_with].published if method.compared_with else method.published
+
+    def shortened(self) -> Row:
+        """Return the row with its short setting."""
+        return replace(self, setting=self.setting.changed(self.short.changes))
+
 
 def benchmarks_folder() -> Path:
-    """Where the benchmarks lie: ``LEAKGAUGE_BENCHMARKS``, this checkout, or inside the installed package."""
+    """Return the folder of the benchmarks: ``LEAKGAUGE_BENCHMARKS``, this checkout, or the installed package."""
     chosen = os.environ.get("LEAKGAUGE_BENCHMARKS")
     package = Path(leakgauge.__file__).parent
     places = [Path(chosen)] if chosen else [package.parent.parent / "benchmarks", package / "benchmarks"]
     for place in places:
         if place.is_dir():
             return place
-    raise FileError(f"there are no benchmarks in {' or '.join(map(str, places))}; set LEAKGAUGE_BENCHMARKS")
+    raise FileError(f"No benchmarks were found in {' or '.join(map(str, places))}. Set LEAKGAUGE_BENCHMARKS.")
 
 
 def papers() -> list[str]:
-    """The papers that have rows."""
+    """Return the names of the papers that have rows."""
     return sorted(path.name for path in benchmarks_folder().iterdir() if any(path.glob("*/*.toml")))
 
 
 def find_rows(paper: str, pattern: str | None = None) -> list[Row]:
-    """The rows of a paper, or those whose name is ``pattern``, matches it (``table?/mnist``) or begins with it."""
+    """Return the rows of a paper.
+
+    Args:
+        paper: The short name of the paper.
+        pattern: A row (``table1/mnist``), a table (``table1``) or a pattern (``table?/mnist``). ``None`` selects all.
+    """
     if paper not in papers():
         raise UnknownName("benchmark", paper, papers())
     folder = benchmarks_folder() / paper
@@ -75,18 +157,54 @@ def find_rows(paper: str, pattern: str | None = None) -> list[Row]:
     ]
     if not chosen:
         raise UnknownName(f"row of {paper}", pattern, names)
-    return [_read(paper, folder, name) for name in chosen]
+    return [_read_row(folder, name) for name in chosen]
 
 
-def _read(paper: str, folder: Path, name: str) -> Row:
+def _read_row(folder: Path, name: str) -> Row:
     path = folder / f"{name}.toml"
-    try:
-        document = tomllib.loads(path.read_text())
-        methods = {key: Method(key, **value) for key, value in document["methods"].items()}
-        reference = document.get("reference", "")
-        if reference and reference not in methods:
-            raise KeyError(reference)
-        head = paper, name, document["title"], document["kind"], document["setting"]
-        return Row(*head, methods, folder, reference, document.get("short", {}))
-    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as problem:
-        raise CorruptFile(f"{path}: not a benchmark row ({problem!r})") from problem
+    document, where = read_toml(path), str(path)
+    known = ("row", "short", "methods", "defence", *SETTING)
+    for table in document:
+        if table not in known:
+            raise UnknownName(f"table in {where} called", table, known)
+    head = document.get("row", {})
+    check_table(head, ROW, f"{where}: [row]")
+    for key in ("title", "kind"):
+        if key not in head:
+            raise InvalidInput(f"{where}: [row] needs a {key}")
+    methods = _read_methods(document.get("methods", {}), where)
+    reference = head.get("reference", "")
+    if reference and reference not in methods:
+        raise UnknownName(f"method for {where}: [row] reference", reference, methods)
+    return Row(
+        paper=folder.name,
+        name=name,
+        title=head["title"],
+        kind=head["kind"],
+        setting=read_setting(document, where),
+        methods=methods,
+        folder=folder,
+        reference=reference,
+        clients=head.get("clients", 1),
+        measuring={key: head[key] for key in ("threshold", "measures", "references", "records") if key in head},
+        short=_read_short(document.get("short", {}), where),
+    )
+
+
+def _read_methods(tables: object, where: str) -> dict[str, Method]:
+    if not isinstance(tables, dict) or not tables:
+        raise InvalidInput(f"{where}: a row needs at least one method. Add [methods.NAME].")
+    for name, table in tables.items():
+        check_table(table, METHOD, f"{where}: [methods.{name}]")
+        other = table.get("compared_with", "")
+        if other and other not in tables:
+            raise UnknownName(f"method for {where}: [methods.{name}] compared_with", other, tables)
+    return {name: Method(name, **table) for name, table in tables.items()}
+
+
+def _read_short(table: Mapping[str, Any], where: str) -> Short:
+    check_table(table, SHORT, f"{where}: [short]")
+    changes = {name: table[name] for name in SETTING if name in table}
+    for name, change in changes.items():
+        check_table(change, SETTING[name], f"{where}: [short] {name}")
+    return Short(table.get("steps"), table.get("clients"), changes)

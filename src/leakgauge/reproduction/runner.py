@@ -1,256 +1,176 @@
-"""Run rows: one task a client and method, ours beside the published figure, beside chance."""
+"""The runner of rows: one task for each client and method, or for each method where clients are attacked together."""
 
 from __future__ import annotations
 
-import csv
-import math
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import date
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from leakgauge import attacks
-from leakgauge.attacks.inversion.labels import Labels, LastLayer
-from leakgauge.attacks.inversion.refined_labels import RefinedLabels
 from leakgauge.core.container import Location
 from leakgauge.core.errors import InvalidInput, TasksFailed, UnknownName
 from leakgauge.core.progress import Report
-from leakgauge.core.seeding import generator
-from leakgauge.evaluation import METRICS, Interval, label_error_chance, label_errors, mean_interval
-from leakgauge.reproduction.kinds import epochs
-from leakgauge.reproduction.kinds.linear import rebuild_optimum
-from leakgauge.reproduction.kinds.local_models import rebuild_models
-from leakgauge.reproduction.kinds.many_clients import TOGETHER
-from leakgauge.reproduction.kinds.reconstruction import reconstruct_client
-from leakgauge.reproduction.kinds.weight_search import search_weights
+from leakgauge.reproduction.kinds import KINDS, Job, Kind, Outcome
+from leakgauge.reproduction.metrics import over_clients
+from leakgauge.reproduction.results import RowResult
 from leakgauge.reproduction.rows import Method, Row
-from leakgauge.reproduction.setting import client_of
 from leakgauge.runtime import Task, Watch
 from leakgauge.runtime.cache import run_cached
 
-#: What one client gave: a value and a chance level a metric, the steps and seconds it took.
-Outcome = dict[str, Any]
-
 
 @dataclass(frozen=True)
-class Figure:
-    """One method of one row, measured on some clients."""
+class Choice:
+    """The choices of a user about a run of rows.
 
-    row: Row
-    method: Method
-    clients: int
-    steps: int
-    ours: dict[str, Interval]
-    chance: dict[str, float]
-    seconds: float
-    extra: dict[str, float] = field(default_factory=dict)
+    Args:
+        methods: The methods. None named means all.
+        clients: The number of attacked clients. ``None`` takes the row's.
+        skip: The number of clients to leave out at the beginning, because they were measured elsewhere.
+        steps: The attack steps. ``None`` takes the method's.
+        seed: The seed. Equal seeds give equal figures.
+        short: Whether to use the short setting of each row that has one.
+        pictures: The folder for pictures of reconstructions, of the course of attacks and of searches.
+    """
 
-    def to_json(self) -> dict[str, Any]:
-        """The form of every benchmark: one plain object."""
-        return {
-            "row": self.row.name,
-            "method": self.method.name,
-            "clients": self.clients,
-            "steps": self.steps,
-            "ours": {name: {"mean": v.mean, "low": v.low, "high": v.high} for name, v in self.ours.items()},
-            "published": self.method.published,
-            "chance": self.chance,
-            "seconds": self.seconds,
-            "seconds_per_step": self.seconds / max(1, self.steps),
-            **self.extra,
-        }
-
-    def beside(self, reference: Figure) -> Figure:
-        """The same figure with how many times faster a client is attacked than by the row's reference."""
-        name, ratio = f"speedup_over_{reference.method.name.replace('-', '_')}", reference.seconds / self.seconds
-        return replace(self, ours={**self.ours, name: Interval(ratio, None, None)}, extra={**self.extra, name: ratio})
+    methods: Sequence[str] = ()
+    clients: int | None = None
+    skip: int = 0
+    steps: int | None = None
+    seed: int = 0
+    short: bool = False
+    pictures: Path | None = None
 
 
 def run_rows(
     rows: Sequence[Row],
+    choice: Choice | None = None,
     *,
-    methods: Sequence[str] = (),
-    clients: int | None = None,
-    skip: int = 0,
-    steps: int | None = None,
-    seed: int = 0,
     engine: str = "auto",
     jobs: int | None = 1,
     watch: Watch | None = None,
-    pictures: Path | None = None,
-    short: bool = False,
-    folder: Location | None = None,
-) -> Iterator[Figure]:
-    """Run rows on ``clients`` clients each (``None``: as many as the row says, or one), and yield each method's figure
-    as soon as its last client is done; where the row has a reference, as soon as that is done too. The first ``skip``
-    clients are left out: they may have been measured elsewhere. What came back, the course of attacks where rows record
-    it, and searches are drawn into the folder ``pictures``. ``short`` takes a row's short setting, where it has one,
-    for what is not said: fewer steps or clients, which two cores finish. What tasks give is kept in ``folder``, if
-    there is one, and not measured again. ``engine`` and ``jobs`` say where they run (:mod:`leakgauge.runtime.engines`).
+    cache: Location | None = None,
+) -> Iterator[RowResult]:
+    """Run rows, and yield the result of each method as soon as its last client is done.
+
+    Where a row has a reference method, the results of the other methods wait for it, because they hold their speed-up
+    over it.
+
+    Args:
+        rows: The rows.
+        choice: The choices of the user.
+        engine: The place where tasks run (:mod:`leakgauge.runtime.engines`).
+        jobs: The number of tasks that run at a time. ``None`` takes all cores.
+        watch: The watch that displays progress.
+        cache: The folder that holds finished tasks. They are not measured again.
     """
-    if clients is not None and clients < 1:
-        raise InvalidInput(f"clients must be at least 1, not {clients}")
-    tasks: list[Task] = []
-    owners: dict[str, tuple[Row, Method]] = {}
-    for row in rows:
-        chosen = [row.method(name) for name in methods] or list(row.methods.values())
-        less = row.short if short else {}
-        row = replace(row, setting={**row.setting, **less.get("setting", {})})
-        number, limit = clients or less.get("clients"), steps or less.get("steps")
-        for task, method in _tasks(row, chosen, number, skip, limit, seed, pictures):
-            tasks.append(task)
-            owners[task.name] = row, method
-    wanted = {(row.name, method.name) for row, method in owners.values()}
-    defined_by = {task.name: _definition(*owners[task.name], task) for task in tasks}
-    outcomes: dict[str, Outcome] = {}
-    waiting: list[Figure] = []
-    references: dict[str, Figure] = {}
+    choice = choice or Choice()
+    if choice.clients is not None and choice.clients < 1:
+        raise InvalidInput(f"clients must be at least 1, not {choice.clients}")
+    planned = [job for row in rows for job in _jobs(row, choice)]
+    tasks = [Task(_task_name(job), run_job, {"job": job}, kind=f"{job.row.name} {job.method.name}") for job in planned]
+    definitions = {task.name: job.definition for task, job in zip(tasks, planned, strict=True)}
+    collected = _Collected(planned)
     try:
-        for task, outcome in run_cached(tasks, defined_by, folder, engine=engine, jobs=jobs, watch=watch):
-            outcomes[task.name] = outcome
-            row, method = owners[task.name]
-            names = [name for name, (one, other) in owners.items() if one is row and other is method]
-            if not outcomes.keys() >= set(names):
-                continue
-            done = [outcomes[name] for name in names]  # in the order of the clients, not that of their ends
-            figure = Figure(row, method, **done[0]) if row.kind in WHOLE else _figure(row, method, done)
-            if method.name == row.reference:
-                references[row.name] = figure
-            if method.name == row.reference or (row.name, row.reference) not in wanted:
-                yield figure
-            else:
-                waiting.append(figure)
-            ready = [one for one in waiting if one.row.name in references]
-            waiting = [one for one in waiting if one.row.name not in references]
-            yield from (one.beside(references[one.row.name]) for one in ready)
+        for task, outcome in run_cached(tasks, definitions, cache, engine=engine, jobs=jobs, watch=watch):
+            yield from collected.add(task.arguments["job"], outcome)
     except TasksFailed:
-        yield from waiting  # for a reference that failed
+        yield from collected.waiting  # their reference method failed
         raise
 
 
-def _tasks(
-    row: Row,
-    methods: Sequence[Method],
-    clients: int | None,
-    skip: int,
-    steps: int | None,
-    seed: int,
-    pictures: Path | None,
-) -> Iterator[tuple[Task, Method]]:
-    """The work of one row: a task a method where clients are attacked together, else one a client and method."""
-    number = row.setting.get("clients", 1) if clients is None else clients
-    common: dict[str, Any] = {"setting": row.setting, "steps": steps, "seed": seed}
-    if row.kind in DRAWN:
-        common["pictures"] = pictures / row.name if pictures and row.kind == "reconstruction" else pictures
-    if row.kind in WHOLE:
-        if skip:
-            raise InvalidInput(f"the clients of {row.name} are attacked together: none can be left out (skip)")
-        for method in methods:
-            arguments = {**common, "method": method, "clients": number}
-            name = f"{row.name} {method.name}"
-            yield Task(name, WHOLE[row.kind], arguments, kind=name), method
+def run_job(job: Job, report: Report) -> Outcome:
+    """Measure one job.
+
+    Args:
+        job: The job.
+        report: The function that is called after each step.
+    """
+    return KINDS[job.row.kind].run(job, report)
+
+
+def _jobs(row: Row, choice: Choice) -> Iterator[Job]:
+    """Yield the jobs of one row."""
+    kind = _kind_of(row)
+    methods = [row.method(name) for name in choice.methods] or list(row.methods.values())
+    clients, steps = choice.clients, choice.steps
+    if choice.short:
+        clients, steps = clients or row.short.clients, steps or row.short.steps
+        row = row.shortened()
+    clients = row.clients if clients is None else clients
+    common: dict[str, Any] = {"seed": choice.seed, "steps": steps, "pictures": choice.pictures}
+    if kind.together:
+        if choice.skip:
+            raise InvalidInput(f"The clients of {row.name} are attacked together, so --skip cannot leave out any.")
+        yield from (Job(row, method, clients=clients, **common) for method in methods)
         return
-    for index in range(skip, skip + number):
-        for method in methods:
-            function = KINDS[row.kind] if row.kind in KINDS else _unknown(row)
-            name = f"{row.name} {method.name}"
-            arguments = {**common, "method": method, "index": index}
-            yield Task(f"{name} client {index}", function, arguments, kind=name), method
+    for index in range(choice.skip, choice.skip + clients):
+        yield from (Job(row, method, index=index, **common) for method in methods)
 
 
-def _definition(row: Row, method: Method, task: Task) -> dict[str, Any]:
-    """Everything that an outcome depends on, as plain values."""
-    arguments = {name: value for name, value in task.arguments.items() if name not in ("method", "pictures")}
-    return {"kind": row.kind, "attack": method.attack, "options": method.options, **arguments}
+def _kind_of(row: Row) -> Kind:
+    """Return the kind of a row. Refuse tables that the kind does not read."""
+    if row.kind not in KINDS:
+        raise UnknownName(f"kind of row ({row.name})", row.kind, KINDS)
+    for table in row.setting.tables:
+        if table not in KINDS[row.kind].tables:
+            raise InvalidInput(f"{row.name}: a row of kind {row.kind} does not read [{table}]. Remove that table.")
+    return KINDS[row.kind]
 
 
-def estimate_labels(
-    setting: dict[str, Any], method: Method, index: int, steps: int | None, seed: int, report: Report
-) -> Outcome:
-    """Estimate one client's label counts and count the errors."""
-    observation, truth = client_of(setting, index, seed)
-    began = time.perf_counter()
-    options = dict(method.options)
-    refine = options.pop("refine", None)
-    first = LastLayer(dummies=3000, **options)
-    source: Labels = first if refine is None else RefinedLabels(attacks.surrogate(steps=refine), first)
-    labels = source(observation, generator(seed, "labels", index))
-    seconds = time.perf_counter() - began
-    counts = truth.label_counts
-    reference = truth.reference_targets
-    known = None if reference is None else torch.bincount(reference, minlength=len(counts))
-    wrong = float(label_errors(labels, truth.targets))
-    return {
-        "values": {"label_errors": (wrong, _value(label_error_chance(counts, known)))},
-        "steps": 1,
-        "seconds": seconds,
-    }
+def _task_name(job: Job) -> str:
+    name = f"{job.row.name} {job.method.name}"
+    return name if KINDS[job.row.kind].together else f"{name} client {job.index}"
 
 
-def _value(chance: Any) -> float:
-    return float(getattr(chance, "value", chance))
+@dataclass
+class _Collected:
+    """The outcomes of jobs, joined to results in the order of clients, whatever the order of their ends.
+
+    Args:
+        jobs: All planned jobs.
+        outcomes: The outcomes of finished jobs, by row, method and client.
+        references: The results of reference methods, by row.
+        waiting: The results that wait for their reference method.
+    """
+
+    jobs: Sequence[Job]
+    outcomes: dict[tuple[str, str, int], Outcome] = field(default_factory=dict)
+    references: dict[str, RowResult] = field(default_factory=dict)
+    waiting: list[RowResult] = field(default_factory=list)
+
+    def add(self, job: Job, outcome: Outcome) -> Iterator[RowResult]:
+        """Add the outcome of a job, and yield the results that are now complete."""
+        self.outcomes[_key(job)] = outcome
+        planned = [_key(other) for other in self.jobs if _key(other)[:2] == _key(job)[:2]]
+        if not all(key in self.outcomes for key in planned):
+            return
+        result = _join(job.row, job.method, [self.outcomes[key] for key in planned])
+        if job.method.name == job.row.reference:
+            self.references[job.row.name] = result
+            yield result
+        elif any(_key(other)[:2] == (job.row.name, job.row.reference) for other in self.jobs):
+            self.waiting.append(result)
+        else:
+            yield result
+        ready = [waiting for waiting in self.waiting if waiting.row.name in self.references]
+        self.waiting = [waiting for waiting in self.waiting if waiting.row.name not in self.references]
+        yield from (waiting.beside(self.references[waiting.row.name]) for waiting in ready)
 
 
-#: Kinds of which a task is a method, not a client; those that can draw pictures.
-WHOLE = {**TOGETHER, "linear": rebuild_optimum, "local_models": rebuild_models}
-DRAWN = ("reconstruction", "stopping", "search", "local_models")
-KINDS = {"reconstruction": reconstruct_client, "labels": estimate_labels, **epochs.KINDS, "search": search_weights}
-#: Between which values the metrics lie that only benchmarks have.
-LIMITS = {"matching_rate": (0.0, 1.0), "unexplained": (0.0, math.inf)}
+def _key(job: Job) -> tuple[str, str, int]:
+    return job.row.name, job.method.name, job.index
 
 
-def _unknown(row: Row) -> Any:
-    raise UnknownName(f"kind of row ({row.name})", row.kind, [*KINDS, *WHOLE])
-
-
-def _figure(row: Row, method: Method, outcomes: Sequence[Outcome]) -> Figure:
-    metrics = outcomes[0]["values"]
-    columns = {name: [outcome["values"][name] for outcome in outcomes] for name in metrics}
-    return Figure(
+def _join(row: Row, method: Method, outcomes: Sequence[Outcome]) -> RowResult:
+    """Join the outcomes of one method's jobs, given in the order of clients."""
+    if KINDS[row.kind].together:
+        (outcome,) = outcomes
+        return RowResult(row, method, outcome.clients, outcome.steps, outcome.measures, outcome.seconds, outcome.extra)
+    return RowResult(
         row,
         method,
         len(outcomes),
-        max(outcome["steps"] for outcome in outcomes),
-        {
-            name: mean_interval(
-                torch.tensor([value for value, _ in pairs]),
-                limits=LIMITS[name] if name in LIMITS else METRICS[name].limits,
-            )
-            for name, pairs in columns.items()
-        },
-        {name: sum(chance for _, chance in pairs) / len(pairs) for name, pairs in columns.items()},
-        sum(outcome["seconds"] for outcome in outcomes) / len(outcomes),
+        max(outcome.steps for outcome in outcomes),
+        over_clients([outcome.measures for outcome in outcomes]),
+        sum(outcome.seconds for outcome in outcomes) / len(outcomes),
     )
-
-
-HEAD = (
-    "date", "row", "method", "clients", "steps", "metric", "ours", "low", "high", "published", "chance",
-    "seconds_per_client", "command",
-)  # fmt: skip
-
-
-def keep(figure: Figure, command: str) -> Path:
-    """Add a figure to the benchmark's ``results.csv``, one line a metric."""
-    path = figure.row.folder / "results.csv"
-    is_new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.writer(file)
-        if is_new:
-            writer.writerow(HEAD)
-        for name, value in figure.ours.items():
-            writer.writerow(
-                [
-                    date.today().isoformat(), figure.row.name, figure.method.name, figure.clients, figure.steps, name,
-                    _short(value.mean), _short(value.low), _short(value.high), figure.method.published.get(name, ""),
-                    _short(figure.chance.get(name)), f"{figure.seconds:.1f}", command,
-                ]
-            )  # fmt: skip
-    return path
-
-
-def _short(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"

@@ -1,130 +1,193 @@
-"""From a row's setting to its clients: data, network, local training, what the server sees."""
+"""The set-up of a row: its tables, its data, its network and its defences.
+
+A row is written in the dialect of an audit (:mod:`leakgauge.workflows.scenario`), with these additions:
+
+=================  ================================================================================================
+table              keys
+=================  ================================================================================================
+``[model]``        ``trained_samples``, the samples of each client that trains the network during
+                   ``trained_rounds`` (default: as many as the attacked clients have)
+``[data]``         ``normalise`` (default true; false gives the model plain pixels), ``distinct_labels`` (only clients
+                   whose labels all differ), ``standardise_targets`` (of a regression), ``partition`` (a name in
+                   :data:`leakgauge.reproduction.federations.PARTITIONS`), ``partition_options``
+``[training]``     no more keys. ``samples`` is a maximum where a partition gives clients different numbers
+``[[defence]]``    one table at most, because all methods of a row attack the same clients
+``[federation]``   ``clients``, ``clients_per_round``, ``duplicates`` (clients that appear again), ``rounds``,
+                   ``every`` (the server records every n-th round)
+``[updates]``      ``per_update`` (samples in one update), ``epochs_seen``, ``same_batches`` (the same order in every
+                   epoch), ``server_lr`` (the server's learning rate for gradients)
+``[linear]``       ``size`` (parameters, with the bias), ``noise``, ``observed`` (rounds), ``skip_rounds``, ``longest``
+=================  ================================================================================================
+
+The rounds of ``trained_rounds`` differ from an audit's in one point. Up to 20 clients train the network, and they
+defend themselves like the attacked ones.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from functools import cache, lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
-import torch
 from torch import nn
 
-from leakgauge.core.errors import CorruptFile, InvalidInput
-from leakgauge.core.observation import Observation
-from leakgauge.core.seeding import derive, generator
-from leakgauge.core.truth import Truth
-from leakgauge.data import Dataset, by_group, load
-from leakgauge.federation import defences
-from leakgauge.federation.client import fedavg, fedsgd
-from leakgauge.federation.rounds import run_federation
-from leakgauge.models import build
+from leakgauge import models
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.observation import DataSpec
+from leakgauge.data import Dataset
+from leakgauge.federation.defence import Defence
+from leakgauge.workflows.scenario import DEFENCE, NUMBER, SOURCES, TABLES, Keys, check_table, read_chain
 
-KEYS = {
-    "data", "model", "model_options", "samples", "lr", "epochs", "batch_size", "momentum", "weight_decay", "grant",
-    "hide", "threshold", "rounds", "mode", "defence", "sends", "normalise", "clients", "training_samples",
-    "per_update", "same_batches", "seen", "server_lr", "distinct_labels",
-}  # fmt: skip
-
-
-def client_of(setting: dict[str, Any], index: int, seed: int) -> tuple[Observation, Truth]:
-    """What the server sees of client ``index``, and the truth. Every client has its own network and order."""
-    return _client_of(json.dumps(setting), index, seed)
-
-
-@lru_cache(maxsize=1)  # the methods of a row follow each other on the same client
-def _client_of(text: str, index: int, seed: int) -> tuple[Observation, Truth]:
-    setting = json.loads(text)
-    clients = clients_of(setting, seed, index)
-    data = clients[index]
-    model = build(setting["model"], seed=derive(seed, "network", index) % 2**31, **setting.get("model_options", {}))
-    if setting.get("rounds"):
-        _train(model, clients, setting, seed)
-    if setting.get("sends", "weights") == "gradient":
-        return fedsgd(
-            model,
-            data,
-            seed=derive(seed, "client", index),
-            client=f"{data.name}",
-            round=setting.get("rounds", 0),
-            defences=defences_of(setting),
-            **{key: setting[key] for key in ("granted", "hidden", "knows_defence", "mode") if key in setting},
-        )
-    return fedavg(
-        model,
-        data,
-        seed=derive(seed, "client", index),
-        client=f"{data.name}",
-        defences=defences_of(setting),
-        **{
-            key: setting[key]
-            for key in (
-                "lr",
-                "epochs",
-                "batch_size",
-                "momentum",
-                "weight_decay",
-                "granted",
-                "hidden",
-                "knows_defence",
-                "mode",
-            )
-            if key in setting
-        },
-    )
+#: The keys of each set-up table, with the types of their values.
+SETTING: dict[str, Keys] = {
+    "model": {**TABLES["model"], "trained_samples": (int,)},
+    "data": {
+        **TABLES["data"],
+        **dict.fromkeys(("normalise", "distinct_labels", "standardise_targets"), (bool,)),
+        "partition": (str,),
+        "partition_options": (dict,),
+    },
+    "training": TABLES["training"],
+    "attacker": TABLES["attacker"],
+    "federation": dict.fromkeys(("clients", "clients_per_round", "duplicates", "rounds", "every"), (int,)),
+    "updates": {"per_update": (int,), "epochs_seen": (int,), "same_batches": (bool,), "server_lr": NUMBER},
+    "linear": {"size": (int,), "noise": NUMBER, "observed": (int,), "skip_rounds": (int,), "longest": (int,)},
+}
+#: The keys of ``[training]`` that describe a client's local steps.
+LOCAL_STEPS = ("lr", "epochs", "batch_size", "momentum", "weight_decay")
 
 
-def clients_of(setting: dict[str, Any], seed: int, index: int = 0) -> list[Dataset]:
-    """The clients of a row, ``index`` and those before it among them."""
-    unknown = sorted(setting.keys() - KEYS)
-    if unknown:
-        raise CorruptFile(f"a row's setting has no {unknown[0]!r} (known: {', '.join(sorted(KEYS))})")
-    clients = _clients(setting["data"], setting["samples"], seed, setting.get("normalise", True))
-    if setting.get("distinct_labels"):  # as the label inference takes them to be that AGIC and AWA build on
-        clients = [client for client in clients if len(client.targets.unique()) == len(client)]
-    if index >= len(clients):
-        raise InvalidInput(f"{setting['data']} has {len(clients)} clients of {setting['samples']} samples here")
-    return clients
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """The set-up of a row as plain tables. Settings with equal tables are equal and can be keys of a cache.
 
-
-def defences_of(setting: dict[str, Any]) -> tuple[defences.Defence, ...]:
-    """The clients' defences: ``defence`` is one, ``{ name = "gaussian_noise", sigma = 0.01 }``, or a list of them."""
-    chosen = setting.get("defence", [])
-    chain = [chosen] if isinstance(chosen, dict) else chosen
-    if not isinstance(chain, list) or not all(isinstance(one, dict) and "name" in one for one in chain):
-        raise CorruptFile(f"a row's defence is a table with a name, or a list of such, not {chosen!r}")
-    return tuple(defences.build(**one) for one in chain)
-
-
-def _train(model: nn.Module, clients: list[Dataset], setting: dict[str, Any], seed: int) -> None:
-    """Train the network for some rounds with clients other than those that rows attack."""
-    if "training_samples" in setting:
-        clients = _clients(setting["data"], setting["training_samples"], seed, setting.get("normalise", True))
-    trained = run_federation(
-        model,
-        clients[-min(20, len(clients) // 2) :],
-        rounds=setting["rounds"],
-        lr=setting["lr"],
-        epochs=setting["epochs"],
-        batch_size=setting["batch_size"],
-        defences=defences_of(setting),
-        seed=derive(seed, "federation"),
-    )
-    trained.load_into(model)
-
-
-@cache
-def _clients(name: str, samples: int, seed: int, normalise: bool = True) -> list[Dataset]:
-    """The data's natural owners where it has any (writers), else random shares; in a random order.
-
-    Without ``normalise`` the model takes pixels as they are.
+    Args:
+        model: The network.
+        data: The dataset and the way it is divided among clients.
+        training: The clients' local training.
+        attacker: The knowledge of the attacker.
+        federation: The rounds of a federation that the server records.
+        updates: The updates that one client sends over several epochs.
+        linear: The numbers of a linear regression with generated data.
+        defence: The chain of the clients' defences, one table each.
     """
-    dataset = load(name)
-    if not normalise:
-        dataset = replace(dataset, spec=replace(dataset.spec, mean=(0.0,), std=(1.0,)))
-    draw = generator(seed, "clients", name)
-    if dataset.groups is not None:
-        clients = by_group(dataset, minimum=samples, limit=samples)
-        return [clients[row] for row in torch.randperm(len(clients), generator=draw)]
-    rows = torch.randperm(len(dataset), generator=draw).split(samples)
-    return [dataset.share(part, f"{name} {number}") for number, part in enumerate(rows) if len(part) == samples]
+
+    model: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+    attacker: dict[str, Any] = field(default_factory=dict)
+    federation: dict[str, Any] = field(default_factory=dict)
+    updates: dict[str, Any] = field(default_factory=dict)
+    linear: dict[str, Any] = field(default_factory=dict)
+    defence: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The tables that are not empty, as plain values."""
+        named = {table.name: getattr(self, table.name) for table in fields(self)}
+        return {name: table for name, table in named.items() if table}
+
+    @cached_property
+    def _key(self) -> str:
+        return json.dumps(self.tables, sort_keys=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Setting) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def changed(self, changes: Mapping[str, Mapping[str, Any]]) -> Setting:
+        """Return the setting with some keys changed. Nested tables are merged key by key.
+
+        Args:
+            changes: The tables with their changed keys, such as ``{"federation": {"rounds": 3}}``.
+        """
+        merged: dict[str, Any] = {name: _merged(getattr(self, name), table) for name, table in changes.items()}
+        return replace(self, **merged)
+
+    @property
+    def source(self) -> str:
+        """The key in ``[data]`` that names the data: ``name``, ``images``, ``npz``, ``csv`` or ``factory``."""
+        return next(key for key in SOURCES if key in self.data)
+
+    @property
+    def data_name(self) -> str:
+        """The name or the path of the data."""
+        return str(self.data[self.source])
+
+    def load(self) -> Dataset:
+        """Return all samples of the data."""
+        dataset: Dataset = SOURCES[self.source](self.data_name, **self.data.get("options", {}))
+        return dataset
+
+    def network(self, spec: DataSpec, seed: int) -> nn.Module:
+        """Return a new untrained network.
+
+        Args:
+            spec: The description of the data. It gives the network's ``shape`` and ``classes``, if the options of
+                ``[model]`` do not set them.
+            seed: The seed of the initial weights.
+        """
+        name = self.model["name"]
+        fitting = {"shape": list(spec.shape), "classes": spec.classes or 1}
+        taken = {key: value for key, value in fitting.items() if key in models.parameters(name)}
+        return models.build(name, **({"seed": seed} | taken | self.model.get("options", {})))
+
+    @property
+    def chain(self) -> tuple[Defence, ...]:
+        """The clients' defences."""
+        return read_chain(self.defence, "[[defence]] chain")
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The clients' local steps, as arguments of :func:`leakgauge.fedavg`."""
+        return {key: self.training[key] for key in LOCAL_STEPS if key in self.training}
+
+    @property
+    def exposure(self) -> dict[str, Any]:
+        """The mode, the loss and the attacker's knowledge, as arguments of :func:`leakgauge.fedavg`."""
+        chosen: dict[str, Any] = {key: self.training[key] for key in ("mode", "loss") if key in self.training}
+        chosen |= {key: self.attacker[key] for key in ("granted", "hidden") if key in self.attacker}
+        return chosen | {"knows_defence": bool(self.defence) and self.attacker.get("knows_defence", True)}
+
+    @property
+    def sends_gradient(self) -> bool:
+        """Whether clients send one gradient instead of trained weights."""
+        return bool(self.training.get("sends", "weights") == "gradient")
+
+
+def read_setting(document: Mapping[str, Any], where: str) -> Setting:
+    """Return the setting in a row's document. Unknown tables and keys are refused.
+
+    Args:
+        document: The set-up tables of the row.
+        where: The path of the file, for messages.
+    """
+    for name in SETTING:
+        check_table(document.get(name, {}), SETTING[name], f"{where}: [{name}]")
+    sources = [key for key in SOURCES if key in document.get("data", {})]
+    if len(sources) != 1 and "linear" not in document:
+        raise InvalidInput(f"{where}: [data] needs one of {', '.join(SOURCES)}, not {' and '.join(sources) or 'none'}")
+    if "name" not in document.get("model", {}) and "linear" not in document:
+        raise InvalidInput(f'{where}: [model] needs a name. Add [model] with name = "..."')
+    tables = {name: dict(document.get(name, {})) for name in SETTING}
+    return Setting(**tables, defence=_read_defence(document.get("defence", []), where))
+
+
+def _read_defence(listed: object, where: str) -> list[dict[str, Any]]:
+    if not isinstance(listed, list) or len(listed) > 1:
+        raise InvalidInput(f"{where}: a row has at most one [[defence]]. Put several defences into its chain.")
+    for table in listed:
+        check_table(table, DEFENCE, f"{where}: [[defence]]")
+        read_chain(table.get("chain", []), f"{where}: [[defence]] chain")
+    return list(listed[0].get("chain", [])) if listed else []
+
+
+def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(table)
+    for key, value in changes.items():
+        merged[key] = _merged(merged.get(key, {}), value) if isinstance(value, dict) else value
+    return merged

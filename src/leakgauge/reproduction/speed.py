@@ -1,9 +1,9 @@
-"""What an attack step costs, beside the client's own training: ``leakgauge bench speed``.
+"""The cost of an attack step beside the client's training: ``leakgauge bench speed``.
 
-Every measurement is a process of its own on one thread; the measurements take turns, so that a busy machine is
-busy for all of them. Seconds are the process's own (CPU) seconds a run, after one run to warm up; getting ready
-for a client, which an attack does once, is not among them. A ratio is taken within each turn, and the figure is
-the median over the turns; memory is the maximum.
+Every measurement runs in a separate process on one thread. The measurements take turns, so that a busy machine slows
+all of them. Seconds are CPU seconds per run, after one run to warm up. The preparation for a client, which an attack
+does once, is not included. A ratio is taken within each turn, and the figure is the median over the turns. Memory is
+the maximum.
 """
 
 from __future__ import annotations
@@ -36,20 +36,29 @@ from leakgauge.runtime.processes import prepare_worker
 
 DECAY = math.exp(-1)
 
-#: The figures, with what each one is.
+#: The figures, with the meaning of each.
 FIGURES = {
-    "step_over_training": "a step of the simulated attack over the client's own training; the aim is at most 3",
+    "step_over_training": "a step of the simulated attack over the client's training (the aim is at most 3)",
     "step_over_plain": "the same step over a plain loop that keeps autograd's graph",
-    "surrogate_over_simulated": "a step of the surrogate over one of the simulation; the aim is 1/15 = 0.067",
+    "surrogate_over_simulated": "a step of the surrogate over one of the simulation (the aim is 1/15 = 0.067)",
     "adjoint_500_peak_mib": "MiB by which a step through 500 local steps of one sample grows the process (adjoint)",
 }
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A client with a network of DLF's kind: by default that of the paper's FEMNIST rows, 100 local steps.
+    """A client with a network of DLF's kind. The default is the paper's FEMNIST row with 100 local steps.
 
-    A measurement runs again until it has taken at least ``seconds``.
+    Args:
+        side: The height and width of a picture.
+        channels: The channels of the convolutions.
+        dense: The width of the dense layer.
+        classes: The number of classes.
+        samples: The samples of the client.
+        epochs: The local epochs.
+        batch_size: The batch size.
+        lr: The client's learning rate.
+        seconds: The minimum duration of a measurement. Shorter runs are repeated.
     """
 
     side: int = 28
@@ -68,7 +77,14 @@ DLF = Setting()
 
 @dataclass(frozen=True)
 class Case:
-    """One client of a setting as its server sees it, its samples, and the attacker's."""
+    """One client of a setting, as the server observes it.
+
+    Args:
+        observation: The server's observation.
+        inputs: The client's samples.
+        targets: The client's labels.
+        dummies: The attacker's dummy samples, for every epoch.
+    """
 
     observation: Observation
     inputs: Tensor
@@ -77,7 +93,7 @@ class Case:
 
     @classmethod
     def of(cls, setting: Setting) -> Case:
-        """The client of a setting, always the same."""
+        """Return the client of a setting. It is the same in every call."""
         shape = (1, setting.side, setting.side)
         random = torch.Generator().manual_seed(0)
         inputs = torch.rand(setting.samples, *shape, generator=random)
@@ -100,12 +116,12 @@ class Case:
         return cls(observation, inputs, targets, torch.rand(setting.epochs, *inputs.shape, generator=random))
 
 
-#: One run of what is measured, giving a tensor to check it by.
+#: One run of a measured program. It returns a tensor that checks the program.
 Run = Callable[[], Tensor]
 
 
 def _training(case: Case) -> Run:
-    """The client's own training."""
+    """Return the client's training."""
     observation, size = case.observation, int(case.observation.training.need("batch_size"))
     batches = list(zip(case.inputs.split(size), case.targets.split(size), strict=True))
     epochs = int(observation.training.need("epochs"))
@@ -118,7 +134,7 @@ def _training(case: Case) -> Run:
 
 
 def _attack_step(case: Case, update_model: UpdateModel, objective: Objective) -> Run:
-    """Predict the update, compare it, and differentiate to the samples and whatever else is optimised."""
+    """Return a step: predict the update, compare it, and differentiate to the samples and other variables."""
     observation = case.observation
     client = update_model.begin(observation, functional=False)
     observed = observation.difference() if objective.scale_free else observation.summed_gradient()
@@ -146,7 +162,7 @@ def _surrogate_step(case: Case) -> Run:
 
 
 def _plain_step(case: Case) -> Run:
-    """The obvious program for a step of the simulation: a loop over epochs and batches."""
+    """Return the obvious program for a step of the simulation: a loop over epochs and batches."""
     observation, observed = case.observation, case.observation.summed_gradient()
     model, sent, layers = observation.model, observation.sent, layers_of(observation.sent)
     lr, size = float(observation.training.need("lr")), int(observation.training.need("batch_size"))
@@ -179,7 +195,12 @@ WAYS: dict[str, Callable[[Case], Run]] = {
 
 
 def time_of(way: str, setting: Setting) -> dict[str, float]:
-    """The seconds of a run in this process, and the norm of its result to check it by."""
+    """Return the seconds of a run in this process, and the norm of its result, which checks it.
+
+    Args:
+        way: The program, a name in :data:`WAYS`.
+        setting: The client.
+    """
     run = WAYS[way](Case.of(setting))
     norm = float(run().norm())
     runs, start = 0, time.process_time()
@@ -190,7 +211,12 @@ def time_of(way: str, setting: Setting) -> dict[str, float]:
 
 
 def memory_of(way: str, setting: Setting) -> int:
-    """The bytes by which one run grows this process at its peak."""
+    """Return the bytes by which one run grows this process at its peak.
+
+    Args:
+        way: The program, a name in :data:`WAYS`.
+        setting: The client.
+    """
     run = WAYS[way](Case.of(setting))
     before = _memory("VmRSS")
     run()
@@ -198,20 +224,29 @@ def memory_of(way: str, setting: Setting) -> int:
 
 
 def _memory(field: str) -> int:
-    """What Linux says of this process, in bytes; elsewhere always the peak."""
+    """Return a memory field of this process on Linux, in bytes. Other systems give only the peak."""
     status = Path("/proc/self/status")
     if status.exists():
-        # Not ru_maxrss, which begins at what the process that started this one held.
+        # ru_maxrss does not work here. It starts from the memory of the parent process.
         line = next(line for line in status.read_text().splitlines() if line.startswith(f"{field}:"))
         return int(line.split()[1]) * 1024
-    import resource  # which Windows does not have
+    import resource  # not available on Windows
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 @dataclass(frozen=True)
 class Speed:
-    """The figures (see :data:`FIGURES`), the median seconds behind them, and how often each was measured."""
+    """The measured figures.
+
+    Args:
+        step_over_training: See :data:`FIGURES`, as for the next three.
+        step_over_plain: As above.
+        surrogate_over_simulated: As above.
+        adjoint_500_peak_mib: As above.
+        seconds: The median CPU seconds of each program.
+        repeats: The number of turns.
+    """
 
     step_over_training: float
     step_over_plain: float
@@ -221,12 +256,17 @@ class Speed:
     repeats: int
 
     def to_json(self) -> dict[str, Any]:
-        """The figures as one plain object."""
+        """Return the figures as one plain object."""
         return asdict(self)
 
 
 def measure_speed(setting: Setting | None = None, *, repeats: int = 3) -> Speed:
-    """Measure all figures in turns, ``repeats`` times."""
+    """Measure all figures in turns.
+
+    Args:
+        setting: The client. The default is :data:`DLF`.
+        repeats: The number of turns.
+    """
     if repeats < 1:
         raise InvalidInput(f"repeats must be at least 1, not {repeats}")
     setting = DLF if setting is None else setting
@@ -238,7 +278,7 @@ def measure_speed(setting: Setting | None = None, *, repeats: int = 3) -> Speed:
             runs[way].append(_in_a_process(time_of, way, setting))
         peaks.append(_in_a_process(memory_of, "adjoint", replace(setting, batch_size=1)))
     check_same(runs["simulated"][0]["norm"], runs["plain"][0]["norm"])
-    seconds = {way: [run["seconds"] for run in found] for way, found in runs.items()}
+    seconds = {way: [run["seconds"] for run in turns] for way, turns in runs.items()}
 
     def ratio(way: str, other: str) -> float:
         return statistics.median(a / b for a, b in zip(seconds[way], seconds[other], strict=True))
@@ -248,15 +288,22 @@ def measure_speed(setting: Setting | None = None, *, repeats: int = 3) -> Speed:
         ratio("simulated", "plain"),
         ratio("surrogate", "simulated"),
         max(peaks) / 2**20,
-        {way: statistics.median(found) for way, found in seconds.items()},
+        {way: statistics.median(turns) for way, turns in seconds.items()},
         repeats,
     )
 
 
 def check_same(simulated: float, plain: float) -> None:
-    """Refuse to compare programs that do not compute the same thing."""
+    """Refuse to compare programs that do not compute the same result.
+
+    Args:
+        simulated: The norm of the simulated step's gradient.
+        plain: The norm of the plain step's gradient.
+    """
     if not math.isclose(simulated, plain, rel_tol=1e-2):
-        raise RuntimeError(f"the simulated and the plain step differ: gradients of norm {simulated:g} and {plain:g}")
+        raise RuntimeError(
+            f"the simulated and the plain step differ, with gradients of norm {simulated:g} and {plain:g}"
+        )
 
 
 def _in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:

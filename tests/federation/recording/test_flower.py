@@ -312,7 +312,7 @@ def test_a_mod_records_an_older_client(tmp_path):
 def test_without_flower_the_extra_is_named():
     code = "import sys; sys.modules['flwr'] = None\nimport leakgauge.federation.recording.flower"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert 'pip install "leakgauge[flower]"' in done.stderr
+    assert 'pip install -c constraints.txt ".[flower]"' in done.stderr
 
 
 @pytest.fixture(scope="module")

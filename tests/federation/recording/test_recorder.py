@@ -145,7 +145,7 @@ def test_runs_are_kept_apart_and_nothing_is_overwritten(captures, seen, tmp_path
         captures.keep(exchange(seen, run=run))
     names = sorted(path.relative_to(captures.folder).as_posix() for path in captures.folder.rglob("*.safetensors"))
     assert names == [f"run-{run}/client-0_round-000001{end}.safetensors" for run, end in ((7, ""), (7, "_2"), (8, ""))]
-    with pytest.raises(FileError, match=r"holds 2 runs \(run-7, run-8\); give one"):
+    with pytest.raises(FileError, match=r"holds 2 runs \(run-7, run-8\)\. Give the folder of one run"):
         load_all(captures.folder, seen.model)
     assert len(load_all(captures.folder / "run-7", seen.model)) == 2
 
@@ -188,7 +188,7 @@ def test_a_full_disk_is_logged_and_leaves_no_file(captures, seen, monkeypatch, c
 
     monkeypatch.setattr(os, "fsync", full)
     assert captures.keep(exchange(seen)) is None
-    assert "No space left on device; nothing was changed" in caplog.text
+    assert "No space left on device). Nothing was changed" in caplog.text
     assert [path for path in captures.folder.rglob("*") if path.is_file()] == []
     monkeypatch.undo()
     assert captures.keep(exchange(seen)) is not None

@@ -3,13 +3,9 @@
 import json
 
 import pytest
-import torch
-from leakgauge.workflows.audit.hidden_column import guess
 
 from leakgauge import audit
-from leakgauge.attacks.attribute import PublicRecords
-from leakgauge.core.observation import DataSpec
-from leakgauge.core.truth import Truth
+from leakgauge.evaluation.verdict import Verdict
 from leakgauge.workflows.audit import read_audit
 
 DOCUMENT = {
@@ -22,21 +18,21 @@ DOCUMENT = {
 
 def test_a_column_is_inferred_from_one_gradient_and_the_verdict_says_so(tmp_path):
     found = audit(DOCUMENT, tmp_path)
-    assert found.overall() == "recovers labels or attributes only"
-    (group,) = found.groups().values()
-    accuracy = found.figures(group)["attribute_accuracy"]
-    assert accuracy.mean > 0.95 > accuracy.chance
+    assert found.verdict is Verdict.RECOVERS_ATTRIBUTES
+    (finding,) = found.findings
+    accuracy = finding.measures["attribute_accuracy"]
+    assert accuracy.value > 0.95 > accuracy.chance
     text = (tmp_path / "audit.html").read_text()
-    assert "all but the column &#39;sex&#39;" in text
-    assert "a sensitive column of its records" in text
+    assert "except the column &#39;sex&#39;" in text
+    assert "a sensitive column" in text
     document = json.loads((tmp_path / "audit.json").read_text())
-    assert document["results"][0]["figures"]["attribute_accuracy"]["clients"] == 3
+    assert document["findings"][0]["measures"]["attribute_accuracy"]["n"] == 3
 
 
 def test_noise_hides_it(tmp_path):
     chain = [{"name": "gaussian_noise", "sigma": 1e6}]
     found = audit(DOCUMENT | {"defence": [{"title": "noise", "chain": chain}]}, tmp_path)
-    assert found.overall() == "nothing above chance"
+    assert found.verdict is Verdict.NOTHING_ABOVE_CHANCE
 
 
 @pytest.mark.parametrize("hidden", [[], ["lr"]])
@@ -51,19 +47,3 @@ def test_data_with_a_sensitive_column_is_tried_without_a_word():
     assert "attribute_inference" in read_audit(plain, "a").attacks
     digits = {"model": {"name": "mlp"}, "data": {"name": "digits"}, "training": {"sends": "gradient"}}
     assert "attribute_inference" not in read_audit(digits, "a").attacks
-
-
-def _hidden(reference: bool) -> tuple[PublicRecords, Truth]:
-    spec = DataSpec((2,), 2, bounded=False, columns=("height", "sex"))
-    rows = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).repeat(10, 1)
-    targets = torch.zeros(20).long()
-    truth = Truth(rows, targets, spec, (), rows if reference else None, targets if reference else None)
-    return PublicRecords.hiding(truth.inputs, truth.targets, spec, "sex"), truth
-
-
-def test_a_column_that_the_others_tell_is_no_leak():
-    assert guess(*_hidden(reference=True)) == (1.0, "what the other columns tell")
-
-
-def test_without_other_people_the_more_frequent_value_is_the_guess():
-    assert guess(*_hidden(reference=False)) == (0.5, "always the more frequent value")

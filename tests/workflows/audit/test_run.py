@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from leakgauge.core.errors import InvalidInput, UnknownName
-from leakgauge.workflows.audit import run as work
-from leakgauge.workflows.audit.run import read_audit, run_audit
+from leakgauge.evaluation.verdict import Verdict
+from leakgauge.runtime.cache import key_of
+from leakgauge.workflows.audit import read_audit, run, run_audit
 
 DOCUMENT = {
     "model": {"name": "lenet", "options": {"shape": [1, 8, 8], "classes": 10}},
@@ -28,22 +29,26 @@ def made(tmp_path_factory):
     return run_audit(read_audit(document(), "audit.toml"), folder), folder
 
 
-def test_cheap_attacks_come_first_and_told_attackers_only_where_the_knowledge_is_of_use():
+def test_cheap_attacks_come_first_and_knowing_attackers_only_where_the_knowledge_is_of_use():
     work = read_audit(document(), "audit.toml").work
     assert [one.attack for one in work] == ["idlg"] * 4 + ["inverting_gradients"] * 6
-    assert not any(one.knows for one in work if one.attack == "idlg")  # it has no prior to trust more
-    assert {(one.title, one.knows) for one in work} == {("no defence", False), ("noise", False), ("noise", True)}
-    untold = read_audit(document(audit=DOCUMENT["audit"] | {"told": False}), "audit.toml").work
-    assert not any(one.knows for one in untold)
+    assert not any(one.knows_defence for one in work if one.attack == "idlg")  # it has no prior to trust more
+    assert {(one.defence, one.knows_defence) for one in work} == {
+        ("no defence", False),
+        ("noise", False),
+        ("noise", True),
+    }
+    unknowing = read_audit(document(attacker={"knows_defence": False}), "audit.toml").work
+    assert not any(one.knows_defence for one in unknowing)
 
 
 def test_the_verdict_is_per_attack_per_defence_and_overall(made):
     result, _ = made
-    verdicts = {key: result.verdict(group) for key, group in result.groups().items()}
-    assert verdicts["idlg", "no defence", False] == "recovers data"
-    assert verdicts["idlg", "noise", False] != "recovers data"
-    assert result.overall() == result.overall("no defence") == "recovers data"
-    assert result.overall("noise") != "recovers data"
+    verdicts = {(one.attack, one.setup, one.knows_defence): one.verdict for one in result.findings}
+    assert verdicts["idlg", "no defence", False] is Verdict.RECOVERS_DATA
+    assert verdicts["idlg", "noise", False] is not Verdict.RECOVERS_DATA
+    assert result.verdict is result.verdict_on("no defence") is Verdict.RECOVERS_DATA
+    assert result.verdict_on("noise") is not Verdict.RECOVERS_DATA
     assert result.complete
 
 
@@ -59,7 +64,7 @@ def test_results_hold_what_a_report_shows(made):
 
 def test_nothing_is_done_twice(made, monkeypatch):
     result, folder = made
-    monkeypatch.setattr(work, "attack_client", None)
+    monkeypatch.setattr(run, "attack_client", None)
     again = run_audit(read_audit(document(), "audit.toml"), folder)
     assert [one.document for one in again.results] == [one.document for one in result.results]
 
@@ -80,13 +85,13 @@ def test_an_audit_that_was_stopped_goes_on(made, tmp_path):
 def test_other_work_is_other_work():
     plan = read_audit(document(), "audit.toml")
     other = read_audit(document(training={"sends": "gradient", "samples": 2}), "audit.toml")
-    keys = [work.key_of(work.defined_by(one, one.work[0])) for one in (plan, other)]
+    keys = [key_of(one.definition(one.work[0])) for one in (plan, other)]
     assert keys[0] != keys[1]
-    assert plan.scenario.fingerprint == read_audit(document(), "audit.toml").setup.fingerprint
+    assert plan.scenario.fingerprint == read_audit(document(), "audit.toml").scenario.fingerprint
     changed = read_audit(
         document(model=DOCUMENT["model"] | {"options": {"shape": [1, 8, 8], "classes": 10, "seed": 5}}), "a"
     )
-    assert changed.setup.fingerprint != plan.scenario.fingerprint
+    assert changed.scenario.fingerprint != plan.scenario.fingerprint
 
 
 def test_without_a_word_the_attacks_that_fit_are_taken():
@@ -106,18 +111,18 @@ WRONG = [
     ({"audit": {"attacks": ["idgl"]}}, "did you mean 'idlg'"),
     ({"audit": {"attacks": ["dlf"]}}, "dlf does not apply here: made for local training"),
     ({"audit": {"attacks": [{"name": "idlg", "step": 3}]}}, "did you mean 'steps'"),
-    ({"audit": {"attacks": ["attribute_inference"]}}, "name a sensitive column"),
+    ({"audit": {"attacks": ["attribute_inference"]}}, "Name a sensitive column"),
     ({"audit": {"clients": 0}}, "at least 1"),
-    ({"audit": {"told": 1}}, "told must be of type bool"),
+    ({"attacker": {"knows_defence": 1}}, "knows_defence must be of type bool"),
     ({"defence": {"chain": []}}, r"written \[\[defence\]\]"),
     ({"defence": [{"chain": [{"name": "noise"}]}]}, "chain: there is no defence 'noise'"),
-    ({"defence": [{}, {}]}, "titles must differ"),
+    ({"defence": [{}, {}]}, "Titles must differ"),
     ({"training": {"samples": 0}}, r"\[training\] samples must be at least 1"),
     ({"training": {"sends": "gradient", "batch_size": 0}}, r"\[training\] batch_size must be at least 1"),
     ({"model": {"name": "lenett"}}, r"audit.toml: \[model\].*did you mean 'lenet'"),
     ({"model": {"name": "lenet", "options": {"shape": [1, 8, 8], "classes": 3}}}, "10"),
     ({"data": {"name": "digit"}}, r"audit.toml: \[data\].*did you mean 'digits'"),
-    ({"attacker": {"knows": ["everything"]}}, "'everything'"),
+    ({"attacker": {"granted": ["everything"]}}, "'everything'"),
     ({"typo": {}}, "'typo'"),
     ({"defense": []}, "did you mean 'defence'"),
 ]
@@ -125,6 +130,6 @@ WRONG = [
 
 @pytest.mark.parametrize(("changes", "words"), WRONG, ids=[words for _, words in WRONG])
 def test_wrong_audits_are_refused_in_one_sentence(changes, words, monkeypatch):
-    monkeypatch.setattr(work, "attack_client", None)
+    monkeypatch.setattr(run, "attack_client", None)
     with pytest.raises((InvalidInput, UnknownName), match=words):
         read_audit(document(**changes), "audit.toml")

@@ -3,7 +3,7 @@ import tomllib
 import pytest
 
 from leakgauge.core.errors import FileError, UnknownName
-from leakgauge.workflows.audit.run import read_audit
+from leakgauge.workflows.audit import read_audit
 from leakgauge.workflows.audit.template import write_template
 
 SETTINGS = {
@@ -22,7 +22,7 @@ def test_the_template_is_an_audit_and_is_not_written_over(tmp_path):
     plan = read_audit(tomllib.loads(path.read_text()), str(path))
     assert plan.scenario.samples == 2
     assert list(plan.attacks) == ["epafl", "inverting_gradients"]
-    with pytest.raises(FileError, match="is there already"):
+    with pytest.raises(FileError, match="already exists"):
         write_template(path, **SETTINGS)
 
 
@@ -30,7 +30,7 @@ def test_every_comment_that_is_a_setting_is_one(tmp_path):
     """With the comments taken off, the file is still an audit."""
     text = write_template(tmp_path / "audit.toml", **SETTINGS).read_text()
     lines = [
-        line.removeprefix("# ") if line.startswith(("# [", "# knows", "# clients", "# title", "# chain")) else line
+        line.removeprefix("# ") if line.startswith(("# [", "# granted", "# clients", "# title", "# chain")) else line
         for line in text.splitlines()
     ]
     plan = read_audit(tomllib.loads("\n".join(lines)), "audit.toml")

@@ -18,7 +18,7 @@ from leakgauge.attacks.inversion.solve import Solution, solve
 from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.inversion.unknown_recipe import complete_recipe
 from leakgauge.attacks.inversion.update_models import ClientModel
-from leakgauge.core.checks import positive, whole
+from leakgauge.core.checks import positive, whole_number
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params
@@ -105,7 +105,7 @@ class JointInversion:
     label_filter: Filter = "batch"
 
     def __post_init__(self) -> None:
-        whole("pool", self.pool)
+        whole_number("pool", self.pool)
         if not self.gammas:
             raise InvalidInput("gammas must hold at least one weight, which is that of the first epoch")
         for gamma in self.gammas:

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakgauge.attacks.inversion.known_defences import CLIPPING, known_defences
-from leakgauge.core.checks import whole
+from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params
@@ -87,7 +87,7 @@ class LastLayer:
     shuffle: bool = False
 
     def __post_init__(self) -> None:
-        whole("dummies", self.dummies)
+        whole_number("dummies", self.dummies)
         if self.at not in get_args(Place):
             raise UnknownName("place to take statistics", self.at, get_args(Place))
         if self.read is not None and self.read not in get_args(Part):
@@ -129,7 +129,7 @@ class MostNegative:
     dummies: int = 1000
 
     def __post_init__(self) -> None:
-        whole("dummies", self.dummies)
+        whole_number("dummies", self.dummies)
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Return granted or inferred labels.

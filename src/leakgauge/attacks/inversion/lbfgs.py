@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.inversion.optimisers import Evaluate, Run
-from leakgauge.core.checks import not_negative, positive, whole
+from leakgauge.core.checks import not_negative, positive, whole_number
 from leakgauge.core.errors import UnknownName
 from leakgauge.core.params import Params
 
@@ -70,7 +70,7 @@ class LBFGS:
     def __post_init__(self) -> None:
         positive("lr", self.lr)
         for name in ("inner", "evaluations", "history"):
-            whole(name, getattr(self, name))
+            whole_number(name, getattr(self, name))
         for name in ("tolerance_gradient", "tolerance_change", "tolerance_curvature"):
             not_negative(name, getattr(self, name))
         if self.line_search not in get_args(LineSearch):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakgauge.core.checks import whole
+from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import InvalidInput
 
 
@@ -58,7 +58,7 @@ def match_greedily(
         allowed: The pairs that labels allow, (samples of the first, samples of the second). Samples without a partner
             among them are then paired without this filter.
     """
-    whole("pool", pool)
+    whole_number("pool", pool)
     if first.shape[1:] != second.shape[1:]:
         raise InvalidInput(f"samples of shape {tuple(first.shape[1:])} and {tuple(second.shape[1:])} cannot be paired")
     if pool > 1 and first.dim() == 4 and min(first.shape[2:]) >= pool:

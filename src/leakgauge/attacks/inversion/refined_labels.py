@@ -17,7 +17,7 @@ from leakgauge.attacks.inversion.labels import (
     round_counts,
 )
 from leakgauge.attacks.inversion.update_models import FullSimulation
-from leakgauge.core.checks import whole
+from leakgauge.core.checks import whole_number
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params, scale
 from leakgauge.core.progress import silent
@@ -50,8 +50,8 @@ class RefinedLabels:
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        whole("rounds", self.rounds)
-        whole("orders", self.orders)
+        whole_number("rounds", self.rounds)
+        whole_number("orders", self.orders)
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Return granted or inferred labels.

@@ -40,7 +40,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Any, Literal
 
-from leakgauge.core.checks import finite, whole
+from leakgauge.core.checks import finite, whole_number
 from leakgauge.core.container import Location
 from leakgauge.core.errors import InvalidInput, MissingExtra, TasksFailed
 from leakgauge.core.progress import Report
@@ -165,7 +165,7 @@ def search(
         watch: Receives the progress of the trials.
     """
     for name, number in {"trials": trials, "random": random, "jobs": jobs}.items():
-        whole(name, number)
+        whole_number(name, number)
     _check_search(evaluate, ranges, seed, jobs)
     settings = _Settings(dict(ranges), random, seed, jobs, cut, log, about)
     cache = None if path is None else _TrialCache(Cache(path), settings.definition(evaluate))

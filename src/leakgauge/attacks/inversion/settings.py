@@ -13,7 +13,7 @@ from leakgauge.attacks.inversion.objectives import Cosine, Objective
 from leakgauge.attacks.inversion.optimisers import Constant, Schedule
 from leakgauge.attacks.inversion.solve import Project
 from leakgauge.attacks.inversion.update_models import FullSimulation, UpdateModel
-from leakgauge.core.checks import boolean, count, positive, whole
+from leakgauge.core.checks import boolean, positive, whole_number
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec
 from leakgauge.core.params import Params
@@ -153,9 +153,9 @@ class Effort:
     enough: float | None = None
 
     def __post_init__(self) -> None:
-        whole("restarts", self.restarts)
+        whole_number("restarts", self.restarts)
         boolean("vectorise", self.vectorise)
-        count("retries", self.retries)
+        whole_number("retries", self.retries, at_least=0)
         if self.enough is not None:
             positive("enough", self.enough)
 

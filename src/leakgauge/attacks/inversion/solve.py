@@ -17,7 +17,7 @@ from torch import Tensor
 
 from leakgauge.attacks.inversion.optimisers import Adam, Constant, Optimiser, Schedule
 from leakgauge.attacks.inversion.stopping import MaxSteps, Outcome, Rule
-from leakgauge.core.checks import boolean, whole
+from leakgauge.core.checks import boolean, whole_number
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.params import Params
 from leakgauge.core.progress import Report
@@ -50,7 +50,7 @@ class Descent:
     def __post_init__(self) -> None:
         boolean("keep_last", self.keep_last)
         if self.snapshot_every is not None:
-            whole("snapshot_every", self.snapshot_every)
+            whole_number("snapshot_every", self.snapshot_every)
 
     @property
     def steps(self) -> int:

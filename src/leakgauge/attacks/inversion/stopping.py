@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from leakgauge.core.checks import finite, whole
+from leakgauge.core.checks import finite, whole_number
 from leakgauge.core.errors import InvalidInput
 
 Kind = Literal["converged", "plateau", "finished", "diverged", "interrupted"]
@@ -92,7 +92,7 @@ class MaxSteps:
     steps: int
 
     def __post_init__(self) -> None:
-        whole("steps", self.steps)
+        whole_number("steps", self.steps)
 
     @property
     def max_steps(self) -> int | None:
@@ -158,7 +158,7 @@ class Plateau:
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
-        whole("patience", self.patience)
+        whole_number("patience", self.patience)
         if not 0 <= self.tolerance < 1:
             raise InvalidInput(f"tolerance must lie in [0, 1), not {self.tolerance}")
 

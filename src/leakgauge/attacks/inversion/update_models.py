@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.inversion.labels import rows_of_first_epoch
-from leakgauge.core.checks import boolean, whole
+from leakgauge.core.checks import boolean, whole_number
 from leakgauge.core.errors import InvalidInput, MissingKnowledge
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params, elementwise, scale, subtract
@@ -245,7 +245,7 @@ class EpochInterpolation:
     epoch: int = 1
 
     def __post_init__(self) -> None:
-        whole("epoch", self.epoch)
+        whole_number("epoch", self.epoch)
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
         """Return the model of one client.

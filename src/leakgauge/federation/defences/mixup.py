@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from leakgauge.core.checks import positive, share
+from leakgauge.core.checks import positive
 from leakgauge.federation.defence import Batch, BatchDefence
 
 
@@ -36,7 +36,9 @@ class Mixup(BatchDefence):
     def __post_init__(self) -> None:
         positive("the alpha of mixup", self.alpha)
         if self.share is not None:
-            share("the share of a sample in its mixture", self.share)
+            positive(
+                "the share of a sample in its mixture", self.share, up_to=1, hint="1 is no defence, 0 sends nothing"
+            )
 
     def on_batch(self, batch: Batch, classes: int | None, draw: torch.Generator) -> Batch:
         """Return the mixed batch. Class labels become class probabilities."""

@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakgauge.core.checks import strength
+from leakgauge.core.checks import not_negative
 from leakgauge.core.params import Params, elementwise
 from leakgauge.federation.defence import GradientDefence
 
@@ -39,7 +39,7 @@ class GaussianNoise(GradientDefence):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        strength("the sigma of Gaussian noise", self.sigma)
+        not_negative("the sigma of Gaussian noise", self.sigma, hint="0 is no defence")
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
         """Return the gradients with noise."""
@@ -65,7 +65,7 @@ class LaplacianNoise(GradientDefence):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        strength("the scale of Laplacian noise", self.scale)
+        not_negative("the scale of Laplacian noise", self.scale, hint="0 is no defence")
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
         """Return the gradients with noise."""

@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakgauge.core.checks import share, strength
+from leakgauge.core.checks import not_negative, positive
 from leakgauge.core.params import Params, elementwise
 from leakgauge.federation.defence import GradientDefence, Place
 
@@ -36,7 +36,7 @@ class RandomPruning(GradientDefence):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        strength("the probability of random pruning", self.probability, below=1)
+        not_negative("the probability of random pruning", self.probability, below=1, hint="0 is no defence")
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
         """Return the gradients with some numbers set to zero."""
@@ -63,7 +63,7 @@ class TopK(GradientDefence):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share("the share that top-k keeps", self.keep)
+        positive("the share that top-k keeps", self.keep, up_to=1, hint="1 is no defence, 0 sends nothing")
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
         """Return the gradients without their small numbers."""

@@ -1,12 +1,10 @@
-"""Rows of LMRA's linear case: the error of a client's rebuilt optimum, relative to that optimum."""
+"""Rows of LMRA's linear case, which measure the error of a client's rebuilt optimum relative to that optimum."""
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from functools import lru_cache
-from typing import Any
 
 import torch
 
@@ -17,79 +15,89 @@ from leakgauge.core.params import flatten
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive, generator
 from leakgauge.data import Dataset
-from leakgauge.evaluation import Interval, mean_interval, wilson_interval
 from leakgauge.federation.local_only import least_squares_optimum
 from leakgauge.federation.rounds import run_federation
 from leakgauge.models import build
-from leakgauge.reproduction.rows import Method
+from leakgauge.reproduction.kinds.base import Job, Kind, Outcome
+from leakgauge.reproduction.metrics import mean_of, share_of, single
+from leakgauge.reproduction.setting import Setting
 
 
-def rebuild_optimum(
-    setting: dict[str, Any], method: Method, clients: int, steps: int | None, seed: int, report: Report
-) -> dict[str, Any]:
-    """Watch client 0 of ``clients`` federations with data of their own for ``observed`` rounds; rebuild its optimum.
+def rebuild_optimum(job: Job, report: Report) -> Outcome:
+    """Rebuild the optimum of client 0 in each of several federations, from ``observed`` recorded rounds.
 
-    ``size`` counts the parameters, the bias among them; ``observed`` is ``size + 1`` by default. A method's ``size``,
-    ``epochs`` and ``observed`` stand in for the setting's; federations last for
-    ``longest`` observed rounds, of which each method sees the first.
+    The options ``size``, ``epochs`` and ``observed`` of a method replace those of the setting. ``size`` counts the
+    parameters, the bias among them. ``observed`` is ``size + 1`` by default. Federations last for ``longest`` recorded
+    rounds, of which each method sees the first. Each federation has its own data.
     """
-    options = dict(method.options)
-    here = setting | {key: options.pop(key) for key in ("size", "epochs", "observed") if key in options}
-    wanted = here.get("observed", here["size"] + 1)
-    attack = local_model.build(method.attack, **options)
+    setting, options = _setting_of(job)
+    attack = local_model.build(job.method.attack, **options)
+    linear = setting.linear
+    observed = linear.get("observed", linear["size"] + 1)
+    longest = max(observed, linear.get("longest", 0))
+    shared = setting.changed({"linear": {"observed": 0, "longest": longest}})
     errors, bounds, seconds = [], [], 0.0
-    for number in range(clients):
-        longest = max(wanted, here.get("longest", 0))
-        text = json.dumps({key: value for key, value in here.items() if key != "observed"} | {"longest": longest})
-        data, seen = _watched(text, number, seed)
-        rounds = seen[here.get("skip", 0) :][:wanted]
+    for number in range(job.clients):
+        data, messages = _watched_client(shared, number, job.seed)
+        rounds = messages[linear.get("skip_rounds", 0) :][:observed]
         began = time.perf_counter()
-        found = attack(rounds, progress=False)
+        rebuilt = attack(rounds, progress=False)
         seconds += time.perf_counter() - began
         optimum = flatten(least_squares_optimum(data, bias=True))
-        errors.append(float((flatten(found.weights) - optimum).norm() / optimum.norm()))
-        bounds.append(math.inf if found.uncertainty is None else found.uncertainty / float(optimum.norm()))
-        report(number + 1, clients, errors[-1])
-    ours = {
-        "relative_error": mean_interval(torch.tensor(errors, dtype=torch.double), limits=(0.0, math.inf)),
-        "worst_relative_error": Interval(max(errors), None, None),
+        errors.append(float((flatten(rebuilt.weights) - optimum).norm() / optimum.norm()))
+        bounds.append(math.inf if rebuilt.uncertainty is None else rebuilt.uncertainty / float(optimum.norm()))
+        report(number + 1, job.clients, errors[-1])
+    chance = 1.0  # the error of the model with all weights zero
+    measures = {
+        "relative_error": mean_of("relative_error", torch.tensor(errors, dtype=torch.double), chance),
+        "worst_relative_error": single("worst_relative_error", max(errors), job.clients),
     }
     if isinstance(attack, LeastSquares):
         within = sum(error <= bound for error, bound in zip(errors, bounds, strict=True))
-        ours["relative_bound"] = Interval(sum(bounds) / len(bounds), None, None)
-        ours["within_bound"] = wilson_interval(within, clients)
-    return {
-        "clients": clients,
-        "steps": len(rounds),
-        "ours": ours,
-        "chance": {"relative_error": 1.0},  # the model with all weights zero
-        "seconds": seconds / clients,
-    }
+        measures["relative_bound"] = single("relative_bound", sum(bounds) / len(bounds), job.clients)
+        measures["within_bound"] = share_of("within_bound", within, job.clients)
+    return Outcome(measures, len(rounds), seconds / job.clients, job.clients)
 
 
-@lru_cache(maxsize=32)  # methods that differ in how many rounds they see share federations
-def _watched(text: str, number: int, seed: int) -> tuple[Dataset, list[Observation]]:
-    """Client 0 of a federation, and its messages of at least ``longest`` rounds."""
-    setting = json.loads(text)
+def _setting_of(job: Job) -> tuple[Setting, dict[str, object]]:
+    """Return the setting with the method's changes, and the remaining options of the attack."""
+    options = dict(job.method.options)
+    linear: dict[str, object] = {key: options.pop(key) for key in ("size", "observed") if key in options}
+    training: dict[str, object] = {key: options.pop(key) for key in ("epochs",) if key in options}
+    return job.setting.changed({"linear": linear, "training": training}), options
+
+
+@lru_cache(maxsize=32)  # methods that differ only in the number of rounds share federations
+def _watched_client(setting: Setting, number: int, seed: int) -> tuple[Dataset, list[Observation]]:
+    """Return client 0 of a federation, and its messages of at least ``longest`` rounds."""
     data = _clients(setting, derive(seed, "federation", number))
-    model = build("mlp", shape=[setting["size"] - 1], classes=1, hidden=[], seed=number).double()
-    share = setting["clients_per_round"] / len(data)
+    model = build("mlp", shape=[setting.linear["size"] - 1], classes=1, hidden=[], seed=number).double()
+    clients_per_round = setting.federation["clients_per_round"]
+    share = clients_per_round / len(data)
     federation = run_federation(
-        model, data, rounds=math.ceil(1.2 * setting["longest"] / share) + 20, lr=setting["lr"],
-        epochs=setting["epochs"], batch_size=setting.get("batch_size"), clients_per_round=setting["clients_per_round"],
-        watch=[0], seed=derive(seed, number), hidden=("lr", "epochs", "batch_size"),
-    )  # fmt: skip
+        model,
+        data,
+        rounds=math.ceil(1.2 * setting.linear["longest"] / share) + 20,
+        **setting.recipe,
+        clients_per_round=clients_per_round,
+        watch=[0],
+        seed=derive(seed, number),
+        hidden=("lr", "epochs", "batch_size"),
+    )
     return data[0], federation.observations[0]
 
 
-def _clients(setting: dict[str, Any], seed: int) -> list[Dataset]:
-    """Regressions with Gaussian inputs, whose true models are drawn apart."""
-    draw, size = generator(seed, "linear"), setting["size"] - 1
+def _clients(setting: Setting, seed: int) -> list[Dataset]:
+    """Return regressions with Gaussian inputs, each with its own true model."""
+    draw, size = generator(seed, "linear"), setting.linear["size"] - 1
     spec = DataSpec((size,), None, bounded=False)
-    found = []
-    for number in range(setting["federation"]):
-        inputs = torch.randn(setting["samples"], size, generator=draw, dtype=torch.double)
+    clients = []
+    for number in range(setting.federation["clients"]):
+        inputs = torch.randn(setting.training["samples"], size, generator=draw, dtype=torch.double)
         truth = torch.randn(size, generator=draw, dtype=torch.double)
-        noise = setting["noise"] * torch.randn(len(inputs), generator=draw, dtype=torch.double)
-        found.append(Dataset(inputs, inputs @ truth + noise, spec, name=f"client {number}"))
-    return found
+        noise = setting.linear["noise"] * torch.randn(len(inputs), generator=draw, dtype=torch.double)
+        clients.append(Dataset(inputs, inputs @ truth + noise, spec, name=f"client {number}"))
+    return clients
+
+
+LINEAR = Kind(rebuild_optimum, frozenset({"training", "federation", "linear"}), together=True)

@@ -1,11 +1,10 @@
-"""Rows that reconstruct their clients one by one: how good it is, and pictures of what came back."""
+"""Rows that reconstruct their clients one by one, with pictures of the reconstructions."""
 
 from __future__ import annotations
 
 import csv
 import io
 from pathlib import Path
-from typing import Any
 
 from leakgauge import attacks
 from leakgauge.attacks import Reconstruction
@@ -14,39 +13,36 @@ from leakgauge.core.progress import Report
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation import Score, pair, psnr, score, ssim
 from leakgauge.reports import contact_sheet, course, loss_curves, stacked, to_png
-from leakgauge.reproduction.rows import Method
-from leakgauge.reproduction.setting import client_of
+from leakgauge.reproduction.clients import client_of
+from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome, measures_of
 
 
-def reconstruct_client(
-    setting: dict[str, Any],
-    method: Method,
-    index: int,
-    steps: int | None,
-    seed: int,
-    report: Report,
-    pictures: Path | None = None,
-) -> dict[str, Any]:
-    """Attack one client and score it; with ``pictures``, draw what came back."""
-    observation, truth = client_of(setting, index, seed)
-    options = method.options if steps is None else {**method.options, "steps": steps}
-    attack = attacks.build(method.attack, **options)
-    result = attack(observation, seed=seed + index, progress=report)
+def reconstruct_client(job: Job, report: Report) -> Outcome:
+    """Attack one client and score the reconstruction. Draw it where the job has a folder for pictures."""
+    observation, truth = client_of(job.setting, job.index, job.seed)
+    attack = attacks.build(job.method.attack, **job.options)
+    result = attack(observation, seed=job.seed + job.index, progress=report)
     if result.outcome.kind == "interrupted":
         raise KeyboardInterrupt
-    scored = score(result, truth, threshold=setting["threshold"])
-    if pictures is not None and truth.data.is_image:
-        draw(output_folder(pictures) / f"{method.name}-client{index}", result, truth, scored)
-    values = {name: (scored[name].value, scored[name].chance) for name in scored}
-    taken = 0 if result.trace is None else len(result.trace.losses)
-    return {"values": values, "steps": taken, "seconds": result.seconds}
+    scored = score(result, truth, threshold=job.row.measuring.get("threshold"))
+    if job.pictures is not None and truth.data.is_image:
+        folder = output_folder(job.pictures / job.row.name)
+        draw(folder / f"{job.method.name}-client{job.index}", result, truth, scored)
+    steps = 0 if result.trace is None else len(result.trace.losses)
+    return Outcome(measures_of(scored), steps, result.seconds)
 
 
 def draw(stem: Path, result: Reconstruction, truth: Truth, scored: Score) -> None:
-    """The originals above what came back (AWA, figures 2 and 3).
+    """Draw the originals above the reconstructions (AWA, figures 2 and 3).
 
-    Where the attack kept iterates (``snapshot_every``), also how good they were on the way, and the lowest loss up to
-    then (figure 4): as curves, and as numbers.
+    Where the attack recorded iterates (``snapshot_every``), their quality and the lowest loss up to each of them are
+    written too (AWA, figure 4), as curves and as numbers.
+
+    Args:
+        stem: The path of the pictures without their endings.
+        result: The reconstruction.
+        truth: The client's samples.
+        scored: The score of the reconstruction.
     """
     each = scored["psnr"].per_sample
     captions = [] if each is None else [f"{value:.1f} dB" for value in each.tolist()]
@@ -55,14 +51,14 @@ def draw(stem: Path, result: Reconstruction, truth: Truth, scored: Score) -> Non
     if result.trace is None or not result.trace.snapshots:
         return
     lowest = result.trace.losses.cummin(0).values
-    found = course_of(result, truth)
+    qualities = course_of(result, truth)
     table = io.StringIO()
     writer = csv.writer(table)
     writer.writerow(["step", "lowest_loss", "psnr", "ssim"])
-    writer.writerows([step, *(f"{value:.6g}" for value in (lowest[step], *found[step]))] for step in found)
+    writer.writerows([step, *(f"{value:.6g}" for value in (lowest[step], *qualities[step]))] for step in qualities)
     write_atomically(Path(f"{stem}-course.csv"), table.getvalue().encode())
     panels = [
-        course({"": {step: value[place] for step, value in found.items()}}, title=title)
+        course({"": {step: value[place] for step, value in qualities.items()}}, title=title)
         for place, title in enumerate(("PSNR, dB", "SSIM"))
     ]
     panels.append(loss_curves({"": lowest}, size=(760, 300), title="lowest loss so far"))
@@ -70,11 +66,19 @@ def draw(stem: Path, result: Reconstruction, truth: Truth, scored: Score) -> Non
 
 
 def course_of(result: Reconstruction, truth: Truth) -> dict[int, tuple[float, float]]:
-    """The mean PSNR and SSIM of the iterates that an attack kept, by their step."""
+    """Return the mean PSNR and SSIM of the recorded iterates of an attack, by step.
+
+    Args:
+        result: A reconstruction with a trace.
+        truth: The client's samples.
+    """
     assert result.trace is not None
-    found = {}
+    qualities = {}
     for step, variables in result.trace.snapshots:
         samples = truth.data.denormalise(variables["inputs"][: len(truth)]).clamp(0, 1).to(truth.inputs)
         paired = pair(samples, truth.inputs).apply(samples)
-        found[step] = (float(psnr(paired, truth.inputs).mean()), float(ssim(paired, truth.inputs).mean()))
-    return found
+        qualities[step] = (float(psnr(paired, truth.inputs).mean()), float(ssim(paired, truth.inputs).mean()))
+    return qualities
+
+
+RECONSTRUCTION = Kind(reconstruct_client, ONE_MESSAGE)

@@ -1,10 +1,9 @@
-"""Rows about the search for AWA's weights (its table 3 and figure 1): what a search finds, beside equal weights."""
+"""Rows about the search for AWA's weights (its table 3 and figure 1), with equal weights as the baseline."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 from leakgauge import attacks
 from leakgauge.attacks.papers.awa import RecAttack
@@ -12,68 +11,64 @@ from leakgauge.core.container import output_folder, write_atomically
 from leakgauge.core.progress import Report
 from leakgauge.evaluation import score
 from leakgauge.reports import running_minimum, to_png
-from leakgauge.reproduction.rows import Method
-from leakgauge.reproduction.setting import client_of
+from leakgauge.reproduction.clients import client_of
+from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome, measures_of
+from leakgauge.reproduction.metrics import single
 from leakgauge.runtime import Task, Watch
 
-#: What a method may say of the search itself; the rest goes to the attack.
-OPTIONS = ("trials", "random", "log", "cut")
+#: The options of a method that configure the search. The others belong to the attack.
+SEARCH_OPTIONS = ("trials", "random", "log", "cut")
 
 
-def search_weights(
-    setting: dict[str, Any],
-    method: Method,
-    index: int,
-    steps: int | None,
-    seed: int,
-    report: Report,
-    pictures: Path | None = None,
-) -> dict[str, Any]:
-    """Search weights for one client, attack with the best (or with those given), and score it.
+def search_weights(job: Job, report: Report) -> Outcome:
+    """Search weights for one client, attack with the best (or with given weights), and score the result.
 
-    ``unexplained`` is f (33), in shares of the update's own squared norm. With ``pictures`` the trials are kept there,
-    where an interrupted search goes on, and the running minimum is drawn.
+    ``unexplained`` is f of equation 33, as a share of the update's squared norm. With a folder for pictures, the
+    trials are stored there, an interrupted search continues from them, and the running minimum is drawn.
     """
-    observation, truth = client_of(setting, index, seed)
-    options = dict(method.options) | ({} if steps is None else {"steps": steps})
-    chosen = {name: options.pop(name) for name in OPTIONS if name in options}
-    numbers = options.pop("Q", {})
+    observation, truth = client_of(job.setting, job.index, job.seed)
+    seed, options = job.seed + job.index, job.options
+    search = {name: options.pop(name) for name in SEARCH_OPTIONS if name in options}
+    weights = options.pop("Q", {})
     began = time.perf_counter()
-    if "trials" in chosen:
-        stem = None if pictures is None else output_folder(pictures) / _name(setting, method, index)
-        found = attacks.search_awa(
+    if "trials" in search:
+        stem = None if job.pictures is None else output_folder(job.pictures) / _file_name(job)
+        history = attacks.search_awa(
             observation,
-            seed=seed + index,
-            path=None if pictures is None else pictures / "cache",
-            watch=_Passing(report),
-            **chosen,
+            seed=seed,
+            path=None if job.pictures is None else job.pictures / "cache",
+            watch=_ForwardSteps(report),
+            **search,
             **options,
         )
-        numbers = found.best.numbers
+        weights = history.best.numbers
         if stem is not None:
-            image = running_minimum({f"client {index}": found.running_minimum}, guided=found.random)
+            image = running_minimum({f"client {job.index}": history.running_minimum}, guided=history.random)
             write_atomically(Path(f"{stem}.png"), to_png(image))
-    trial = RecAttack(observation, attacks.awa(Q={}, **options), seed + index)
-    result, unexplained = trial.attempt(numbers, lambda step, value: None, report)
-    scored = score(result, truth, threshold=setting["threshold"])
-    values = {name: (scored[name].value, scored[name].chance) for name in scored}
-    whole = sum(float(value.square().sum()) for value in observation.summed_gradient().values())
-    values["unexplained"] = (unexplained / whole, 1.0)
-    return {"values": values, "steps": trial.attack.stop.max_steps or 0, "seconds": time.perf_counter() - began}
+    trial = RecAttack(observation, attacks.awa(Q={}, **options), seed)
+    result, unexplained = trial.attempt(weights, lambda step, value: None, report)
+    measures = measures_of(score(result, truth, threshold=job.row.measuring.get("threshold")))
+    norm = sum(float(value.square().sum()) for value in observation.summed_gradient().values())
+    measures["unexplained"] = single("unexplained", unexplained / norm, chance=1.0)
+    return Outcome(measures, trial.attack.stop.max_steps or 0, time.perf_counter() - began)
 
 
-class _Passing(Watch):
-    """The steps of a search's trials are those of its task."""
+class _ForwardSteps(Watch):
+    """A watch that reports the steps of a search's trials as steps of its task."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
 
     def step(self, task: Task, step: int, total: int | None, loss: float) -> None:
-        """Pass it on."""
+        """Report one step."""
         self._report(step, total, loss)
 
 
-def _name(setting: dict[str, Any], method: Method, index: int) -> str:
-    """A name for the files of one search: which client, how it trains, what is searched."""
-    training = f"{setting['epochs']}x{setting['batch_size']}x{setting['samples']}"
-    return f"{setting['data']}-{setting['model']}-{training}-{method.name}-client{index}"
+def _file_name(job: Job) -> str:
+    """Return a name for the files of one search."""
+    training = job.setting.training
+    recipe = f"{training['epochs']}x{training['batch_size']}x{training['samples']}"
+    return f"{job.setting.data_name}-{job.setting.model['name']}-{recipe}-{job.method.name}-client{job.index}"
+
+
+SEARCH = Kind(search_weights, ONE_MESSAGE)

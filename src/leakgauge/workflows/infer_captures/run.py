@@ -57,20 +57,17 @@ class InferredCaptures(WorkflowResult):
         seen = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
         clients = "the model of one client" if len(rounds) == 1 else f"the models of {len(rounds)} clients"
         made = f"Rebuilt {clients} from {seen} round{'s' if max(rounds) > 1 else ''} each."
-        if not self.scored:
-            inferred = f" Inferred {'; '.join(words)}." if words else ""
-        return f"{made} {self.verdict.sentence}"
-        if not self.inferences:
+        if self.scored and not self.inferences:
             return f"{made} Nothing was inferred. Name a column with --sensitive, or pass the data of two clients."
         best: dict[str, Inference] = {}
         for one in self.inferences:
             if one.verdict.leaks and (one.about not in best or one.measure.value > best[one.about].measure.value):
                 best[one.about] = one
-        words = [
+        shares = [
             f"{about}: {one.measure.value:.0%} right by {one.attack}, chance {one.measure.chance:.0%}"
             for about, one in best.items()
         ]
-        inferred = f" Inferred {'; '.join(words)}." if words else ""
+        inferred = f" Inferred {'; '.join(shares)}." if shares else ""
         return f"{made} {self.verdict.sentence}{inferred}"
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+import tomllib
 from dataclasses import replace
 
 import pytest
@@ -11,28 +12,33 @@ import torch
 from leakgauge import cli
 from leakgauge.attacks import epafl
 from leakgauge.attacks.inversion.stopping import MaxSteps
-from leakgauge.core.errors import CorruptFile, InvalidInput, UnknownName
-from leakgauge.reproduction.kinds import many_clients as together
+from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.progress import silent
+from leakgauge.reproduction.clients import client_of
+from leakgauge.reproduction.kinds import stopping, together
 from leakgauge.reproduction.one_by_one import OneByOne
-from leakgauge.reproduction.rows import Method, find_rows
-from leakgauge.reproduction.runner import keep, run_rows
-from leakgauge.reproduction.setting import client_of
+from leakgauge.reproduction.results import save_result
+from leakgauge.reproduction.rows import find_rows
+from leakgauge.reproduction.runner import Choice, run_rows
 from leakgauge.runtime import Watch
+from tests.reproduction.rows_for_tests import job_of, row_of
 
 SETTING = """
-[setting]
-data = "digits"
+[model]
+name = "lenet"
+[data]
+name = "digits"
 normalise = false
-model = "lenet"
-model_options = { shape = [1, 8, 8], classes = 10 }
+[training]
 sends = "gradient"
 samples = 1
-clients = 4
 """
 TOGETHER = f"""
+[row]
 title = "Together"
 kind = "together"
 reference = "one-by-one"
+clients = 4
 {SETTING}
 [methods.one-by-one]
 attack = "one_by_one"
@@ -43,8 +49,10 @@ attack = "epafl"
 options = {{ steps = 30 }}
 """
 STOPPING = f"""
+[row]
 title = "Stopping"
 kind = "stopping"
+clients = 4
 {SETTING}
 [methods.early]
 attack = "epafl"
@@ -64,8 +72,9 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "mine"
 
 
-def figures(pattern, **options):
-    return {figure.method.name: figure for figure in run_rows(find_rows("mine", pattern), **options)}
+def figures(pattern, watch=None, **choices):
+    rows = find_rows("mine", pattern)
+    return {result.method.name: result for result in run_rows(rows, Choice(**choices), watch=watch)}
 
 
 def test_all_clients_are_one_figure_beside_the_reference(folder):
@@ -73,9 +82,10 @@ def test_all_clients_are_one_figure_beside_the_reference(folder):
     assert list(found) == ["one-by-one", "epafl"]
     for figure in found.values():
         assert figure.clients == 4
-        assert figure.ours["asr"].low <= figure.ours["asr"].mean <= figure.ours["asr"].high
-        assert {"asr", "ssim", "mse", "label_accuracy"} <= figure.chance.keys()
-        assert figure.seconds == pytest.approx(figure.ours["seconds_in_all"].mean / 4)
+        measures = figure.measures
+        assert measures["asr"].low <= measures["asr"].value <= measures["asr"].high
+        assert all(measures[name].chance is not None for name in ("asr", "ssim", "mse", "label_accuracy"))
+        assert figure.seconds == pytest.approx(measures["seconds_in_all"].value / 4)
     one, other = found["one-by-one"].to_json(), found["epafl"].to_json()
     assert "speedup_over_one_by_one" not in one
     assert other["speedup_over_one_by_one"] == pytest.approx(one["seconds"] / other["seconds"])
@@ -90,22 +100,22 @@ def test_without_the_reference_there_is_no_comparison(folder):
 
 def test_a_reference_that_is_no_method_is_refused(folder):
     (folder / "table1" / "together.toml").write_text(TOGETHER.replace('reference = "one-by-one"', 'reference = "two"'))
-    with pytest.raises(CorruptFile, match="not a benchmark row"):
+    with pytest.raises(UnknownName, match="reference"):
         find_rows("mine", "table1/together")
 
 
 def test_rules_are_read_off_one_run(folder, monkeypatch):
     runs = []
-    each = together._recorded
+    each = stopping._recorded
 
-    monkeypatch.setattr(together, "_KEPT", {})
-    monkeypatch.setattr(together, "_recorded", lambda *words: runs.append(len(together._KEPT)) or each(*words))
+    monkeypatch.setattr(stopping, "_LATEST", {})
+    monkeypatch.setattr(stopping, "_recorded", lambda *words: runs.append(len(stopping._LATEST)) or each(*words))
     found = figures("table1/stopping")
     assert runs == [0, 1]
-    early, late = found["early"].ours, found["late"].ours
-    assert early["evaluations"].mean < late["evaluations"].mean
-    assert early["seconds_in_all"].mean < late["seconds_in_all"].mean
-    assert early["mse"].mean >= late["mse"].mean
+    early, late = found["early"].measures, found["late"].measures
+    assert early["evaluations"].value < late["evaluations"].value
+    assert early["seconds_in_all"].value < late["seconds_in_all"].value
+    assert early["mse"].value >= late["mse"].value
 
 
 def test_a_stop_read_off_is_that_of_the_attack_itself(folder):
@@ -116,7 +126,7 @@ def test_a_stop_read_off_is_that_of_the_attack_itself(folder):
     for index in range(3):
         observation, truth = client_of(row.setting, index, 0)
         whole = recorded.with_settings(stop=MaxSteps(12))(observation, seed=index, progress=False)
-        read, own = together.stopped_by(attack, whole, truth), attack(observation, seed=index, progress=False)
+        read, own = stopping.stopped_by(attack, whole, truth), attack(observation, seed=index, progress=False)
         assert read.outcome == own.outcome
         assert torch.equal(read.trace.losses, own.trace.losses)
         assert torch.equal(read.trace.evaluations, own.trace.evaluations)
@@ -130,20 +140,20 @@ def test_failures_are_noticed_by_the_attacker(folder):
         failed = epafl(steps=1)(observation, seed=index, progress=False)
         results.append(replace(failed, samples=torch.rand(1, 1, 8, 8)))
         truths.append(truth)
-    found = together.measure(results, truths, 6.0)
-    assert found["ours"]["asr"].mean == 0
-    assert found["ours"]["failures_noticed"].mean == 1
-    assert (found["seconds"], found["steps"], found["clients"]) == (2.0, 1, 3)
-    assert "mse_of_recovered" not in found["ours"]
+    outcome = together.measure_all(results, truths, 6.0, {"asr": 0.0})
+    assert outcome.measures["asr"].value == outcome.measures["asr"].chance == 0
+    assert outcome.measures["failures_noticed"].value == 1
+    assert (outcome.seconds, outcome.steps, outcome.clients) == (2.0, 1, 3)
+    assert "mse_of_recovered" not in outcome.measures
 
 
 def test_an_exact_copy_succeeds_by_either_range_and_noise_by_neither():
     pictures = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     pictures[:, :, :10] = 0
-    exact = together._values(pictures, pictures)
+    exact = together.values_of(pictures, pictures)
     assert exact["asr"].tolist() == exact["asr_range0"].tolist() == [1, 1]
-    assert together._values(torch.rand(2, 1, 28, 28), pictures)["asr"].tolist() == [0, 0]
-    broken = together._values(torch.full_like(pictures, torch.nan), pictures)
+    assert together.values_of(torch.rand(2, 1, 28, 28), pictures)["asr"].tolist() == [0, 0]
+    broken = together.values_of(torch.full_like(pictures, torch.nan), pictures)
     assert broken["asr"].tolist() == [0, 0]
 
 
@@ -168,7 +178,7 @@ def test_pictures_are_drawn_of_recorded_runs(folder, tmp_path):
 
 
 def test_none_of_those_attacked_together_is_left_out(folder):
-    with pytest.raises(InvalidInput, match="attacked together: none can be left out"):
+    with pytest.raises(InvalidInput, match="attacked together, so --skip"):
         figures("table1/together", skip=1)
 
 
@@ -181,7 +191,7 @@ def test_rows_are_found_by_pattern(folder):
 
 def test_figures_are_kept_and_shown_where_there_is_no_chance_level(folder, monkeypatch, capsys):
     (figure,) = figures("table1/together", methods=["epafl"], clients=2).values()
-    rows = {row["metric"]: row for row in csv.DictReader(keep(figure, "the command").read_text().splitlines())}
+    rows = {row["metric"]: row for row in csv.DictReader(save_result(figure, "the command").read_text().splitlines())}
     assert rows["iterations"]["chance"] == ""
     assert rows["asr"]["clients"] == "2"
     words = ["leakgauge", "bench", "mine", "--row", "table1/together", "--clients", "2", "--no-save"]
@@ -197,19 +207,20 @@ def test_figures_are_kept_and_shown_where_there_is_no_chance_level(folder, monke
 
 def test_clients_of_several_samples_are_refused(folder):
     (folder / "table1" / "together.toml").write_text(TOGETHER.replace("samples = 1", "samples = 2"))
-    with pytest.raises(CorruptFile, match="one sample each here, not 2"):
+    with pytest.raises(InvalidInput, match="one sample each here, not 2"):
         figures("table1/together")
 
 
-def test_only_inversions_can_be_read_off():
-    setting = {"data": "digits", "samples": 1}
-    with pytest.raises(CorruptFile, match="needs an inversion, not 'one_by_one'"):
-        together.read_stop(setting, Method("a", "one_by_one"), 1, 2, 0, lambda *_: None)
+def test_only_inversions_can_be_recorded():
+    job = job_of(row_of(tomllib.loads(SETTING), kind="stopping"), "one_by_one")
+    with pytest.raises(InvalidInput, match="needs an inversion, not 'one_by_one'"):
+        stopping.apply_rule(job, silent)
 
 
 def test_a_trained_network_knows_its_round(folder):
     setting = find_rows("mine", "table1/together")[0].setting
-    trained = setting | {"rounds": 2, "lr": 0.1, "epochs": 1, "batch_size": 10, "training_samples": 20}
+    training = {"lr": 0.1, "epochs": 1, "batch_size": 10}
+    trained = setting.changed({"model": {"trained_rounds": 2, "trained_samples": 20}, "training": training})
     observation, _ = client_of(trained, 0, 0)
     plain, _ = client_of(setting, 0, 0)
     assert (observation.round, plain.round) == (2, 0)
@@ -224,7 +235,7 @@ def test_an_interrupted_attack_gives_no_figure(folder):
                 raise KeyboardInterrupt
 
     for row, method in (("together", "epafl"), ("stopping", "late")):
-        together._KEPT.clear()
+        stopping._LATEST.clear()
         with pytest.raises(KeyboardInterrupt):
             figures(f"table1/{row}", methods=[method], watch=Impatient())
-    together._KEPT.clear()
+    stopping._LATEST.clear()

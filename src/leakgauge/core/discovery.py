@@ -1,0 +1,20 @@
+"""A walk over the modules of a package, for registries that collect the declarations in them."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+
+
+def modules_of(package: str, *, without: str) -> Iterator[ModuleType]:
+    """Import and yield the modules of a package, in the order of their names.
+
+    Args:
+        package: The full name of the package. Packages inside it are not walked.
+        without: The full name of a module to leave out, which is the registry that calls this function.
+    """
+    for module in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
+        if module.name != without and not module.ispkg:
+            yield import_module(module.name)

@@ -1,0 +1,67 @@
+"""The table of all networks, and the function that builds one of them, or a user's own, by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from torch import nn
+
+from leakgauge.core.discovery import modules_of
+from leakgauge.core.errors import UnknownName
+from leakgauge.models.factories import call_factory, current_directory_importable, find_factory
+from leakgauge.models.recipe import attach_recipe, make_recipe
+
+
+def discover() -> dict[str, Callable[..., nn.Module]]:
+    """Return every factory in a tuple ``NETWORKS`` of a module of this package, by its name."""
+    factories: dict[str, Callable[..., nn.Module]] = {}
+    for module in modules_of("leakgauge.models", without=__name__):
+        for factory in getattr(module, "NETWORKS", ()):
+            if factories.setdefault(factory.__name__, factory) is not factory:
+                raise ValueError(f"{module.__name__} declares a second network called {factory.__name__!r}")
+    return factories
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = discover()
+"""The factory of every network by name."""
+
+
+def build(name: str, **options: object) -> nn.Module:
+    """Build a model, which remembers its name and options (see :func:`~leakgauge.models.recipe_of`).
+
+    The factory gets lists as tuples, so that options from Python and from a JSON file have the same values.
+
+    Args:
+        name: A name from :data:`MODELS`, or ``"module:factory"`` for a function in your own module. The module is
+            installed, or a file in the current directory.
+        options: The arguments of the factory. A ``seed`` makes the initial weights reproducible, even if your factory
+            has no such argument.
+
+    >>> from leakgauge.models import recipe_of
+    >>> model = build("lenet", shape=(1, 28, 28), classes=62, seed=0)
+    >>> recipe_of(model)
+    Recipe(name='lenet', options={'shape': [1, 28, 28], 'classes': 62, 'seed': 0})
+    """
+    recipe = make_recipe(name, options)
+    with current_directory_importable():
+        model = call_factory(name, _factory(name), recipe.options)
+    return attach_recipe(model, recipe)
+
+
+def parameters(name: str) -> tuple[str, ...]:
+    """Return the names of the options that a model's factory takes.
+
+    >>> parameters("lenet")[:2]
+    ('shape', 'classes')
+    """
+    with current_directory_importable():
+        return tuple(inspect.signature(_factory(name)).parameters)
+
+
+def _factory(name: str) -> Callable[..., nn.Module]:
+    if ":" in name:
+        return find_factory(name)
+    if name not in MODELS:
+        raise UnknownName("model", name, [*MODELS, "module:factory"])
+    return MODELS[name]

@@ -1,0 +1,203 @@
+"""The attacks that LMRA's rows compare on the clients of one federation.
+
+A method either rebuilds clients' models (:func:`leakgauge.attacks.local_model.build`) and infers from these, or it
+infers without a model:
+
+=============  ======================================================================================================
+``optimal``    infers from the model that each client trains alone, as the upper bound
+``gradient``   the attacks without a model (equation 2, the vote over rounds, equation 4)
+``equations``  attribute and source by the equations of the gradients
+``inputs``     the source by the mean of the inputs
+``columns``    the attribute by the other columns, learned from the other clients' records without any message
+               (:func:`leakgauge.evaluation.imputed`)
+=============  ======================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks import attribute, class_samples, local_model, source
+from leakgauge.attacks.attribute import PublicRecords
+from leakgauge.attacks.local_model import LocalModel
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.observation import Observation
+from leakgauge.core.progress import Report
+from leakgauge.core.seeding import derive
+from leakgauge.data import Dataset
+from leakgauge.evaluation import imputed
+from leakgauge.reproduction.federations import WatchedFederation, has_batch_norm
+from leakgauge.reproduction.rows import Method
+
+#: How frequent the two values of a sensitive attribute are among all clients.
+Prior = tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Attacked:
+    """The attacked clients of a federation, with the models that a method rebuilt.
+
+    Args:
+        federation: The recorded federation.
+        chosen: The numbers of the attacked clients.
+        models: The rebuilt model of each attacked client. It is empty for a method without models.
+        options: The options of the method.
+        seed: The seed of the run.
+        shares: The shares of records whose owner an attack found, by attack. Several measures use them.
+    """
+
+    federation: WatchedFederation
+    chosen: Sequence[int]
+    models: Sequence[LocalModel] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    shares: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def clients(self) -> list[Dataset]:
+        """The data of the attacked clients."""
+        return [self.federation.clients[index] for index in self.chosen]
+
+    @property
+    def rounds(self) -> list[list[Observation]]:
+        """The messages of the attacked clients."""
+        return [self.federation.observations[index] for index in self.chosen]
+
+
+@dataclass(frozen=True)
+class Inference:
+    """The attacks of one method. ``None`` stands for an attack that the method does not have.
+
+    Args:
+        attribute: The sensitive values of one client's records, from its place and a prior.
+        source: The owner of each record, from the inputs and targets of all records together.
+        pictures: Samples of a client's classes with their labels, from its place and the classes.
+        takes_prior: Whether the attribute attack can use a prior.
+        with_batch_norm: Whether the source attack works on networks with batch norm.
+    """
+
+    attribute: Callable[[Attacked, int, Prior | None], Tensor] | None = None
+    source: Callable[[Attacked, Tensor, Tensor], Tensor] | None = None
+    pictures: Callable[[Attacked, int, Sequence[int]], tuple[Tensor, Tensor]] | None = None
+    takes_prior: bool = True
+    with_batch_norm: bool = True
+
+    def finds_sources(self, attacked: Attacked) -> bool:
+        """Return whether the source attack applies: it needs two clients, and a suitable network."""
+        suitable = self.with_batch_norm or not has_batch_norm(attacked.federation.setting)
+        return self.source is not None and suitable and len(attacked.chosen) > 1
+
+
+def secret(client: Dataset) -> Tensor:
+    """Return the sensitive values of a client's records."""
+    return client.inputs[:, client.spec.columns.index(_sensitive(client))].long()
+
+
+def _sensitive(client: Dataset) -> str:
+    if client.sensitive is None:
+        raise InvalidInput(f"{client.name} has no sensitive column. Measure zest or sia instead.")
+    return client.sensitive
+
+
+def _records(client: Dataset) -> PublicRecords:
+    return PublicRecords.hiding(client.inputs, client.targets, client.spec, _sensitive(client))
+
+
+def _attribute_by_model(attacked: Attacked, place: int, prior: Prior | None) -> Tensor:
+    records = _records(attacked.clients[place])
+    return attribute.by_model(attacked.models[place], records, prior=prior).choice.cpu()
+
+
+def _attribute_by_gradient(attacked: Attacked, place: int, prior: Prior | None) -> Tensor:
+    records, messages = _records(attacked.clients[place]), attacked.rounds[place]
+    return attribute.by_gradient(messages, records, prior=prior, **attacked.options).choice.cpu()
+
+
+def _attribute_by_equations(attacked: Attacked, place: int, prior: Prior | None) -> Tensor:
+    records, messages = _records(attacked.clients[place]), attacked.rounds[place]
+    return attribute.by_equations(messages, records, prior=prior, **attacked.options).choice.cpu()
+
+
+def _attribute_by_columns(attacked: Attacked, place: int, prior: Prior | None) -> Tensor:
+    clients, index = attacked.federation.clients, attacked.chosen[place]
+    others = [client for number, client in enumerate(clients) if number != index]
+    known = [_records(client).known() for client in (clients[index], *others)]
+    return imputed(known[0], torch.cat(known[1:]), torch.cat([secret(client) for client in others]))
+
+
+def _source_by_loss(attacked: Attacked, inputs: Tensor, targets: Tensor) -> Tensor:
+    return source.by_loss(attacked.models, inputs, targets).choice
+
+
+def _source_by_vote(attacked: Attacked, inputs: Tensor, targets: Tensor) -> Tensor:
+    return source.by_vote(attacked.rounds, inputs, targets).choice
+
+
+def _source_by_equations(attacked: Attacked, inputs: Tensor, targets: Tensor) -> Tensor:
+    return source.by_equations(attacked.rounds, inputs, targets).choice
+
+
+def _source_by_inputs(attacked: Attacked, inputs: Tensor, targets: Tensor) -> Tensor:
+    return source.by_inputs(attacked.rounds, inputs).choice
+
+
+def _pictures_by_model(attacked: Attacked, place: int, classes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    made = class_samples.by_model(attacked.models[place], classes)
+    return made.samples.cpu(), made.labels.cpu()
+
+
+def _pictures_by_gradient(attacked: Attacked, place: int, classes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    labels = attacked.clients[place].targets
+    last = attacked.rounds[place][-1].knowing(labels=labels)
+    return class_samples.by_gradient(last, seed=attacked.seed, **attacked.options).samples, labels
+
+
+_BY_MODEL = Inference(_attribute_by_model, _source_by_loss, _pictures_by_model)
+#: The methods that infer without a model.
+WITHOUT_MODEL = {
+    "gradient": Inference(_attribute_by_gradient, _source_by_vote, _pictures_by_gradient),
+    "equations": Inference(_attribute_by_equations, _source_by_equations, with_batch_norm=False),
+    "inputs": Inference(source=_source_by_inputs),
+    "columns": Inference(_attribute_by_columns, takes_prior=False),
+}
+#: The methods whose model is the same for all clients, so that its loss cannot tell them apart.
+_SAME_MODEL = {"global": Inference(_attribute_by_model, None, _pictures_by_model)}
+
+
+def inference_of(attack: str) -> Inference:
+    """Return the attacks of a method, by the name of its attack."""
+    return (WITHOUT_MODEL | _SAME_MODEL).get(attack, _BY_MODEL)
+
+
+#: The option that holds the steps of a method that optimises.
+_STEPS = {"lmra": "steps", "distilled": "steps", "learned": "epochs"}
+
+
+def rebuild(
+    federation: WatchedFederation, chosen: Sequence[int], method: Method, steps: int | None, report: Report
+) -> list[LocalModel]:
+    """Return the models of some clients by one method, or none for a method without models.
+
+    Args:
+        federation: The recorded federation.
+        chosen: The numbers of the attacked clients.
+        method: The method.
+        steps: The steps instead of the method's, for methods that optimise.
+        report: The function that is called after each step.
+    """
+    if method.attack in WITHOUT_MODEL:
+        return []
+    if method.attack == "optimal":
+        return [federation.reference(index) for index in chosen]
+    options = dict(method.options)
+    if steps is not None and method.attack in _STEPS:
+        options[_STEPS[method.attack]] = steps
+    attack = local_model.build(method.attack, **options)
+    return [
+        attack(federation.observations[index], seed=derive(federation.seed, index), progress=report) for index in chosen
+    ]

@@ -1,0 +1,47 @@
+"""Rows that estimate the labels of clients and count the errors (DLF, table 2)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from leakgauge import attacks
+from leakgauge.attacks.inversion.labels import Labels, LastLayer
+from leakgauge.attacks.inversion.refined_labels import RefinedLabels
+from leakgauge.core.progress import Report
+from leakgauge.core.seeding import generator
+from leakgauge.evaluation import label_error_chance, label_errors
+from leakgauge.reproduction.clients import client_of
+from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome
+from leakgauge.reproduction.metrics import single
+
+
+def label_estimator(options: dict[str, Any]) -> Labels:
+    """Return the estimator of a method.
+
+    Args:
+        options: The options of :class:`~leakgauge.attacks.inversion.labels.LastLayer`. ``refine`` adds a first
+            reconstruction of so many steps, which corrects the estimate.
+    """
+    options = dict(options)
+    refine = options.pop("refine", None)
+    first = LastLayer(dummies=3000, **options)
+    return first if refine is None else RefinedLabels(attacks.surrogate(steps=refine), first)
+
+
+def estimate_labels(job: Job, report: Report) -> Outcome:
+    """Estimate one client's label counts and count the errors."""
+    observation, truth = client_of(job.setting, job.index, job.seed)
+    began = time.perf_counter()
+    labels = label_estimator(job.method.options)(observation, generator(job.seed, "labels", job.index))
+    seconds = time.perf_counter() - began
+    counts, reference = truth.label_counts, truth.reference_targets
+    known = None if reference is None else torch.bincount(reference, minlength=len(counts))
+    errors = float(label_errors(labels, truth.targets))
+    measure = single("label_errors", errors, chance=label_error_chance(counts, known).value)
+    return Outcome({"label_errors": measure}, 1, seconds)
+
+
+LABELS = Kind(estimate_labels, ONE_MESSAGE)

@@ -1,0 +1,72 @@
+"""Rows that pair the samples of two epochs (AGIC, table V).
+
+Each update is reconstructed by itself. ``matching_rate`` is the share of samples that are paired correctly. Its chance
+level is the rate that labels alone give: one correct pair for each label, or one in all where labels are not used.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakgauge import attacks
+from leakgauge.attacks.inversion.joint import JointInversion, Update
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.progress import Report
+from leakgauge.evaluation import pair
+from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome
+from leakgauge.reproduction.metrics import single
+from leakgauge.reproduction.updates import ClientUpdates, updates_of
+
+
+def match_samples(job: Job, report: Report) -> Outcome:
+    """Pair the samples of one client's epochs, and count the correct pairs."""
+    options = dict(job.method.options) | ({} if job.steps is None else {"first_steps": job.steps})
+    joint = attacks.agic_epochs(**options)
+    client = updates_of(job.setting, job.index, job.seed)
+    updates, seconds = _separate_inversions(job, joint.first, report)
+    places, _ = joint.match(updates)
+    samples = [_identities(client, updates, epoch) for epoch in range(len(client.epochs))]
+    correct = samples[1][places[1]] == samples[0][places[0]]
+    certain = 1 if joint.label_filter == "none" else len(set(client.truth.targets.tolist()))
+    rate = single("matching_rate", correct.double().mean().item(), chance=certain / len(client.truth))
+    return Outcome({"matching_rate": rate}, joint.first.stop.max_steps or 0, seconds)
+
+
+#: The latest inversions of single updates. All ways of pairing the samples of one client share them.
+_LATEST: dict[tuple[Any, ...], tuple[list[Update], float]] = {}
+
+
+def _separate_inversions(job: Job, first: attacks.Inversion, report: Report) -> tuple[list[Update], float]:
+    """Return the reconstructions of single updates, and their seconds. Interrupted runs are discarded."""
+    key = (job.setting, repr(first), job.index, job.seed)
+    if key not in _LATEST:
+        began = time.perf_counter()
+        client = updates_of(job.setting, job.index, job.seed)
+        seed = job.seed + job.index
+        updates, outcome = JointInversion(first, first).alone(client.epochs, seed=seed, progress=report)
+        if outcome.kind == "interrupted":
+            raise KeyboardInterrupt
+        _LATEST.clear()
+        _LATEST[key] = updates, time.perf_counter() - began
+    return _LATEST[key]
+
+
+def _identities(client: ClientUpdates, updates: list[Update], epoch: int) -> Tensor:
+    """Return the true sample of each reconstruction of an epoch: its nearest one within the update."""
+    of_epoch = [update for update in updates if update.epoch == epoch]
+    if len(of_epoch) != len(client.rows[epoch]):
+        raise InvalidInput("A row about epochs needs as many reconstructions as updates.")
+    identities = []
+    for update, rows in zip(of_epoch, client.rows[epoch], strict=True):
+        paired = pair(update.samples, client.truth.inputs[rows]).rows
+        samples = torch.empty(len(rows), dtype=torch.long)
+        samples[paired] = rows
+        identities.append(samples)
+    return torch.cat(identities)
+
+
+MATCHING = Kind(match_samples, ONE_MESSAGE | {"updates"})

@@ -1,0 +1,131 @@
+"""Rows that compare rules for stopping (EPAFL, tables 1 to 4).
+
+One run to the last step is recorded. Each method's rule is then applied to the record: the step at which it would have
+stopped, and the iterate that it would have returned. All rules see the same attacks, and a table costs one run. The
+seconds of a rule are the evaluations up to its stop, at the mean cost of the recorded run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leakgauge.attacks import Inversion, Reconstruction
+from leakgauge.attacks.inversion.solve import Trace
+from leakgauge.attacks.inversion.stopping import MaxSteps
+from leakgauge.core.container import output_folder, write_atomically
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.progress import Report
+from leakgauge.core.truth import Truth
+from leakgauge.reports import iterates_of, loss_curves, progress_strip, to_png
+from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome
+from leakgauge.reproduction.kinds.together import (
+    attack_all,
+    attack_of,
+    chance_levels,
+    clients_together,
+    measure_all,
+    trace_of,
+    values_of,
+)
+
+
+def apply_rule(job: Job, report: Report) -> Outcome:
+    """Apply a rule to the recorded attack on all clients. Draw its course where the job has a folder for pictures."""
+    attack = attack_of(job.method, job.steps)
+    if not isinstance(attack, Inversion):
+        raise InvalidInput(f"A row about stopping needs an inversion, not {job.method.attack!r}.")
+    recorder = attack.with_settings(stop=MaxSteps(attack.stop.max_steps or 1), snapshot_every=1)
+    recorded, truths, seconds = _recorded(job, recorder, report)
+    stopped = [stopped_by(attack, result, truth) for result, truth in zip(recorded, truths, strict=True)]
+    if job.pictures is not None:
+        draw(job.pictures, f"{job.setting.data_name}-{job.method.name}", recorded, stopped, truths)
+    spent = seconds / _evaluations(recorded) * _evaluations(stopped)
+    return measure_all(stopped, truths, spent, chance_levels(job.setting, job.clients, job.seed))
+
+
+def _evaluations(results: Sequence[Reconstruction]) -> int:
+    return sum(int(trace_of(result).evaluations[-1]) for result in results)
+
+
+#: The latest recorded runs. All rules of a table share them. There is one for each dataset, and they are large.
+_LATEST: dict[tuple[Any, ...], tuple[list[Reconstruction], list[Truth], float]] = {}
+
+
+def _recorded(job: Job, recorder: Inversion, report: Report) -> tuple[list[Reconstruction], list[Truth], float]:
+    """Return the recorded attack, the truths and the CPU seconds."""
+    key = (job.setting, repr(recorder), job.clients, job.seed)
+    if key not in _LATEST:
+        while len(_LATEST) > 1:
+            del _LATEST[next(iter(_LATEST))]
+        observations, truths = clients_together(job.setting, job.clients, job.seed)
+        results, seconds = attack_all(recorder, observations, job.seed, report)
+        _LATEST[key] = results, truths, seconds
+    return _LATEST[key]
+
+
+def stopped_by(attack: Inversion, recorded: Reconstruction, truth: Truth) -> Reconstruction:
+    """Return the result that an attack's rule gives on a recorded run: the best iterate up to its last step.
+
+    Args:
+        attack: The attack with the rule.
+        recorded: The recorded run to the last step.
+        truth: The client's samples, whose data specification converts the iterate to pixels.
+    """
+    trace = trace_of(recorded)
+    watcher = attack.stop.begin(1)
+    for step, loss in enumerate(trace.losses):
+        (outcome,) = watcher.check(step, loss.reshape(1))
+        if outcome is not None:
+            break
+    else:
+        step, outcome = len(trace.losses) - 1, recorded.outcome
+    losses = trace.losses[: step + 2].nan_to_num(math.inf)
+    best = int(losses.argmin())
+    samples = truth.data.denormalise(trace.snapshots[best][1]["inputs"])
+    return replace(
+        recorded,
+        samples=samples.clamp(0, 1) if truth.data.bounded else samples,
+        outcome=outcome,
+        loss=float(losses[best]),
+        trace=Trace(trace.losses[: step + 1], {}, evaluations=trace.evaluations[: step + 1]),
+    )
+
+
+def draw(
+    folder: Path,
+    name: str,
+    recorded: Sequence[Reconstruction],
+    stopped: Sequence[Reconstruction],
+    truths: Sequence[Truth],
+) -> None:
+    """Draw EPAFL's figures: the iterates of successes (1, 5) and of failures (4), and the losses of both (2).
+
+    Args:
+        folder: The folder for the pictures.
+        name: The first part of their names.
+        recorded: The recorded runs to the last step.
+        stopped: The same runs, stopped by the rule.
+        truths: The clients' samples.
+    """
+    values = values_of(torch.cat([result.samples for result in stopped]), torch.cat([truth.inputs for truth in truths]))
+    groups = {"recovered": (values["asr"] > 0).nonzero().flatten(), "failed": (values["asr"] == 0).nonzero().flatten()}
+    for group, clients in groups.items():
+        rows = {f"client {row}": row for row in clients[:4].tolist()}
+        if not rows:
+            continue
+        ends = {title: stopped[row].outcome.step for title, row in rows.items()}
+        iterates = {title: iterates_of(recorded[row], truths[row].data) for title, row in rows.items()}
+        courses = {title: [pair for pair in pairs if pair[0] <= ends[title] + 1] for title, pairs in iterates.items()}
+        strip = progress_strip(courses, {title: truths[row].inputs[0] for title, row in rows.items()})
+        curves = loss_curves({title: trace_of(recorded[row]).losses for title, row in rows.items()}, ends, title=group)
+        for ending, image in (("progress", strip), ("losses", curves)):
+            write_atomically(output_folder(folder) / f"{name}-{group}-{ending}.png", to_png(image))
+
+
+STOPPING = Kind(apply_rule, ONE_MESSAGE, together=True)

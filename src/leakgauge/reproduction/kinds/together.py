@@ -1,0 +1,216 @@
+"""Rows whose methods attack all clients at once (EPAFL, table 5). Seconds are CPU seconds of one thread.
+
+EPAFL reports the mean squared error, the SSIM and the iterations of *successful* samples. Its times seem to be of these
+alone too, because 21 failures of 300 iterations would not fit into the 371 seconds of table 1. Metrics of that kind end
+in ``_of_recovered``. Its SSIM was computed with a data range of 0. ``ssim_range0`` is that figure, and ``asr_range0``
+is the success rate by it. ``asr`` and ``ssim`` have the true range.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from leakgauge import attacks
+from leakgauge.attacks import Attack, Reconstruction
+from leakgauge.attacks.inversion.solve import Trace
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.measure import Measure
+from leakgauge.core.observation import Observation
+from leakgauge.core.progress import Report
+from leakgauge.core.truth import Truth
+from leakgauge.evaluation import Ruler, blind_guesses
+from leakgauge.evaluation.chance import other_samples
+from leakgauge.evaluation.metrics.pixels import ssim
+from leakgauge.reproduction.clients import client_of
+from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome
+from leakgauge.reproduction.metrics import mean_of, share_of, single
+from leakgauge.reproduction.one_by_one import OneByOne
+from leakgauge.reproduction.rows import Method
+from leakgauge.reproduction.setting import Setting
+
+#: EPAFL, section 5.2: an attack succeeded if the SSIM lies above this value.
+SUCCESS = 0.9
+
+
+def attack_together(job: Job, report: Report) -> Outcome:
+    """Attack all clients at once, and measure the quality and the cost."""
+    observations, truths = clients_together(job.setting, job.clients, job.seed)
+    results, seconds = attack_all(attack_of(job.method, job.steps), observations, job.seed, report)
+    return measure_all(results, truths, seconds, chance_levels(job.setting, job.clients, job.seed))
+
+
+def attack_of(method: Method, steps: int | None = None) -> Attack:
+    """Return the attack of a method. ``one_by_one`` is the reference for time and no attack of the package.
+
+    Args:
+        method: The method.
+        steps: The attack steps instead of the method's.
+    """
+    options = method.options if steps is None else {**method.options, "steps": steps}
+    return OneByOne(**options) if method.attack == "one_by_one" else attacks.build(method.attack, **options)
+
+
+@lru_cache(maxsize=1)  # the methods of a row follow each other
+def clients_together(setting: Setting, clients: int, seed: int) -> tuple[list[Observation], list[Truth]]:
+    """Return the observations and the truths of all clients.
+
+    Args:
+        setting: The set-up of the row, with one sample for each client.
+        clients: The number of clients.
+        seed: The seed of the run.
+    """
+    if setting.training["samples"] != 1:
+        raise InvalidInput(
+            f"Clients that are attacked together have one sample each here, not {setting.training['samples']}. "
+            "Set [training] samples = 1."
+        )
+    pairs = [client_of(setting, index, seed) for index in range(clients)]
+    return [observation for observation, _ in pairs], [truth for _, truth in pairs]
+
+
+def attack_all(
+    attack: Attack, observations: Sequence[Observation], seed: int, report: Report
+) -> tuple[list[Reconstruction], float]:
+    """Return the reconstructions of all clients, and the CPU seconds. Interrupted runs are discarded.
+
+    Args:
+        attack: The attack.
+        observations: The observations of the clients.
+        seed: The seed of the run.
+        report: The function that is called after each step.
+    """
+    began = time.process_time()
+    results = attack.each(observations, seed=seed, progress=report)
+    if any(result.outcome.kind == "interrupted" for result in results):
+        raise KeyboardInterrupt
+    return results, time.process_time() - began
+
+
+def measure_all(
+    results: Sequence[Reconstruction], truths: Sequence[Truth], seconds: float, chance: dict[str, float]
+) -> Outcome:
+    """Return the quality, the iterations and the cost of one method.
+
+    Args:
+        results: The reconstructions, one for each client.
+        truths: The clients' samples.
+        seconds: The CPU seconds of all clients together.
+        chance: The chance levels by metric.
+    """
+    values = values_of(torch.cat([result.samples for result in results]), torch.cat([truth.inputs for truth in truths]))
+    traces = [trace_of(result) for result in results]
+    iterations = torch.tensor([float(len(trace.losses)) for trace in traces])
+    evaluations = torch.tensor([float(trace.evaluations[-1]) for trace in traces])
+    recovered, recovered_range0 = values["asr"] > 0, values["asr_range0"] > 0
+    labels = [result.labels[0] for result in results if result.labels is not None]
+    values["label_accuracy"] = (torch.stack(labels) == torch.cat([truth.targets for truth in truths])).double()
+    columns = {
+        **values,
+        "mse_of_recovered": values["mse"][recovered],
+        "ssim_of_recovered": values["ssim"][recovered],
+        "ssim_range0_of_recovered": values["ssim_range0"][recovered_range0],
+        "iterations_of_recovered": iterations[recovered],
+        "iterations": iterations,
+        "evaluations": evaluations,
+    }
+    measures = {name: _measure(name, column, chance.get(name)) for name, column in columns.items() if len(column)}
+    measures["seconds_in_all"] = single("seconds_in_all", seconds, len(results))
+    measures |= _extremes(iterations[recovered]) | _noticed(results, ~recovered)
+    return Outcome(measures, int(iterations.max()), seconds / len(results), len(results))
+
+
+def _measure(name: str, column: Tensor, chance: float | None) -> Measure:
+    if name.startswith(("asr", "label_accuracy")):
+        return share_of(name, float(column.sum()), len(column), chance)
+    return mean_of(name, column, chance)
+
+
+def _extremes(iterations: Tensor) -> dict[str, Measure]:
+    """Return the extremes and the deviation of the iterations of recovered samples."""
+    if not len(iterations):
+        return {}
+    deviation = iterations.std() if len(iterations) > 1 else iterations.new_zeros(())
+    extremes = {"max": iterations.max(), "min": iterations.min(), "sd": deviation}
+    named = {f"iterations_{extreme}_of_recovered": float(value) for extreme, value in extremes.items()}
+    return {name: single(name, value, len(iterations)) for name, value in named.items()}
+
+
+def _noticed(results: Sequence[Reconstruction], failed: Tensor) -> dict[str, Measure]:
+    """Return the share of failed attacks whose outcome tells the attacker so."""
+    if not bool(failed.any()):
+        return {}
+    unconverged = torch.tensor([result.outcome.kind != "converged" for result in results])
+    noticed = share_of("failures_noticed", int((unconverged & failed).sum()), int(failed.sum()))
+    return {"failures_noticed": noticed}
+
+
+def values_of(samples: Tensor, originals: Tensor) -> dict[str, Tensor]:
+    """Return one value for each client and metric. Reconstructions that are not finite have failed.
+
+    Args:
+        samples: The reconstructions.
+        originals: The clients' samples, in the same order.
+    """
+    samples, originals = samples.double().nan_to_num(0.0).clamp(0, 1), originals.double()
+    true, zero = ssim(samples, originals), ssim_range0(samples, originals)
+    return {
+        "asr": (true > SUCCESS).double(),
+        "ssim": true,
+        "mse": (samples - originals).square().flatten(1).mean(1),
+        "asr_range0": (zero > SUCCESS).double(),
+        "ssim_range0": zero,
+    }
+
+
+def ssim_range0(samples: Tensor, originals: Tensor) -> Tensor:
+    """Return the SSIM of 8-bit pictures with a data range of 0, as EPAFL computes it.
+
+    A data range of 0 removes the constants that stabilise the SSIM. In a window where both pictures are flat the value
+    is then 0 / 0, which counts as equal here.
+
+    Args:
+        samples: The reconstructions.
+        originals: The clients' samples, in the same order.
+    """
+    return ssim(*((pictures * 255).round() / 255 for pictures in (samples, originals)), data_range=1e-9)
+
+
+@lru_cache(maxsize=4)
+def chance_levels(setting: Setting, clients: int, seed: int) -> dict[str, float]:
+    """Return the level that the best kind of blind guess reaches over all clients, by metric.
+
+    Args:
+        setting: The set-up of the row.
+        clients: The number of clients.
+        seed: The seed of the run.
+    """
+    _, truths = clients_together(setting, clients, seed)
+    levels: dict[str, dict[str, list[float]]] = {}
+    for truth in truths:
+        reference, _ = other_samples(truth)
+        for guess in blind_guesses(Ruler(truth.inputs, truth.data), reference):
+            qualities = [quality.values for quality in guess.qualities]
+            for name in ("ssim", "mse"):
+                each = [float(quality[name].mean()) for quality in qualities]
+                levels.setdefault(name, {}).setdefault(guess.source, []).append(sum(each) / len(each))
+            lucky = [float((quality["ssim"] > SUCCESS).double().mean()) for quality in qualities]
+            levels.setdefault("asr", {}).setdefault(guess.source, []).append(sum(lucky) / len(lucky))
+    means = {name: [sum(values) / len(values) for values in kinds.values()] for name, kinds in levels.items()}
+    labels = torch.cat([truth.targets for truth in truths])
+    means["label_accuracy"] = [float(torch.bincount(labels).max()) / len(labels)]
+    return {name: (min if name == "mse" else max)(values) for name, values in means.items()}
+
+
+def trace_of(result: Reconstruction) -> Trace:
+    """Return the trace of a reconstruction."""
+    if result.trace is None:
+        raise InvalidInput(f"{result.attack} records no trace, so its iterations cannot be counted.")
+    return result.trace
+
+
+TOGETHER = Kind(attack_together, ONE_MESSAGE, together=True)

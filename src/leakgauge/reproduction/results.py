@@ -1,0 +1,157 @@
+"""The measured figures of rows, and the files that hold them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from leakgauge.core.measure import Measure
+from leakgauge.reproduction.metrics import row_metric, single
+from leakgauge.reproduction.rows import Method, Row
+
+#: The columns of ``results.csv``.
+COLUMNS = (
+    "date", "row", "method", "clients", "steps", "metric", "ours", "low", "high", "published", "chance",
+    "seconds_per_client", "command",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """One method of one row, measured on some clients.
+
+    Args:
+        row: The row.
+        method: The method.
+        clients: The number of attacked clients.
+        steps: The highest number of attack steps.
+        measures: The measures by metric.
+        seconds: The seconds per client.
+        extra: Other numbers for the record.
+    """
+
+    row: Row
+    method: Method
+    clients: int
+    steps: int
+    measures: dict[str, Measure]
+    seconds: float
+    extra: dict[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as one plain object."""
+        return {
+            "row": self.row.name,
+            "method": self.method.name,
+            "clients": self.clients,
+            "steps": self.steps,
+            "ours": {
+                name: {"mean": measure.value, "low": measure.low, "high": measure.high}
+                for name, measure in self.measures.items()
+            },
+            "published": self.method.published,
+            "chance": {name: measure.chance for name, measure in self.measures.items() if measure.chance is not None},
+            "seconds": self.seconds,
+            "seconds_per_step": self.seconds / max(1, self.steps),
+            **self.extra,
+        }
+
+    def beside(self, reference: RowResult) -> RowResult:
+        """Return the result with its speed-up over the row's reference method."""
+        name = f"speedup_over_{reference.method.name.replace('-', '_')}"
+        ratio = reference.seconds / self.seconds
+        measures = {**self.measures, name: single(name, ratio, self.clients)}
+        return replace(self, measures=measures, extra={**self.extra, name: ratio})
+
+
+def save_result(result: RowResult, command: str) -> Path:
+    """Append a result to the paper's ``results.csv``, one line for each metric, and return the path.
+
+    Args:
+        result: The result.
+        command: The command that measured it.
+    """
+    path = result.row.folder / "results.csv"
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file)
+        if is_new:
+            writer.writerow(COLUMNS)
+        for name, measure in result.measures.items():
+            writer.writerow(
+                [
+                    date.today().isoformat(), result.row.name, result.method.name, result.clients, result.steps, name,
+                    _text(measure.value), _text(measure.low), _text(measure.high),
+                    result.method.published.get(name, ""), _text(measure.chance), f"{result.seconds:.1f}", command,
+                ]
+            )  # fmt: skip
+    return path
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of ``results.csv``.
+
+    Args:
+        row: The name of the row.
+        method: The name of the method.
+        measure: The figure.
+        steps: The highest number of attack steps.
+        seconds: The seconds per client.
+        date: The day of the measurement.
+        command: The command that measured it.
+    """
+
+    row: str
+    method: str
+    measure: Measure
+    steps: int
+    seconds: float
+    date: str
+    command: str
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the command chose the short setting of the row."""
+        return "--short" in self.command.split()
+
+
+def read_results(folder: Path) -> list[Line]:
+    """Return the lines of a paper's ``results.csv``, oldest first, or none if there is no such file.
+
+    Args:
+        folder: The folder of the paper.
+    """
+    path = folder / "results.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(_lines(csv.DictReader(file)))
+
+
+def _lines(rows: Iterable[dict[str, str]]) -> Iterable[Line]:
+    for row in rows:
+        measure = Measure(
+            row["metric"],
+            float(row["ours"]),
+            _number(row["low"]),
+            _number(row["high"]),
+            chance=_number(row["chance"]),
+            n=int(row["clients"]),
+            of="clients",
+            direction=row_metric(row["metric"]).direction,
+        )
+        seconds = float(row["seconds_per_client"])
+        yield Line(row["row"], row["method"], measure, int(row["steps"]), seconds, row["date"], row["command"])
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

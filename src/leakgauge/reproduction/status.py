@@ -1,0 +1,150 @@
+"""The status of a published figure: reproduced, partly, not, or not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from leakgauge.core.measure import Measure
+from leakgauge.reproduction.metrics import row_metric
+from leakgauge.reproduction.results import Line
+from leakgauge.reproduction.rows import Method, Row
+
+#: The clients from which a figure counts as reproduced.
+ENOUGH_CLIENTS = 4
+#: The share of the distance from chance to the published value that counts as partly.
+PART_OF_THE_WAY = 0.5
+#: The relative distance from the published value that counts as partly where no chance level applies.
+NEAR = 0.1
+
+RULES = f"""\
+- **reproduced**: our 95% interval reaches the published value, or lies beyond it in the attacker's favour. At least \
+{ENOUGH_CLIENTS} clients were attacked with the row's full setting. Where the published value beats chance, our \
+interval beats chance too.
+- **partly**: our interval reaches the published value, but one of the other conditions fails: fewer than \
+{ENOUGH_CLIENTS} clients, the short setting, fewer steps, or an interval so wide that it includes chance. Or our \
+interval beats chance, and our value covers at least half of the distance from chance to the published value. Where no \
+chance level applies, our value lies within a tenth of the published value.
+- **not**: measured, and neither of the above.
+- **not run**: not measured.
+- **-**: nothing is published for this method and metric, or the metric is a cost (iterations, seconds), which depends \
+on the machine and on the optimiser.
+"""
+
+
+class Status(Enum):
+    """The status of a figure, or of all figures of a table."""
+
+    REPRODUCED = "reproduced"
+    PARTLY = "partly"
+    NOT = "not"
+    NOT_RUN = "not run"
+    NONE = "-"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One metric of one method of one row, with the measurement that is shown.
+
+    Args:
+        row: The row.
+        method: The method.
+        metric: The metric.
+        line: The chosen measurement. ``None`` where there is none.
+    """
+
+    row: Row
+    method: Method
+    metric: str
+    line: Line | None = None
+
+    @property
+    def published(self) -> float | None:
+        """The published value that the figure is compared with."""
+        return self.row.published(self.method).get(self.metric)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the measurement has the row's full setting and steps."""
+        return self.line is not None and is_full(self.row, self.method, self.line)
+
+    @property
+    def status(self) -> Status:
+        """The status of the figure by :data:`RULES`."""
+        if self.published is None or row_metric(self.metric).cost:
+            return Status.NONE
+        if self.line is None:
+            return Status.NOT_RUN
+        measure, beats = self.line.measure, _beats_chance(self.line.measure, self.published)
+        if _reaches(measure, self.published):
+            convincing = self.is_full and measure.n >= ENOUGH_CLIENTS and (measure.above_chance or not beats)
+            return Status.REPRODUCED if convincing else Status.PARTLY
+        return Status.PARTLY if _is_near(measure, self.published, beats) else Status.NOT
+
+
+def is_full(row: Row, method: Method, line: Line) -> bool:
+    """Return whether a measurement has the row's full setting and the method's steps.
+
+    Args:
+        row: The row.
+        method: The method.
+        line: The measurement.
+    """
+    if line.is_short and (row.short.changes or row.short.steps is not None):
+        return False
+    return "--steps" not in line.command.split() or line.steps >= method.options.get("steps", float("inf"))
+
+
+def latest_of(row: Row, method: Method, lines: Iterable[Line]) -> dict[str, Line]:
+    """Return the measurement to show for each metric of a method.
+
+    The measurement with the most clients is chosen, then a full setting before a short one, then the most steps, then
+    the newest.
+
+    Args:
+        row: The row.
+        method: The method.
+        lines: The measurements of the method, oldest first.
+    """
+    chosen: dict[str, tuple[tuple[int, bool, int, str, int], Line]] = {}
+    for place, line in enumerate(lines):
+        rank = (line.measure.n, is_full(row, method, line), line.steps, line.date, place)
+        metric = line.measure.name
+        if metric not in chosen or rank > chosen[metric][0]:
+            chosen[metric] = rank, line
+    return {metric: line for metric, (_, line) in chosen.items()}
+
+
+def overall(statuses: Sequence[Status]) -> Status:
+    """Return the status of several figures together. Figures without a status do not count."""
+    counted = {status for status in statuses if status is not Status.NONE}
+    if not counted:
+        return Status.NONE
+    if len(counted) == 1:
+        return counted.pop()
+    return Status.PARTLY if counted & {Status.REPRODUCED, Status.PARTLY} else Status.NOT
+
+
+def _reaches(measure: Measure, published: float) -> bool:
+    if measure.direction == "higher":
+        return (measure.value if measure.high is None else measure.high) >= published
+    return (measure.value if measure.low is None else measure.low) <= published
+
+
+def _beats_chance(measure: Measure, value: float) -> bool:
+    """Return whether a value lies on the attacker's side of the chance level of a measure."""
+    if measure.chance is None:
+        return False
+    return value > measure.chance if measure.direction == "higher" else value < measure.chance
+
+
+def _is_near(measure: Measure, published: float, beats: bool) -> bool:
+    """Return whether a value that does not reach the published one is near enough for *partly*."""
+    if beats and measure.chance is not None:
+        distance = abs(published - measure.chance)
+        return measure.above_chance and (measure.excess or 0.0) >= PART_OF_THE_WAY * distance
+    return abs(measure.value - published) <= NEAR * abs(published)

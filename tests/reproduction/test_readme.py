@@ -1,0 +1,105 @@
+"""The generated pages: they are current, complete, and link to what exists."""
+
+import re
+import sys
+
+import pytest
+
+from leakgauge import cli
+from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.reproduction.readme import pages, read_paper, write_pages
+from leakgauge.reproduction.rows import benchmarks_folder, find_rows, papers
+
+PAPER = 'name = "Mine"\ntitle = "A paper"\nauthors = "Somebody"\nyear = 2026\nfinding = "It works."\n'
+ROW = """
+[row]
+title = "Digits"
+kind = "reconstruction"
+[model]
+name = "lenet"
+[data]
+name = "digits"
+[methods.good]
+attack = "idlg"
+published = { psnr = 20.0, seconds_in_all = 3.0 }
+[methods.idle]
+attack = "idlg"
+published = { psnr = 30.0 }
+"""
+RESULTS = """\
+date,row,method,clients,steps,metric,ours,low,high,published,chance,seconds_per_client,command
+2026-01-01,table2/digits,good,4,10,psnr,21,20,22,20.0,10,12.3,leakscope bench mine --row table2/digits
+2026-01-01,table2/digits,good,4,10,ssim,0.5,0.4,0.6,,0.1,12.3,leakscope bench mine --row table2/digits
+2026-01-01,table2/digits,good,4,10,mse,0.5,0.4,0.6,,0.1,12.3,leakscope bench mine --row table2/digits
+2026-01-01,table10/digits,good,1,10,psnr,21,,,20.0,10,2.3,leakscope bench mine --row table10/digits
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEAKGAUGE_BENCHMARKS", str(tmp_path))
+    for table in ("table2", "table10", "figure1"):
+        (tmp_path / "mine" / table).mkdir(parents=True)
+        (tmp_path / "mine" / table / "digits.toml").write_text(ROW)
+    (tmp_path / "mine" / "paper.toml").write_text(PAPER)
+    (tmp_path / "mine" / "results.csv").write_text(RESULTS)
+    return tmp_path / "mine"
+
+
+def test_the_committed_pages_are_current():
+    stale = [str(path) for path, text in pages().items() if not path.exists() or path.read_text() != text]
+    assert not stale, "run: leakgauge bench --readme"
+
+
+@pytest.mark.parametrize("name", papers())
+def test_every_row_and_method_is_on_its_page(name):
+    text = (benchmarks_folder() / name / "README.md").read_text()
+    for row in find_rows(name):
+        assert f"`{row.name.partition('/')[2]}`: {row.title}" in text
+        assert all(f"`{method}`" in text for method in row.methods) or "all methods" in text
+    assert "leakscope" not in text
+
+
+def test_links_lead_to_files():
+    for page in [*benchmarks_folder().glob("*.md"), *benchmarks_folder().glob("*/*.md")]:
+        for link in re.findall(r"\]\(([^)#]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page}: {link}"
+
+
+def test_a_page_has_a_line_for_each_figure_and_a_word(folder):
+    write_pages()
+    text = (folder / "README.md").read_text()
+    lines = [
+        "| [Table 2](#table-2) | partly | 1 |  |  | 1 |",
+        "| [Table 10](#table-10) | partly |  | 1 |  | 1 |",
+        "| [Figure 1](#figure-1) | not run |  |  |  | 2 |",
+        "| `digits` | `good` | psnr | 21 (20 to 22) | 20 | 10 | 4 | 10 | 12 | reproduced |",
+        "|  | `good` | seconds_in_all | not measured | 3 |  |  |  |  | - |",
+        "|  | `good` | ssim | 0.5 (0.4 to 0.6) |  | 0.1 | 4 | 10 | 12 | - |",
+        "|  | `idle` |  |  |  |  |  |  |  | not run |",
+        "| `digits` | `good` | psnr | 21, *one client* | 20 | 10 | 1 | 10 | 2.3 | partly |",
+        "| `digits` | all methods |  |  |  |  |  |  |  | not run |",
+    ]
+    places = [text.index(line) for line in lines]
+    assert places == sorted(places)
+    assert "mse" not in text
+    index = (folder.parent / "README.md").read_text()
+    assert "| [Mine](mine/README.md) | It works. | partly | 1 | 1 |  | 4 |" in index
+    assert write_pages() == []
+
+
+def test_the_command_line_writes_pages(folder, monkeypatch, capsys):
+    for expected in ("README.md", "All pages are current."):
+        monkeypatch.setattr(sys, "argv", ["leakgauge", "bench", "--readme"])
+        with pytest.raises(SystemExit):
+            cli.main()
+        assert expected in capsys.readouterr().out.replace("\n", "")
+
+
+def test_mistakes_in_the_description_of_a_paper_are_named(folder):
+    (folder / "paper.toml").write_text(PAPER.replace("finding", "found"))
+    with pytest.raises(UnknownName, match="'found'"):
+        read_paper("mine")
+    (folder / "paper.toml").write_text(PAPER.replace("year = 2026", ""))
+    with pytest.raises(InvalidInput, match="needs a year"):
+        read_paper("mine")
