@@ -14,7 +14,9 @@ ROOMS = {
 }  # fmt: skip
 LONGEST = 60
 #: Module names that stand in several rooms because they are the same idea there.
-SAME_IDEA = {"__init__", "base", "registry", "audit", "frontier", "captures", "epochs", "together"}
+SAME_IDEA = {
+    "__init__", "base", "registry", "audit", "frontier", "captures", "together", "labels", "linear", "matching", "stopping",
+}  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
