@@ -171,11 +171,7 @@ def test_impossible_options_are_refused_before_any_work(monkeypatch):
     with pytest.raises(InvalidInput, match="lacks an address"):
         check_engine("ray:")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-<<<<<<< HEAD
     with pytest.raises(MissingExtra, match=r"pip install .*\[ray\]"):
-=======
-    with pytest.raises(MissingExtra, match=r'pip install -c constraints.txt "\.\[ray\]"'):
->>>>>>> d320a39674b914b56132d6a9c31487dafa24b7fe
         list(run_tasks(TASKS, engine="ray"))
 
 

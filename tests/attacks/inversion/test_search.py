@@ -322,11 +322,7 @@ def test_an_objective_that_cannot_leave_the_process_is_refused_before_any_work()
 
 def test_without_optuna_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-<<<<<<< HEAD
     with pytest.raises(MissingExtra, match=r"pip install .*\[search\]"):
-=======
-    with pytest.raises(MissingExtra, match=r'pip install -c constraints.txt "\.\[search\]"'):
->>>>>>> d320a39674b914b56132d6a9c31487dafa24b7fe
         search(never, PLANE)
 
 
