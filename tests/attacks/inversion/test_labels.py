@@ -152,7 +152,7 @@ def test_a_regression_is_refused_and_its_granted_targets_are_not():
 def test_a_model_that_does_not_end_in_a_linear_layer_is_refused(tail):
     model = nn.Sequential(nn.Flatten(), *tail, nn.Flatten())
     observation, _ = fedsgd(model, DIGITS.share(range(4)))
-    with pytest.raises(MissingKnowledge, match="does not end in a linear layer with 10 outputs. Supply them"):
+    with pytest.raises(MissingKnowledge, match=r"does not end in a linear layer with 10 outputs. Supply them"):
         estimate(observation)
 
 
