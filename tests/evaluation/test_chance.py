@@ -1,4 +1,4 @@
-"""What an attacker gets without the update."""
+"""The chance levels of samples, labels and targets."""
 
 import pytest
 import torch

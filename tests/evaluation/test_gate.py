@@ -1,4 +1,4 @@
-"""Limits: read, compared, and written for continuous integration."""
+"""Limits are read, compared with figures, and written for continuous integration."""
 
 from xml.etree import ElementTree
 
@@ -36,10 +36,10 @@ FINDINGS = [FINDING, Finding("agic", "no defence", MEASURES, Verdict.NOTHING_ABO
     ],
 )
 def test_conditions_are_read_and_compared(text, condition, holds):
-    found = read_condition(text, ["idlg", "agic"])
-    assert found == condition
-    assert found.breaks(FINDING) == holds
-    assert read_condition(str(found), ["idlg", "agic"]) == condition
+    read = read_condition(text, ["idlg", "agic"])
+    assert read == condition
+    assert read.breaks(FINDING) == holds
+    assert read_condition(str(read), ["idlg", "agic"]) == condition
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Inferred columns are scored beside what is known without any message."""
+"""Inferred columns are scored beside the guess of an attacker without any message."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Intervals against scipy.stats."""
+"""Intervals are those of scipy.stats."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The assignment against every permutation, and what happens to odd numbers and broken samples."""
+"""The assignment is the best of all permutations, also with broken samples and with too few or too many."""
 
 from itertools import permutations
 
@@ -68,7 +68,7 @@ def test_no_reconstruction_at_all():
 
 
 def test_errors():
-    with pytest.raises(InvalidInput, match=r"\(4,\), but the originals \(5,\)"):
+    with pytest.raises(InvalidInput, match=r"\(4,\), but the originals have shape \(5,\)"):
         pair(torch.rand(2, 4), torch.rand(2, 5))
     with pytest.raises(InvalidInput, match="originals hold NaN"):
         pair(torch.rand(1, 1), torch.tensor([[float("nan")]]))

@@ -1,4 +1,4 @@
-"""score(): exact copies, blind guesses, broken and missing samples, tables, errors, printing."""
+"""Scores of exact copies, blind guesses, broken and missing samples, and tables."""
 
 from dataclasses import dataclass
 
@@ -115,7 +115,7 @@ def test_fewer_and_more_reconstructions(truth):
     fewer = score(Result(truth.inputs[:4], LABELS[:4]), truth)
     assert fewer["recovered"].value == pytest.approx(4 / 6)
     assert fewer["label_errors"].value == 2
-    assert "2 of 6 originals have no reconstruction: not recovered." in fewer.notes
+    assert "2 of 6 originals have no reconstruction and count as not recovered." in fewer.notes
     more = score(Result(torch.cat([images(3, 8), truth.inputs]), torch.cat([LABELS[:3], LABELS])), truth)
     assert more["recovered"].value == 1
     assert more["label_errors"].value == 3
@@ -177,8 +177,8 @@ def test_regression_targets():
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        (Result(torch.rand(6, 3, 16, 16)), r"\(6, 3, 16, 16\); expected \(count, 1, 16, 16\)"),
-        (Result(torch.rand(16, 16)), "expected"),
+        (Result(torch.rand(6, 3, 16, 16)), r"\(6, 3, 16, 16\)\. The truth needs \(count, 1, 16, 16\)"),
+        (Result(torch.rand(16, 16)), r"\(16, 16\)\. The truth needs"),
         (Result(torch.zeros(6, 1, 16, 16, dtype=torch.uint8)), "floats"),
         (Result(torch.rand(6, 1, 16, 16), torch.tensor([1])), "1 labels for 6 samples"),
         (Result(torch.rand(6, 1, 16, 16), torch.rand(6)), "whole numbers"),

@@ -1,4 +1,4 @@
-"""Verdicts, from the scores of each client."""
+"""Verdicts on the scores of clients."""
 
 import pytest
 import torch

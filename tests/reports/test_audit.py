@@ -1,4 +1,4 @@
-"""An audit on disk: one page that says the verdict first, and the same for programs."""
+"""An audit on disk is a page with the verdict first, and files with the same figures for programs."""
 
 import base64
 import csv
@@ -49,11 +49,11 @@ def test_programs_read_the_same(audit, tmp_path):
     checks = check([read_condition("recovered > 0.05", ["idlg"])], audit.findings)
     text = written(replace(audit, checks=tuple(checks)), tmp_path)
     assert "BROKEN: idlg (no defence): recovered = 1 is &gt; 0.05" in text
-    found = json.loads((tmp_path / "audit.json").read_text())
-    assert found["verdict"] == "recovers data"
-    assert found["complete"]
-    assert len(found["findings"]) == 5
-    assert any(one["failed"] for one in found["checks"])
+    written_audit = json.loads((tmp_path / "audit.json").read_text())
+    assert written_audit["verdict"] == "recovers data"
+    assert written_audit["complete"]
+    assert len(written_audit["findings"]) == 5
+    assert any(check["failed"] for check in written_audit["checks"])
     rows = list(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
     assert {row["attack"] for row in rows} == {"idlg", "inverting_gradients"}
     assert {row["metric"] for row in rows} >= {"psnr", "ssim", "recovered", "label_errors"}

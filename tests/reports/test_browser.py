@@ -1,4 +1,4 @@
-"""The audit's page as a person meets it: opened from disk in a real browser."""
+"""The page of an audit, opened from disk in a real browser."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ webdriver = pytest.importorskip("selenium.webdriver", reason="the extra 'test' b
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None or DRIVER is None,
-    reason="the page was NOT tried in a browser: chromium and chromedriver (Debian: chromium-driver) are not installed",
+    reason="chromium and chromedriver (Debian: chromium-driver) are not installed, so no browser opened the page",
 )
 
 DOCUMENT = {
@@ -58,7 +58,7 @@ def opened(browser, page):
 
 
 def screenshot(browser, name):
-    """Kept only for somebody who wants to look: LEAKGAUGE_SCREENSHOTS names a folder."""
+    """Write a screenshot to the folder LEAKGAUGE_SCREENSHOTS, if that is set."""
     if folder := os.environ.get("LEAKGAUGE_SCREENSHOTS"):
         whole = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
         with open(os.path.join(folder, f"{name}.png"), "wb") as file:
@@ -104,9 +104,9 @@ def test_nothing_is_logged_and_no_request_leaves_the_page(opened, page):
     opened.find_elements("css selector", "th")[0].click()
     assert opened.get_log("browser") == []
     messages = [json.loads(entry["message"])["message"] for entry in opened.get_log("performance")]
-    asked = {one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"}
-    assert page.as_uri() in asked
-    assert all(address == page.as_uri() or address.startswith("data:") for address in asked)
+    requested = {one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"}
+    assert page.as_uri() in requested
+    assert all(address == page.as_uri() or address.startswith("data:") for address in requested)
 
 
 def test_a_phone_shows_it_without_scrolling_sideways(opened):
@@ -122,14 +122,14 @@ def test_a_phone_shows_it_without_scrolling_sideways(opened):
         opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_it_is_dark_where_people_want_that_and_prints(opened):
+def test_it_follows_the_colour_scheme_and_prints(opened):
     paper = "return getComputedStyle(document.body).backgroundColor"
-    found = {}
+    papers = {}
     for scheme in ("light", "dark"):
         wanted = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         opened.execute_cdp_cmd("Emulation.setEmulatedMedia", wanted)
-        found[scheme] = opened.execute_script(paper)
-    assert found == {"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"}
+        papers[scheme] = opened.execute_script(paper)
+    assert papers == {"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"}
     screenshot(opened, "dark")
     printed = opened.execute_cdp_cmd("Page.printToPDF", {})
     assert base64.b64decode(printed["data"]).startswith(b"%PDF")

@@ -43,8 +43,9 @@ def test_the_step_at_which_an_attack_ended_is_marked():
     assert share_of_width(image, RED) == pytest.approx(20 / 49, abs=0.01)
 
 
-def test_losses_are_on_a_logarithmic_scale():
+def test_losses_are_on_a_logarithmic_scale(texts):
     powers = loss_curves({"": torch.logspace(2, -6, 50)})
+    assert {"1e2", "1e-6"} <= {text for text, _ in texts}
     assert is_straight(curve(powers, FIRST))
     assert not is_straight(curve(loss_curves({"": torch.linspace(100, 1e-6, 50)}), FIRST))
 
@@ -104,10 +105,11 @@ def test_marks_stand_at_round_steps(last, step):
     assert _round_step(last) == step
 
 
-def test_a_quality_is_drawn_on_a_linear_scale():
+def test_a_quality_is_drawn_on_a_linear_scale(texts):
     image = course({"": {0: 1.0, 50: 11.0, 100: 21.0}, "b": {0: 9.0, 100: math.nan}}, title="PSNR, dB")
     assert image.size == (760, 300)
     assert is_straight(curve(image, FIRST))
+    assert {"0", "10", "20"} <= {text for text, _ in texts}
     with pytest.raises(InvalidInput, match="at least one finite value"):
         course({"a": {0: math.inf}})
 

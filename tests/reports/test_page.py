@@ -1,3 +1,5 @@
+"""A page is self-contained, and its texts are escaped."""
+
 from html.parser import HTMLParser
 
 import pytest

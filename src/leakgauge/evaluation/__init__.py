@@ -1,14 +1,14 @@
-"""What came back, measured: image similarity, labels, tables, pairing with the truth, the chance level."""
+"""The measurement of leakage: metrics, the pairing with the originals, chance levels and verdicts."""
 
 from leakgauge.core.measure import Measure
 from leakgauge.evaluation.chance import Chance, blind_guesses
 from leakgauge.evaluation.imputation import imputed
 from leakgauge.evaluation.intervals import Interval, mean_interval, wilson_interval
 from leakgauge.evaluation.label_chance import label_accuracy_chance, label_error_chance, target_error_chance
-from leakgauge.evaluation.metrics.catalogue import METRICS, Metric
 from leakgauge.evaluation.metrics.model_distance import zest
 from leakgauge.evaluation.metrics.perceptual import lpips
 from leakgauge.evaluation.metrics.pixels import mse, psnr, ssim
+from leakgauge.evaluation.metrics.registry import METRICS, Metric
 from leakgauge.evaluation.metrics.tables import features
 from leakgauge.evaluation.metrics.targets import (
     attribute_accuracy,
@@ -18,9 +18,8 @@ from leakgauge.evaluation.metrics.targets import (
     target_error,
 )
 from leakgauge.evaluation.pairing import Pairing, pair, psnr_matrix
-from leakgauge.evaluation.results import Score
 from leakgauge.evaluation.ruler import Ruler
-from leakgauge.evaluation.score import Result, score
+from leakgauge.evaluation.score import Result, Score, score
 from leakgauge.evaluation.verdict import Verdict, judge, over_clients, worst_of
 
 __all__ = [

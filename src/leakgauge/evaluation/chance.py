@@ -1,9 +1,13 @@
-"""The chance level: what an attacker gets *without* the update.
+"""The chance level of samples, which an attacker reaches *without* the update.
 
-A PSNR of 16 means nothing by itself. A blind attacker has three kinds of guess for a client's samples, each
-paired and measured like a reconstruction: the mean of reference samples; a blank sample (a black, grey or
-white image, the zero row of a normalised table); random reference samples, averaged over several draws. Each
-metric takes its best guess, in the attacker's favour. Labels are in :mod:`leakgauge.evaluation.label_chance`.
+A PSNR of 16 means nothing by itself. A blind attacker has three kinds of guess for the samples of a client:
+
+- the mean of reference samples,
+- a blank sample, which is a black, grey or white image, or the zero row of a normalised table,
+- random reference samples, averaged over several draws.
+
+Each guess is paired and measured like a reconstruction. The chance level of a metric is its best guess, in favour of
+the attacker. The chance level of labels is in :mod:`leakgauge.evaluation.label_chance`.
 """
 
 from __future__ import annotations
@@ -19,17 +23,24 @@ from leakgauge.core.measure import Direction
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation.ruler import Quality, Ruler
 
+#: The number of draws of random reference samples.
 DRAWS = 5
 
+#: The note on a score without reference samples.
 NO_REFERENCE = (
-    "There are no reference samples, so the chance level comes from blank samples alone; "
-    "an attacker who knows samples of the same kind can guess better."
+    "There are no reference samples, so the chance level comes from blank samples alone. "
+    "An attacker who knows samples of the same kind can guess better."
 )
 
 
 @dataclass(frozen=True)
 class Chance:
-    """The value that the best blind guess reaches, and which guess that is."""
+    """The chance level of one metric.
+
+    Args:
+        value: The value that the best blind guess reaches.
+        source: The best blind guess, in words.
+    """
 
     value: float
     source: str
@@ -37,19 +48,29 @@ class Chance:
 
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """One kind of blind guess, measured once or over several draws; ``rows`` are the references drawn."""
+    """One kind of blind guess, measured once or over several draws.
+
+    Args:
+        source: The kind of guess, in words.
+        qualities: The measured quality of each draw.
+        rows: The indices of the reference samples of each draw. Empty for a guess that is not random.
+    """
 
     source: str
     qualities: tuple[Quality, ...]
     rows: tuple[Tensor, ...] = ()
 
     def value(self, metric: str) -> float:
-        """The mean over originals, then over draws."""
+        """Return the mean of a metric over the originals and over the draws."""
         return sum(float(quality.values[metric].mean()) for quality in self.qualities) / len(self.qualities)
 
 
 def best(levels: Mapping[str, float], direction: Direction) -> Chance:
-    """The guess that serves the attacker most.
+    """Return the guess that is best for the attacker.
+
+    Args:
+        levels: The value that each guess reaches, by its source.
+        direction: The direction in which the client is worse off.
 
     >>> best({"mean": 14.2, "blank": 9.5}, "higher")
     Chance(value=14.2, source='mean')
@@ -60,27 +81,35 @@ def best(levels: Mapping[str, float], direction: Direction) -> Chance:
 
 
 def other_samples(truth: Truth) -> tuple[Tensor | None, Tensor | None]:
-    """The reference samples and their targets, without images that the client itself has.
+    """Return the reference samples and their targets, without the client's own images.
 
-    Rows of a table are kept: two people can share a row, whereas an image equal to the last bit is the
-    client's own, and guessing it would be no guess.
+    An image that equals one of the client's images to the last bit is the same image, so it is no guess. Rows of a
+    table stay, because two people can share a row.
     """
     samples, targets = truth.reference_inputs, truth.reference_targets
     if samples is None:
         return None, targets
     if targets is not None and len(targets) != len(samples):
-        raise InvalidInput(f"the truth has {len(samples)} reference samples but {len(targets)} targets of them")
+        raise InvalidInput(
+            f"the truth has {len(samples)} reference samples but {len(targets)} targets. Pass one target for each"
+        )
     if truth.data.is_image:
-        own = {image.tobytes() for image in truth.inputs.detach().cpu().float().numpy()}
-        other = [image.tobytes() not in own for image in samples.detach().cpu().float().numpy()]
-        keep = torch.tensor(other, dtype=torch.bool)
-        samples = samples[keep]
-        targets = None if targets is None else targets[keep]
+        client_images = {image.tobytes() for image in truth.inputs.detach().cpu().float().numpy()}
+        differs = [image.tobytes() not in client_images for image in samples.detach().cpu().float().numpy()]
+        others = torch.tensor(differs, dtype=torch.bool)
+        samples = samples[others]
+        targets = None if targets is None else targets[others]
     return (samples, targets) if len(samples) else (None, None)
 
 
 def draw(available: int, count: int, draws: int, seed: int) -> tuple[Tensor, ...]:
-    """Random rows, all different where there are enough, for each of several draws.
+    """Return random rows for each of several draws.
+
+    Args:
+        available: The number of rows to draw from.
+        count: The number of rows of each draw. They are all different if at least this many rows are available.
+        draws: The number of draws.
+        seed: The seed of the draws.
 
     >>> [len(rows) for rows in draw(available=10, count=3, draws=2, seed=0)]
     [3, 3]
@@ -94,28 +123,33 @@ def draw(available: int, count: int, draws: int, seed: int) -> tuple[Tensor, ...
 def blind_guesses(
     ruler: Ruler, reference: Tensor | None, *, count: int | None = None, draws: int = DRAWS, seed: int = 0
 ) -> list[Guess]:
-    """Every kind of blind guess for the ruler's originals, measured.
+    """Return every kind of blind guess for the originals, measured.
 
-    ``count`` is how many random samples a draw has: as many as the attack returned, since more tries make a
-    good pair likelier.
+    Args:
+        ruler: The originals, and how samples are compared with them.
+        reference: Samples of the same kind that are not the client's. ``None`` leaves only blank samples.
+        count: The number of random samples in a draw, by default the number of originals. Pass the number of samples
+            that the attack returned, because more samples make a good pair more likely.
+        draws: The number of draws of random samples.
+        seed: The seed of the draws.
     """
     originals = ruler.originals.detach().cpu()
 
-    def same(source: str, sample: Tensor) -> Guess:
+    def repeated(source: str, sample: Tensor) -> Guess:
         return Guess(source, (ruler(sample.expand_as(originals)),))
 
     if ruler.spec.is_image:
         tones = {"black": 0.0, "grey": 0.5, "white": 1.0}
         low = 0.0 if ruler.spec.bounded else float(originals.min())
         guesses = [
-            same(f"{name} image", torch.full_like(originals[:1], low + tone * ruler.data_range))
+            repeated(f"{name} image", torch.full_like(originals[:1], low + tone * ruler.data_range))
             for name, tone in tones.items()
         ]
     else:
-        guesses = [same("blank row", ruler.spec.denormalise(torch.zeros_like(originals[:1])))]
+        guesses = [repeated("blank row", ruler.spec.denormalise(torch.zeros_like(originals[:1])))]
     if reference is not None:
         reference = reference.detach().cpu()
-        guesses.append(same("mean of other samples", reference.double().mean(0, keepdim=True)))
+        guesses.append(repeated("mean of other samples", reference.double().mean(0, keepdim=True)))
         rows = draw(len(reference), count or len(originals), draws, seed)
-        guesses.append(Guess("random other samples", tuple(ruler(reference[one]) for one in rows), rows))
+        guesses.append(Guess("random other samples", tuple(ruler(reference[drawn]) for drawn in rows), rows))
     return guesses

@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.measure import Measure
-from leakgauge.evaluation.metrics.catalogue import METRICS
+from leakgauge.evaluation.metrics.registry import METRICS
 from leakgauge.evaluation.verdict import Finding
 
 Statistic = Literal["mean", "worst", "excess"]

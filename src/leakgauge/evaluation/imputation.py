@@ -1,4 +1,4 @@
-"""What a hidden column's neighbours tell of it, without any message: the guess that attribute inference has to beat."""
+"""The imputation of a hidden column from the other columns, which is the baseline of attribute inference."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from leakgauge.core.errors import InvalidInput
 
 
 def imputed(public: Tensor, others: Tensor, values: Tensor) -> Tensor:
-    """The hidden value of each record as a logistic regression on *other* records gives it, (N,).
+    """Return the hidden value of each record as predicted by a logistic regression on *other* records, (N,).
 
-    ``public`` is what is known of the records, (N, columns), ``others`` the same of records whose hidden ``values``
-    are known. Jayaraman and Evans (CCS 2022) found that attribute inference often does no better than this.
+    The prediction uses no message of the client. Jayaraman and Evans (CCS 2022) found that attribute inference is often
+    not better than this.
+
+    Args:
+        public: The known columns of the records, (N, columns).
+        others: The same columns of other records, (M, columns).
+        values: The hidden value of each of the other records, (M,).
 
     >>> others = torch.tensor([[0.0, 5.0], [1.0, 4.0], [0.0, 4.0], [1.0, 5.0]])
     >>> imputed(torch.tensor([[1.0, 5.0], [0.0, 5.0]]), others, torch.tensor([0, 1, 0, 1]))
@@ -24,8 +29,8 @@ def imputed(public: Tensor, others: Tensor, values: Tensor) -> Tensor:
 
     if len(others) == 0 or public.shape[1:] != others.shape[1:] or len(others) != len(values):
         raise InvalidInput(
-            f"what columns tell is learned from other records with the same columns and their values, not from "
-            f"{tuple(others.shape)} and {len(values)} values for {tuple(public.shape)}"
+            f"imputation needs other records with the columns of {tuple(public.shape)} and one value for each of them, "
+            f"not records of shape {tuple(others.shape)} and {len(values)} values"
         )
     if len(values.unique()) == 1:
         return values[:1].expand(len(public)).clone()

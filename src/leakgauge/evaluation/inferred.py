@@ -15,7 +15,7 @@ from leakgauge.core.truth import Truth
 from leakgauge.evaluation.chance import Chance
 from leakgauge.evaluation.imputation import imputed
 from leakgauge.evaluation.intervals import wilson_interval
-from leakgauge.evaluation.metrics.catalogue import METRICS
+from leakgauge.evaluation.metrics.registry import METRICS
 
 #: The largest number of values of a sensitive column.
 MOST_VALUES = 20

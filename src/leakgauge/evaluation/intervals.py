@@ -1,4 +1,4 @@
-"""95% intervals: Student's t for a mean, Wilson's for a share."""
+"""Confidence intervals: Student's t interval for a mean, Wilson's interval for a share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from leakgauge.core.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate between two limits; ``None`` where one value alone says nothing about the spread."""
+    """An estimate with its confidence interval.
+
+    Args:
+        mean: The estimate.
+        low: The lower end of the interval. ``None`` where a single value gives no interval.
+        high: The upper end of the interval. ``None`` where a single value gives no interval.
+    """
 
     mean: float
     low: float | None
@@ -22,9 +28,12 @@ class Interval:
 def mean_interval(
     values: Tensor, confidence: float = 0.95, limits: tuple[float, float] = (-math.inf, math.inf)
 ) -> Interval:
-    """The mean of the values with Student's t interval; a single value has no interval.
+    """Return the mean of values with Student's t interval. A single value has no interval.
 
-    The interval ends at ``limits``, beyond which no value can lie.
+    Args:
+        values: The values.
+        confidence: The confidence of the interval.
+        limits: The lowest and the highest possible value. The interval ends there.
 
     >>> import torch
     >>> mean_interval(torch.tensor([1.0, 2.0, 3.0]))  # doctest: +ELLIPSIS
@@ -37,7 +46,7 @@ def mean_interval(
     _check_confidence(confidence)
     count = values.numel()
     if count == 0:
-        raise InvalidInput("the mean of no values is undefined")
+        raise InvalidInput("no values were passed, so their mean is undefined")
     exact = values.detach().double()
     mean = exact.mean().item()
     if count == 1:
@@ -47,9 +56,14 @@ def mean_interval(
 
 
 def wilson_interval(successes: float, trials: int, confidence: float = 0.95) -> Interval:
-    """A share with Wilson's score interval, which stays inside [0, 1] and is honest at 0 and 1.
+    """Return a share with Wilson's score interval (Journal of the American Statistical Association 1927).
 
-    Wilson, Journal of the American Statistical Association 1927.
+    The interval stays inside [0, 1], and it has a width also for shares of 0 and 1.
+
+    Args:
+        successes: The number of successes.
+        trials: The number of trials.
+        confidence: The confidence of the interval.
 
     >>> wilson_interval(5, 10)  # doctest: +ELLIPSIS
     Interval(mean=0.5, low=0.236..., high=0.763...)
@@ -58,12 +72,14 @@ def wilson_interval(successes: float, trials: int, confidence: float = 0.95) -> 
 
     _check_confidence(confidence)
     if trials < 1 or not 0 <= successes <= trials:
-        raise InvalidInput(f"a share needs 0 to {trials} successes in at least one trial, not {successes}")
+        raise InvalidInput(
+            f"{successes} successes in {trials} trials are no share. Pass at least 1 trial and 0 to {trials} successes"
+        )
     share = successes / trials
     square = float(ndtri((1 + confidence) / 2)) ** 2
     centre = (share + square / (2 * trials)) / (1 + square / trials)
     margin = math.sqrt(square * (share * (1 - share) / trials + square / (4 * trials**2))) / (1 + square / trials)
-    # the limits meet the share itself at 0 and 1, where rounding could push them past it
+    # At 0 and 1 an end equals the share. Rounding must not push it past the share.
     return Interval(share, min(share, max(0.0, centre - margin)), max(share, min(1.0, centre + margin)))
 
 

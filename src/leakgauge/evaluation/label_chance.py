@@ -1,4 +1,4 @@
-"""The chance level of labels and targets: what an attacker guesses who knows only how common each is."""
+"""The chance level of labels and targets, which an attacker reaches who knows only how frequent each of them is."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from torch import Tensor
 from leakgauge.evaluation.chance import Chance, Guess, best
 from leakgauge.evaluation.metrics.targets import label_accuracy, label_errors, target_error
 
+#: The number of random guesses of labels.
 DRAWS = 200
 
 
 def proportional_counts(frequencies: Tensor, total: int, generator: torch.Generator) -> Tensor:
-    """``total`` handed out in proportion, the rest by largest remainder; equal remainders draw lots.
+    """Return ``total`` divided in proportion to frequencies, by the method of the largest remainder.
+
+    Args:
+        frequencies: The frequency of each class.
+        total: The sum of the counts.
+        generator: The random numbers that choose between equal remainders.
 
     >>> proportional_counts(torch.tensor([0.5, 0.3, 0.2]), 4, torch.Generator().manual_seed(0))
     tensor([2, 1, 1])
@@ -28,10 +34,16 @@ def proportional_counts(frequencies: Tensor, total: int, generator: torch.Genera
 def label_error_chance(
     true_counts: Tensor, reference_counts: Tensor | None = None, *, draws: int = DRAWS, seed: int = 0
 ) -> Chance:
-    """The expected number of wrong labels when only the classes' frequencies are known.
+    """Return the expected number of wrong labels of an attacker who knows only the frequencies of classes.
 
-    The better of handing out the client's ``N`` labels in proportion to the reference frequencies and of
-    drawing them at random. Without reference counts all classes are taken to be equally likely.
+    There are two guesses for the client's ``N`` labels. One divides them in proportion to the frequencies, the other
+    draws them at random. The better of the two counts.
+
+    Args:
+        true_counts: The number of the client's samples of each class.
+        reference_counts: The number of reference samples of each class. Without them, all classes are equally likely.
+        draws: The number of random guesses.
+        seed: The seed of the guesses.
 
     >>> label_error_chance(torch.tensor([2, 2]), torch.tensor([50, 50]))
     Chance(value=0.0, source='labels in proportion to other samples')
@@ -41,7 +53,7 @@ def label_error_chance(
     frequencies = reference_counts.double() if known and reference_counts is not None else torch.ones(len(true_counts))
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.multinomial(frequencies.expand(draws, -1), total, replacement=True, generator=generator)
-    random = [torch.bincount(one, minlength=len(true_counts)) for one in drawn]
+    random = [torch.bincount(labels, minlength=len(true_counts)) for labels in drawn]
     rounded = [proportional_counts(frequencies, total, generator) for _ in range(draws)]
     origin = "to other samples" if known else "(classes equally likely)"
 
@@ -58,7 +70,15 @@ def label_error_chance(
 def label_accuracy_chance(
     true: Tensor, classes: int, reference: Tensor | None = None, guesses: list[Guess] | None = None
 ) -> Chance:
-    """The expected share of right labels: the commonest class throughout, or the labels of random samples.
+    """Return the expected share of right labels of an attacker without the update.
+
+    The guesses are the most frequent class for every sample, and the labels of random reference samples.
+
+    Args:
+        true: The labels of the originals, (N,).
+        classes: The number of classes.
+        reference: The labels of the reference samples.
+        guesses: The blind guesses of samples, whose draws of reference samples have labels too.
 
     >>> label_accuracy_chance(torch.tensor([0, 1, 1, 1]), 2, torch.tensor([0, 1, 1]))
     Chance(value=0.75, source='commonest label of other samples')
@@ -78,7 +98,13 @@ def label_accuracy_chance(
 
 
 def target_error_chance(true: Tensor, reference: Tensor | None = None) -> Chance:
-    """The expected error of a regression's targets: their reference mean or median, or zero, throughout.
+    """Return the expected error of regression targets of an attacker without the update.
+
+    The guesses are the mean, the median and zero, each for every sample.
+
+    Args:
+        true: The targets of the originals.
+        reference: The targets of the reference samples.
 
     >>> target_error_chance(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0, 9.0]))
     Chance(value=1.0, source='median target of other samples')

@@ -1,9 +1,9 @@
-"""Which reconstruction belongs to which original.
+"""The pairing of reconstructions with originals.
 
-An update does not say in which order a client's samples were used, so reconstructions come in any order. They
-are assigned one-to-one to the originals such that the sum of their PSNRs is largest, as Dimitrov et al. (DLF)
-do. Since PSNR is ``-10 log10`` of the squared error, this is the same as the smallest *product* of squared
-errors, not the smallest sum: one very good match outweighs several mediocre ones.
+An update does not show the order of a client's samples, so reconstructions come in any order. They are assigned
+one-to-one to the originals such that the sum of their PSNRs is largest, as in DLF (Dimitrov et al.). PSNR is
+``-10 log10`` of the squared error. The largest sum of PSNRs is therefore the smallest *product* of squared errors, not
+their smallest sum. One very good match outweighs several mediocre ones.
 """
 
 from __future__ import annotations
@@ -19,17 +19,25 @@ from leakgauge.evaluation.metrics.pixels import check_data_range, decibels
 
 @dataclass(frozen=True, eq=False)
 class Pairing:
-    """``rows[i]`` is the reconstruction that belongs to original ``i``, or -1 if none does."""
+    """The reconstruction of each original.
+
+    Args:
+        rows: The index of the reconstruction of each original, or -1 for an original without one.
+    """
 
     rows: Tensor
 
     @property
     def matched(self) -> Tensor:
-        """Which originals have a reconstruction."""
+        """Whether each original has a reconstruction."""
         return self.rows >= 0
 
     def apply(self, values: Tensor, missing: float = 0.0) -> Tensor:
-        """One value (or sample) for each original, taken from those of the reconstructions.
+        """Return one value or sample for each original, from those of the reconstructions.
+
+        Args:
+            values: One value or sample for each reconstruction.
+            missing: The value of an original without a reconstruction.
 
         >>> Pairing(torch.tensor([1, -1, 0])).apply(torch.tensor([5.0, 6.0]))
         tensor([6., 0., 5.])
@@ -40,7 +48,7 @@ class Pairing:
 
 
 def usable(samples: Tensor) -> Tensor:
-    """Which samples hold only numbers that can be compared: no NaN, no infinity, no overflow when squared.
+    """Return whether each sample can be compared. It holds no NaN and no infinity, and its squares do not overflow.
 
     >>> usable(torch.tensor([[1.0, 2.0], [float("nan"), 0.0]]))
     tensor([ True, False])
@@ -49,7 +57,12 @@ def usable(samples: Tensor) -> Tensor:
 
 
 def psnr_matrix(reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0) -> Tensor:
-    """The PSNR of every original (row) with every reconstruction (column).
+    """Return the PSNR of every original (row) with every reconstruction (column).
+
+    Args:
+        reconstructed: The reconstructions, (M, *shape).
+        original: The originals, (N, *shape).
+        data_range: The distance between the lowest and the highest possible value of a pixel.
 
     >>> psnr_matrix(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0]])).abs()
     tensor([[  0., 100.]], dtype=torch.float64)
@@ -58,19 +71,23 @@ def psnr_matrix(reconstructed: Tensor, original: Tensor, *, data_range: float = 
     if reconstructed.shape[1:] != original.shape[1:]:
         raise InvalidInput(
             f"reconstructions have shape {tuple(reconstructed.shape[1:])}, "
-            f"but the originals {tuple(original.shape[1:])}"
+            f"but the originals have shape {tuple(original.shape[1:])}"
         )
     candidates = reconstructed.detach().double().flatten(1)
-    rows = [(candidates - one).square().mean(1) for one in original.detach().double().flatten(1)]
+    rows = [(candidates - sample).square().mean(1) for sample in original.detach().double().flatten(1)]
     errors = torch.stack(rows) if rows else candidates.new_zeros(0, len(candidates))
     return decibels(errors, data_range)
 
 
 def pair(reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0) -> Pairing:
-    """Assign reconstructions to originals one-to-one, maximising the total PSNR.
+    """Assign reconstructions to originals one-to-one, with the largest total PSNR.
 
-    There may be fewer or more reconstructions than originals. A reconstruction that holds NaN or infinity
-    belongs to no original: whoever it was meant for counts as not recovered.
+    A reconstruction that holds NaN or infinity belongs to no original.
+
+    Args:
+        reconstructed: The reconstructions, (M, *shape). There may be fewer or more of them than originals.
+        original: The originals, (N, *shape).
+        data_range: The distance between the lowest and the highest possible value of a pixel.
 
     >>> pair(torch.tensor([[0.9], [0.1]]), torch.tensor([[0.0], [1.0]])).rows
     tensor([1, 0])
@@ -78,7 +95,9 @@ def pair(reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0) ->
     from scipy.optimize import linear_sum_assignment
 
     if not bool(usable(original).all()):
-        raise InvalidInput("the originals hold NaN or infinite values, so nothing can be compared with them")
+        raise InvalidInput(
+            "the originals hold NaN or infinite values, so nothing can be compared with them. Clean or impute them"
+        )
     candidates = torch.nonzero(usable(reconstructed)).flatten()
     gains = psnr_matrix(reconstructed[candidates], original, data_range=data_range)
     originals, columns = linear_sum_assignment(gains.cpu().numpy(), maximize=True)

@@ -1,4 +1,4 @@
-"""Measure any samples against one client's originals: a reconstruction and every blind guess the same way."""
+"""The comparison of samples with the originals of one client, alike for a reconstruction and for every blind guess."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from leakgauge.evaluation.pairing import Pairing, pair, usable
 
 @dataclass(frozen=True, eq=False)
 class Quality:
-    """How well samples match the originals: one value for each original and metric."""
+    """The similarity of samples and originals.
+
+    Args:
+        pairing: The sample of each original.
+        values: One value for each original, by metric.
+    """
 
     pairing: Pairing
     values: dict[str, Tensor]
@@ -24,11 +29,19 @@ class Quality:
 
 @dataclass(frozen=True, eq=False)
 class Ruler:
-    """Pairs samples with the originals and measures each pair.
+    """The metrics of samples against fixed originals. A call pairs samples with the originals and measures each pair.
 
-    Pixels are clipped to [0, 1] first, which any attacker can do and a viewer does. An original without a
-    reconstruction gets what the worst image would: 0 dB, an SSIM of 0, the squared data range as its error,
-    an LPIPS of 1. In a table it gets no feature, and the error of a blank row, as there is no worst row.
+    Bounded pixels are clipped to [0, 1] first. Any attacker can do this, and every viewer does. An original without a
+    reconstruction gets the values of the worst image, which are a PSNR of 0 dB, an SSIM of 0, an LPIPS of 1 and the
+    squared data range as its error. The row of a table without a reconstruction gets no feature, and the error of a
+    blank row, because there is no worst row.
+
+    Args:
+        originals: The samples of the client, (N, *shape).
+        spec: The kind of data.
+        threshold: The PSNR in dB above which an image counts as recovered.
+        data_range: The distance between the lowest and the highest possible value of a pixel.
+        with_lpips: Whether LPIPS is measured too.
     """
 
     originals: Tensor
@@ -38,7 +51,7 @@ class Ruler:
     with_lpips: bool = False
 
     def __call__(self, samples: Tensor) -> Quality:
-        """Pair, then measure."""
+        """Return the quality of samples, (M, *shape)."""
         samples, originals = self.prepare(samples), self.originals.detach().cpu().double()
         if self.spec.is_image:
             pairing = pair(samples, originals, data_range=self.data_range)
@@ -47,17 +60,17 @@ class Ruler:
         return Quality(pairing, self._rows(pairing.apply(samples), originals, ~pairing.matched))
 
     def prepare(self, samples: Tensor) -> Tensor:
-        """The samples as they are compared; those with NaN or infinite values become NaN throughout."""
+        """Return the samples as they are compared. All values of a sample with a NaN or an infinity become NaN."""
         samples = samples.detach().cpu().double()
-        fit = usable(samples)
+        comparable = usable(samples)
         if self.spec.bounded:
             samples = samples.clamp(0, 1)
-        return torch.where(fit.view(-1, *[1] * len(self.spec.shape)), samples, torch.nan)
+        return torch.where(comparable.view(-1, *[1] * len(self.spec.shape)), samples, torch.nan)
 
     def _images(self, samples: Tensor, originals: Tensor, missing: Tensor) -> dict[str, Tensor]:
         error = mse(samples, originals).masked_fill(missing, self.data_range**2)
         ratio = decibels(error, self.data_range).clamp(min=0)
-        # single precision is twenty times faster here; unbounded pixels that overflow it are not similar
+        # Single precision is twenty times faster here. Unbounded pixels that overflow it count as not similar.
         similarity = ssim(samples.float(), originals.float(), data_range=self.data_range).nan_to_num(nan=0)
         values = {"psnr": ratio, "ssim": similarity.masked_fill(missing, 0), "mse": error}
         if self.with_lpips:

@@ -1,48 +1,116 @@
-"""Score a reconstruction against the truth, each figure beside its chance level."""
+"""The score of a reconstruction against the truth, with the chance level of every figure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from leakgauge.core.errors import InvalidInput
+from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.measure import Measure
+from leakgauge.core.observation import DataSpec
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation.chance import NO_REFERENCE, Chance, Guess, best, blind_guesses, other_samples
 from leakgauge.evaluation.intervals import Interval, mean_interval, wilson_interval
 from leakgauge.evaluation.label_chance import label_accuracy_chance, label_error_chance, target_error_chance
-from leakgauge.evaluation.metrics.catalogue import METRICS
 from leakgauge.evaluation.metrics.pixels import WINDOW_RADIUS
+from leakgauge.evaluation.metrics.registry import METRICS
 from leakgauge.evaluation.metrics.targets import label_accuracy, label_errors, target_error
 from leakgauge.evaluation.pairing import Pairing, usable
-from leakgauge.evaluation.results import Score
 from leakgauge.evaluation.ruler import Ruler
 
+#: The PSNR in dB above which an image counts as recovered.
 DEFAULT_THRESHOLD = 20.0
 
 
+@dataclass(frozen=True, eq=False)
+class Score:
+    """The figures of one client. Use ``print(score)`` or ``score["psnr"].value``.
+
+    Args:
+        metrics: The measures by metric.
+        pairing: The reconstruction of each original.
+        threshold: The PSNR in dB above which an image counts as recovered. ``None`` for a table.
+        notes: Sentences on the figures, for people.
+    """
+
+    metrics: dict[str, Measure]
+    pairing: Pairing
+    threshold: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Measure:
+        if name not in self.metrics:
+            raise UnknownName("metric in this score called", name, self.metrics)
+        return self.metrics[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.metrics
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.metrics)
+
+    def above_chance(self, name: str) -> bool:
+        """Return whether the interval of a metric lies on the attacker's side of chance."""
+        return self[name].above_chance
+
+    def to_rows(self) -> list[dict[str, object]]:
+        """Return one plain dictionary for each metric."""
+        return [measure.to_row() for measure in self.metrics.values()]
+
+    def __str__(self) -> str:
+        rows = [("metric", "value", "95% interval", "chance", "n")]
+        for measure in self.metrics.values():
+            name = f"{measure.name} ({measure.unit})" if measure.unit else measure.name
+            rows.append((name, _number(measure.value), measure.interval(), _number(measure.chance), str(measure.n)))
+        widths = [max(len(row[column]) for row in rows) for column in range(5)]
+        lines = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
+        if self.threshold is not None:
+            lines.append(f"recovered: PSNR above {self.threshold:g} dB")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _aligned(row: tuple[str, ...], widths: list[int]) -> list[str]:
+    return [
+        row[0].ljust(widths[0]),
+        *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+    ]
+
+
 class Result(Protocol):
-    """What is scored: samples as a person sees them, (M, *shape), and their labels, (M,), or ``None``."""
+    """A reconstruction that can be scored."""
 
     @property
     def samples(self) -> Tensor:
-        """The reconstructed samples."""
+        """The reconstructed samples without normalisation, (M, *shape)."""
 
     @property
     def labels(self) -> Tensor | None:
-        """The estimated labels or targets of the samples."""
+        """The estimated labels or targets of the samples, (M,), or ``None``."""
 
 
 def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips: bool = False) -> Score:
     """Measure how much of a client's data a reconstruction shows.
 
-    Images are scored by PSNR, SSIM, MSE and the share recovered (PSNR above ``threshold``, by default 20 dB),
-    with ``lpips=True`` also by LPIPS; tables by the squared error in standard deviations and by the share of
-    features recovered; labels, where the result has any, by their errors and by their accuracy after pairing
-    (a regression's by the error of its targets). A reconstruction with NaN or infinite values is no
-    exception: its original counts as not recovered, and a note says so.
+    - Images get PSNR, SSIM, MSE and the recovered share, and LPIPS on request.
+    - Tables get the squared error in standard deviations and the recovered share of features.
+    - Labels get their errors and their accuracy after pairing. The targets of a regression get their error.
+
+    The original of a reconstruction with NaN or infinite values counts as not recovered. This raises no error, and the
+    score has a note on it.
+
+    Args:
+        result: The reconstruction. Without labels, only its samples are scored.
+        truth: The client's samples and labels, with reference samples for the chance level.
+        threshold: The PSNR in dB above which an image counts as recovered. It is 20 dB by default.
+        lpips: Whether LPIPS is measured too. It needs the weights of AlexNet.
 
     >>> from types import SimpleNamespace
     >>> from leakgauge.core.observation import DataSpec
@@ -78,32 +146,43 @@ def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips
 
 
 def _ruler(result: Result, truth: Truth, threshold: float | None, lpips: bool) -> Ruler:
-    spec, samples, labels = truth.data, result.samples, result.labels
+    """Return the ruler for a result, and refuse a result that cannot be scored."""
+    spec = truth.data
     if not len(truth):
         raise InvalidInput("the truth holds no samples, so there is nothing to score against")
-    if tuple(samples.shape[1:]) != spec.shape or samples.dim() != len(spec.shape) + 1:
-        raise InvalidInput(
-            f"the result's samples have shape {tuple(samples.shape)}; expected (count, "
-            f"{', '.join(map(str, spec.shape))}), as the truth's"
-        )
-    if not samples.is_floating_point():
-        raise InvalidInput(f"the result's samples must be floats as a person sees them, not {samples.dtype}")
-    if labels is not None and len(labels) != len(samples):
-        raise InvalidInput(f"the result has {len(labels)} labels for {len(samples)} samples; expected one each")
-    if labels is not None and spec.classes is not None:
-        if labels.dim() != 1 or labels.is_floating_point():
-            raise InvalidInput(f"labels must be (count,) whole numbers, not {labels.dtype} {tuple(labels.shape)}")
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < spec.classes:
-            raise InvalidInput(
-                f"labels must lie in 0 to {spec.classes - 1}, not {int(labels.min())} to {int(labels.max())}"
-            )
+    _check_samples(result.samples, spec)
+    if result.labels is not None:
+        _check_labels(result.labels, len(result.samples), spec)
     if not spec.is_image and (threshold is not None or lpips):
-        raise InvalidInput("threshold and lpips are for images; this data is a table")
+        raise InvalidInput("threshold and lpips are for images, but this data is a table. Leave them out")
     data_range = 1.0
     if spec.is_image and not spec.bounded:
         data_range = float(truth.inputs.max() - truth.inputs.min()) or 1.0
     chosen = DEFAULT_THRESHOLD if threshold is None else threshold
     return Ruler(truth.inputs, spec, chosen, data_range, lpips)
+
+
+def _check_samples(samples: Tensor, spec: DataSpec) -> None:
+    if tuple(samples.shape[1:]) != spec.shape or samples.dim() != len(spec.shape) + 1:
+        raise InvalidInput(
+            f"the samples of the result have shape {tuple(samples.shape)}. The truth needs (count, "
+            f"{', '.join(map(str, spec.shape))})"
+        )
+    if not samples.is_floating_point():
+        raise InvalidInput(f"the samples of the result must be floats without normalisation, not {samples.dtype}")
+
+
+def _check_labels(labels: Tensor, count: int, spec: DataSpec) -> None:
+    if len(labels) != count:
+        raise InvalidInput(f"the result has {len(labels)} labels for {count} samples. Return one for each sample")
+    if spec.classes is None:
+        return
+    if labels.dim() != 1 or labels.is_floating_point():
+        raise InvalidInput(f"labels must be (count,) whole numbers, not {labels.dtype} {tuple(labels.shape)}")
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < spec.classes:
+        raise InvalidInput(
+            f"labels must lie in 0 to {spec.classes - 1}, not {int(labels.min())} to {int(labels.max())}"
+        )
 
 
 def _measure(
@@ -142,21 +221,12 @@ def _data_range(name: str, ruler: Ruler) -> float | None:
 def _label_measures(
     labels: Tensor, truth: Truth, pairing: Pairing, reference: Tensor | None, guesses: list[Guess]
 ) -> list[Measure]:
+    """Return the measures of labels, or of the targets of a regression."""
     true = truth.targets.detach().cpu()
     reference = None if reference is None else reference.detach().cpu()
     classes = truth.data.classes
     if classes is None:
-        known = labels.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        error = target_error(pairing.apply(known), true.double())
-        return [
-            _measure(
-                "target_error",
-                mean_interval(error, limits=METRICS["target_error"].limits),
-                target_error_chance(true, reference),
-                len(true),
-                error,
-            )
-        ]
+        return [_target_measure(labels, true, pairing, reference)]
     wrong, trials = label_errors(labels, true), max(len(labels), len(true))
     share = wilson_interval(wrong, trials)
     assert share.low is not None
@@ -172,25 +242,34 @@ def _label_measures(
     ]
 
 
+def _target_measure(targets: Tensor, true: Tensor, pairing: Pairing, reference: Tensor | None) -> Measure:
+    finite = targets.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    error = target_error(pairing.apply(finite), true.double())
+    interval = mean_interval(error, limits=METRICS["target_error"].limits)
+    return _measure("target_error", interval, target_error_chance(true, reference), len(true), error)
+
+
 def _notes(result: Result, truth: Truth, ruler: Ruler, reference: Tensor | None) -> list[str]:
-    fit = usable(result.samples)
-    count, broken, wanted = len(fit), int((~fit).sum()), len(truth)
+    """Return sentences on everything that is unusual about the samples."""
+    comparable = usable(result.samples)
+    count, broken, originals = len(comparable), int((~comparable).sum()), len(truth)
+    missing = originals - count + broken
     notes = []
     if broken:
         notes.append(f"{broken} of {count} reconstructions hold NaN or infinite values and count as missing.")
-    if count - broken < wanted:
-        notes.append(f"{wanted - count + broken} of {wanted} originals have no reconstruction: not recovered.")
-    if count > wanted:
-        notes.append(f"There are {count} reconstructions for {wanted} originals; random guesses get as many.")
+    if missing > 0:
+        notes.append(f"{missing} of {originals} originals have no reconstruction and count as not recovered.")
+    if count > originals:
+        notes.append(f"There are {count} reconstructions for {originals} originals. Random guesses get as many.")
     if truth.data.bounded:
-        outside = ((result.samples[fit] < 0) | (result.samples[fit] > 1)).double()
+        samples = result.samples[comparable]
+        outside = ((samples < 0) | (samples > 1)).double()
         if outside.any():
             notes.append(f"{100 * float(outside.mean()):.3g}% of the values lay outside [0, 1] and were clipped.")
-    if truth.data.is_image:
-        if not truth.data.bounded:
-            notes.append(f"Pixels are unbounded; the data range is the originals' own, {ruler.data_range:.4g}.")
-        if min(truth.data.shape[1:]) < 2 * WINDOW_RADIUS + 1:
-            notes.append("Images are smaller than SSIM's 11 x 11 window; a smaller window is used.")
+    if truth.data.is_image and not truth.data.bounded:
+        notes.append(f"Pixels are unbounded. The data range is that of the originals, {ruler.data_range:.4g}.")
+    if truth.data.is_image and min(truth.data.shape[1:]) < 2 * WINDOW_RADIUS + 1:
+        notes.append("Images are smaller than SSIM's 11 x 11 window, so a smaller window is used.")
     if reference is None:
         notes.append(NO_REFERENCE)
     return notes

@@ -13,7 +13,7 @@ import torch
 
 from leakgauge.core.measure import Measure
 from leakgauge.evaluation.intervals import mean_interval, wilson_interval
-from leakgauge.evaluation.metrics.catalogue import METRICS
+from leakgauge.evaluation.metrics.registry import METRICS
 
 #: For the metrics of samples: how far above chance one client must be to count by itself, and all on average.
 CLEAR = {"psnr": (3.0, 0.5), "features": (0.2, 0.03)}

@@ -14,7 +14,7 @@ from leakgauge.core.container import write_atomically
 from leakgauge.core.errors import printable
 from leakgauge.core.measure import Measure
 from leakgauge.evaluation.gate import Check
-from leakgauge.evaluation.metrics.catalogue import METRICS
+from leakgauge.evaluation.metrics.registry import METRICS
 from leakgauge.evaluation.verdict import Finding
 from leakgauge.reports.page import Section
 

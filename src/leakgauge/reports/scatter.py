@@ -65,8 +65,8 @@ def scatter(
     level = axes.place(axes.x_range[0], line[0])[1]
     _draw_level(canvas, axes, level, line[1])
     places = {name: axes.place(x, y) for name, (x, y, _) in finite.items()}
-    name_of_line = (_LEFT, level - 20, _LEFT + 80, level)
-    labels = _Labels(canvas, axes, [name_of_line, *((x - 7, y - 7, x + 7, y + 7) for x, y in places.values())])
+    line_name = (_LEFT, level - 20, _LEFT + 80, level)
+    labels = _Labels(canvas, axes, [line_name, *((x - 7, y - 7, x + 7, y + 7) for x, y in places.values())])
     for name, (x, y) in sorted(places.items(), key=lambda item: item[1][1]):
         _draw_point(canvas, x, y, alarming=finite[name][2])
         labels.write(name, x, y)

@@ -1,4 +1,4 @@
-"""Zest: alike for equal models, and the nearer the model the higher."""
+"""The Zest similarity is 1 for equal models, and falls with their distance."""
 
 import pytest
 import torch
@@ -28,19 +28,21 @@ def test_similarity_falls_with_the_distance(spec):
     size = torch.Size(spec.shape).numel()
     samples = torch.rand(8, *spec.shape, generator=draw)
     weights, other = (torch.randn(size, 2, generator=draw) for _ in range(2))
-    found = [zest(linear(weights), linear(weights + step * other), samples, spec) for step in (0.0, 0.3, 1.0, 3.0)]
-    assert found == sorted(found, reverse=True)
-    assert found[0] == pytest.approx(1)
-    assert found[-1] < 0.9
+    similarities = [
+        zest(linear(weights), linear(weights + step * other), samples, spec) for step in (0.0, 0.3, 1.0, 3.0)
+    ]
+    assert similarities == sorted(similarities, reverse=True)
+    assert similarities[0] == pytest.approx(1)
+    assert similarities[-1] < 0.9
 
 
 def test_the_explanation_of_a_linear_model_is_what_its_features_add():
     rows = torch.tensor([[1.0, 2.0, 1.0, 0.0, 0.0], [3.0, 0.0, 0.0, 1.0, 0.0]])
     weights = torch.tensor([[1.0], [10.0], [5.0], [-5.0], [2.0]])
-    found = signature(linear(weights), rows, TABLE, masks=4096).reshape(2, 3)
+    explained = signature(linear(weights), rows, TABLE, masks=4096).reshape(2, 3)
     added = (rows - rows.mean(0)) * weights.T
     expected = torch.stack((added[:, 0], added[:, 1], added[:, 2:].sum(1)), 1).double()
-    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.01)
+    torch.testing.assert_close(explained, expected, rtol=0.02, atol=0.01)
 
 
 def test_components_are_features_or_patches():

@@ -1,4 +1,4 @@
-"""LPIPS against torchmetrics' own code with the same random AlexNet, and the search for its weights."""
+"""LPIPS equals that of torchmetrics with the same random AlexNet, and the file of weights is found."""
 
 import hashlib
 
@@ -13,7 +13,7 @@ from leakgauge.evaluation.metrics import perceptual
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
-    """A file like the published one, with random weights."""
+    """Return a file like the published one, with random weights."""
     convolutions = {0: (3, 64, 11), 3: (64, 192, 5), 6: (192, 384, 3), 8: (384, 256, 3), 10: (256, 256, 3)}
     generator = torch.Generator().manual_seed(0)
     state = {"classifier.1.weight": torch.zeros(1)}

@@ -1,4 +1,4 @@
-"""MSE, PSNR and SSIM against scikit-image and numpy."""
+"""MSE, PSNR and SSIM equal those of scikit-image and numpy."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def images(shape, seed=0):
 
 
 def skimage_ssim(first, second, *, data_range, radius=5, sigma=1.5):
-    """scikit-image's map over an image extended by reflection, so that no window meets its own borders."""
+    """Return the SSIM of scikit-image with reflected borders, so that every window is whole."""
     values = []
     for one, other in zip(first.double().numpy(), second.double().numpy(), strict=True):
         padded = [np.pad(image, ((0, 0), (radius, radius), (radius, radius)), mode="reflect") for image in (one, other)]

@@ -1,4 +1,4 @@
-"""The share of a row's features that came back."""
+"""The recovered share of the features of rows."""
 
 import pytest
 import torch

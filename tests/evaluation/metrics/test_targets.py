@@ -1,4 +1,4 @@
-"""Label errors against counting by hand; targets; the recovered share."""
+"""The errors of labels and targets, and the recovered share."""
 
 from collections import Counter
 

@@ -1,9 +1,9 @@
-"""The metrics: each a function of samples and originals, listed by name in ``METRICS``."""
+"""The metrics, each a function of samples and originals. ``METRICS`` lists them by name."""
 
-from leakgauge.evaluation.metrics.catalogue import METRICS, Metric
 from leakgauge.evaluation.metrics.model_distance import zest
 from leakgauge.evaluation.metrics.perceptual import lpips
 from leakgauge.evaluation.metrics.pixels import mse, psnr, ssim
+from leakgauge.evaluation.metrics.registry import METRICS, Metric
 from leakgauge.evaluation.metrics.tables import features
 from leakgauge.evaluation.metrics.targets import (
     attribute_accuracy,

@@ -1,10 +1,11 @@
-r"""How alike two models are: Zest (Jia et al., ICLR 2022), the cosine of their LIME explanations.
+r"""The similarity of two models, Zest (Jia et al., ICLR 2022), which is the cosine of their LIME explanations.
 
-A sample is cut into components: a picture into square patches, a table's row into its features (the one-hot columns of
-a category are one). Random masks switch components off, to the patch's mean colour or to the mean row. A model's
-probabilities (or prediction) on the masked samples are explained by a weighted ridge regression on the masks (Ribeiro
-et al. 2016), whose coefficients, over all components, outputs and reference samples, are the model's signature. With
-the same masks for both models,
+A sample is cut into components. The components of a picture are square patches. Those of a row of a table are its
+features, where the one-hot columns of a category are one feature. Random masks switch components off. A patch that is
+off has its mean colour, and a feature that is off has its mean over all rows. A weighted ridge regression on the masks
+(Ribeiro et al. 2016) explains the probabilities or the prediction of a model on the masked samples. Its coefficients,
+over all components, outputs and reference samples, are the signature :math:`S` of the model. With the same masks for
+both models,
 
 .. math:: \mathrm{zest}(f, g) = \cos(S(f), S(g)) \in [-1, 1].
 """
@@ -20,15 +21,25 @@ from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec
 from leakgauge.core.seeding import generator
 
-#: From samples as a person sees them to probabilities or predictions, (N, outputs).
+#: A function from samples without normalisation to probabilities or predictions, (N, outputs).
 Model = Callable[[Tensor], Tensor]
 
-KERNEL_WIDTH = 0.25  # LIME's for images
-RIDGE = 1.0  # LIME's
+#: The width of the kernel, as LIME has it for images.
+KERNEL_WIDTH = 0.25
+#: The weight of the ridge penalty, as LIME has it.
+RIDGE = 1.0
 
 
 def zest(first: Model, second: Model, samples: Tensor, spec: DataSpec, *, masks: int = 256, seed: int = 0) -> float:
-    """The similarity of two models on reference samples: 1 for equal models, higher is nearer.
+    """Return the similarity of two models on reference samples, in [-1, 1]. Equal models have a similarity of 1.
+
+    Args:
+        first: One model, from samples without normalisation to probabilities or predictions.
+        second: The other model.
+        samples: The reference samples, (N, *shape).
+        spec: The kind of data.
+        masks: The number of random masks.
+        seed: The seed of the masks.
 
     >>> spec = DataSpec((3,), 2, bounded=False)
     >>> rows = torch.tensor([[1.0, 0.0, 2.0], [0.0, 1.0, -1.0]])
@@ -36,34 +47,48 @@ def zest(first: Model, second: Model, samples: Tensor, spec: DataSpec, *, masks:
     >>> round(zest(linear, lambda samples: 3 * linear(samples), rows, spec), 4)
     1.0
     """
-    one = signature(first, samples, spec, masks=masks, seed=seed)
-    other = signature(second, samples, spec, masks=masks, seed=seed)
-    return float(torch.nn.functional.cosine_similarity(one, other, dim=0))
+    first_signature = signature(first, samples, spec, masks=masks, seed=seed)
+    second_signature = signature(second, samples, spec, masks=masks, seed=seed)
+    return float(torch.nn.functional.cosine_similarity(first_signature, second_signature, dim=0))
 
 
 def signature(model: Model, samples: Tensor, spec: DataSpec, *, masks: int = 256, seed: int = 0) -> Tensor:
-    """The coefficients of a model's explanations, one vector."""
+    """Return the coefficients of a model's explanations as one vector.
+
+    Args:
+        model: The model, from samples without normalisation to probabilities or predictions.
+        samples: The reference samples, (N, *shape).
+        spec: The kind of data.
+        masks: The number of random masks.
+        seed: The seed of the masks.
+    """
     if not len(samples) or tuple(samples.shape[1:]) != spec.shape:
         raise InvalidInput(f"Zest needs reference samples of shape {spec.shape}, not {tuple(samples.shape)}")
     if masks < 2:
         raise InvalidInput(f"masks must be at least 2, not {masks}")
     parts = components(spec).to(samples.device)
     count = int(parts.max()) + 1
-    kept = torch.randint(2, (masks, count), generator=generator(seed, "masks")).to(samples.device)
-    kept[0] = 1
-    solve = _explainer(kept.double())
+    visible = torch.randint(2, (masks, count), generator=generator(seed, "masks")).to(samples.device)
+    visible[0] = 1
+    explain = _explainer(visible.double())
     blank = _blank(samples, parts, count)
-    mask = kept[:, parts.flatten()].reshape(masks, *spec.shape).bool()
-    explained = []
+    mask = visible[:, parts.flatten()].reshape(masks, *spec.shape).bool()
+    explanations = []
     with torch.no_grad():
         for sample, off in zip(samples, blank, strict=True):
             outputs = model(torch.where(mask, sample, off)).reshape(masks, -1)
-            explained.append((solve @ outputs.double().to(solve.device)).flatten())
-    return torch.cat(explained)
+            explanations.append((explain @ outputs.double().to(explain.device)).flatten())
+    return torch.cat(explanations)
 
 
 def components(spec: DataSpec, across: int = 8) -> Tensor:
-    """The component of each number of a sample: patches, about ``across`` by ``across``, or a table's features.
+    """Return the component of each number of a sample.
+
+    The components are patches of a picture, or features of a table.
+
+    Args:
+        spec: The kind of data.
+        across: The number of patches of a picture in each direction, if it has as many pixels.
 
     >>> components(DataSpec((3,), 2, bounded=False, columns=("age", "sex=f", "sex=m")))
     tensor([0, 1, 1])
@@ -79,18 +104,20 @@ def components(spec: DataSpec, across: int = 8) -> Tensor:
     return torch.tensor([number[column] for column in first]).reshape(spec.shape)
 
 
-def _explainer(kept: Tensor) -> Tensor:
-    """The matrix from outputs to the coefficients of a weighted ridge regression with an intercept."""
-    similarity = kept.mean(1).sqrt()  # the cosine between a mask and the mask that keeps everything
+def _explainer(visible: Tensor) -> Tensor:
+    """Return the matrix from outputs to the coefficients of a weighted ridge regression with an intercept."""
+    similarity = visible.mean(1).sqrt()  # the cosine between a mask and the mask that leaves everything visible
     weights = torch.exp(-((1 - similarity) ** 2) / KERNEL_WIDTH**2)
-    centred = kept - (weights @ kept) / weights.sum()
+    centred = visible - (weights @ visible) / weights.sum()
     weighted = (weights.unsqueeze(1) * centred).T
-    found: Tensor = torch.linalg.solve(weighted @ centred + RIDGE * torch.eye(kept.shape[1]).to(kept), weighted)
-    return found
+    coefficients: Tensor = torch.linalg.solve(
+        weighted @ centred + RIDGE * torch.eye(visible.shape[1]).to(visible), weighted
+    )
+    return coefficients
 
 
 def _blank(samples: Tensor, parts: Tensor, count: int) -> Tensor:
-    """What each sample is where a component is off: its patch's mean, or the mean row."""
+    """Return each sample with all components off, at the means of its patches or at the mean row."""
     if len(samples.shape) == 2:
         return samples.mean(0).expand_as(samples)
     flat, where = samples.flatten(1), parts.flatten()

@@ -1,11 +1,11 @@
-"""Learned perceptual similarity, LPIPS (Zhang et al., CVPR 2018), with AlexNet features.
+"""The learned perceptual distance LPIPS (Zhang et al., CVPR 2018) with the features of AlexNet.
 
 With ``f_l`` the features of layer ``l``, scaled to unit length over channels at each position (equation 1):
 
     LPIPS(x, y) = sum over l of mean over positions of  w_l . (f_l(x) - f_l(y))^2
 
-The weights ``w_l`` come with torchmetrics. AlexNet's own weights are a download of 233 MB that is never made
-behind the user's back: without the file, :func:`lpips` says where to get it and where to put it.
+The weights ``w_l`` are part of torchmetrics. The weights of AlexNet are a file of 233 MB, which is never downloaded
+automatically. Without the file, :func:`lpips` raises an error with the address of the file and the place for it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,20 @@ from leakgauge.evaluation.metrics.pixels import check_data_range, check_pair
 
 FILE_NAME = "alexnet-owt-7be5be79.pth"
 ADDRESS = f"https://download.pytorch.org/models/{FILE_NAME}"
-CHECKSUM = "7be5be79"  # the first digits of the file's SHA-256
+#: The first digits of the SHA-256 of the file.
+CHECKSUM = "7be5be79"
+#: The environment variable with the file or its folder.
 VARIABLE = "LEAKGAUGE_LPIPS_WEIGHTS"
 
-SMALLEST_SIDE = 32  # below 31 pixels AlexNet's second pooling has nothing left
-SHIFT = (-0.030, -0.088, -0.188)  # ImageNet's channel means and deviations, for pixels in [-1, 1]
+#: Smaller images are enlarged. Below 31 pixels the second pooling of AlexNet would return nothing.
+SMALLEST_SIDE = 32
+# The means and the standard deviations of ImageNet's channels, for pixels in [-1, 1].
+SHIFT = (-0.030, -0.088, -0.188)
 SCALE = (0.458, 0.448, 0.450)
 
 
 def alexnet_features() -> nn.Sequential:
-    """AlexNet's convolutions, numbered as in the published weights; features are read after each ReLU."""
+    """Return AlexNet's convolutions, numbered as in the published weights. Each ReLU gives features."""
     return nn.Sequential(
         nn.Conv2d(3, 64, 11, stride=4, padding=2),
         nn.ReLU(),
@@ -53,11 +57,17 @@ def alexnet_features() -> nn.Sequential:
 def lpips(
     reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0, weights: str | Path | None = None
 ) -> Tensor:
-    """Learned perceptual distance of each image, (N,): 0 for an exact copy, around 0.7 for unrelated images.
+    """Return the learned perceptual distance of each image, (N,).
 
-    ``weights`` is the file of AlexNet's weights or its folder; by default the environment variable
-    ``LEAKGAUGE_LPIPS_WEIGHTS``, then the checkpoints folder of ``torch.hub``. Grey images are shown to the
-    network as three equal channels; images with a side below 32 pixels are enlarged (bilinearly) first.
+    It is 0 for an exact copy and about 0.7 for unrelated images. Grey images enter the network as three equal channels.
+    Images with a side below 32 pixels are enlarged bilinearly first.
+
+    Args:
+        reconstructed: The reconstructions, (N, channels, height, width).
+        original: The original of each reconstruction.
+        data_range: The distance between the lowest and the highest possible value of a pixel.
+        weights: The file of AlexNet's weights or its folder. By default the environment variable
+            ``LEAKGAUGE_LPIPS_WEIGHTS``, and without it the folder of checkpoints of ``torch.hub``.
 
     >>> image = torch.rand(1, 3, 32, 32)
     >>> lpips(image, image)  # doctest: +SKIP
@@ -66,7 +76,7 @@ def lpips(
     check_data_range(data_range)
     check_pair(reconstructed, original, images=True)
     if original.shape[1] not in (1, 3):
-        raise InvalidInput(f"LPIPS needs images of 1 or 3 channels, not {original.shape[1]}")
+        raise InvalidInput(f"LPIPS needs images with 1 or 3 channels, not {original.shape[1]}")
     features, heads = _network(str(find_weights(weights)))
     total = torch.zeros(len(original))
     with torch.no_grad():
@@ -81,7 +91,11 @@ def lpips(
 
 
 def find_weights(weights: str | Path | None = None) -> Path:
-    """The file of AlexNet's weights: the argument, or the environment variable, or ``torch.hub``'s folder.
+    """Return the path of the file of AlexNet's weights.
+
+    Args:
+        weights: The file or its folder. By default the environment variable ``LEAKGAUGE_LPIPS_WEIGHTS``, and without it
+            the folder of checkpoints of ``torch.hub``.
 
     >>> find_weights("no-such-file")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -93,8 +107,8 @@ def find_weights(weights: str | Path | None = None) -> Path:
         path = path / FILE_NAME
     if not path.is_file():
         raise DataNotFound(
-            f"LPIPS needs AlexNet's weights, which are not at {path}; download {ADDRESS} and put it there, "
-            f"or name the file or its folder in the environment variable {VARIABLE}"
+            f"LPIPS needs AlexNet's weights, and there is no file {path}. Download {ADDRESS} to this path, "
+            f"or set the environment variable {VARIABLE} to the file or its folder"
         )
     return path
 
@@ -102,11 +116,11 @@ def find_weights(weights: str | Path | None = None) -> Path:
 @lru_cache(maxsize=1)
 def _network(path: str) -> tuple[nn.Sequential, list[Tensor]]:
     with open(path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if not found.startswith(CHECKSUM):
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if not digest.startswith(CHECKSUM):
         raise CorruptFile(
-            f"{path} is not the published {FILE_NAME}: its SHA-256 starts with {found[: len(CHECKSUM)]}, "
-            f"not {CHECKSUM}; download it again from {ADDRESS}"
+            f"{path} is not the published {FILE_NAME}. Its SHA-256 begins with {digest[: len(CHECKSUM)]}, "
+            f"not {CHECKSUM}. Download it again from {ADDRESS}"
         )
     prefix = "features."
     state = torch.load(path, map_location="cpu", weights_only=True)
@@ -116,8 +130,8 @@ def _network(path: str) -> tuple[nn.Sequential, list[Tensor]]:
 
 
 def _heads() -> list[Tensor]:
-    """The published linear weights, one (1, channels, 1, 1) tensor a layer, from torchmetrics' package."""
-    package = find_spec("torchmetrics")  # finds the folder without the seconds that an import takes
+    """Return the published linear weights from torchmetrics, one (1, channels, 1, 1) tensor for each layer."""
+    package = find_spec("torchmetrics")  # finds the folder without an import, which takes seconds
     assert package is not None
     assert package.origin is not None
     path = Path(package.origin).parent / "functional" / "image" / "lpips_models" / "alex.pth"

@@ -1,9 +1,9 @@
-"""Pixel-wise and structural similarity of images in what-a-person-sees space, one value an image.
+"""The pixel-wise and structural similarity of images without normalisation, one value for each image.
 
 With ``e`` the mean squared error of an image and ``L`` the data range:
 
-- :func:`mse` is ``e``;
-- :func:`psnr` is ``10 log10(L^2 / e)``, in decibels;
+- :func:`mse` is ``e``,
+- :func:`psnr` is ``10 log10(L^2 / e)`` in decibels,
 - :func:`ssim` compares means, variances and covariance in a sliding Gaussian window (Wang et al., IEEE
   Transactions on Image Processing 2004, equation 13).
 """
@@ -15,18 +15,26 @@ from torch import Tensor
 
 from leakgauge.core.errors import InvalidInput
 
+#: The PSNR of an exact copy.
 PSNR_CAP = 100.0
 
+# The window of Wang et al. is 11 x 11 (radius 5) with a standard deviation of 1.5.
 WINDOW_RADIUS = 5
-SIGMA_PER_RADIUS = 0.3  # Wang et al.: an 11 x 11 window (radius 5) with a standard deviation of 1.5
+SIGMA_PER_RADIUS = 0.3
 
 
 def check_pair(reconstructed: Tensor, original: Tensor, *, images: bool = False) -> None:
-    """Refuse tensors that cannot be compared sample by sample."""
+    """Refuse tensors that cannot be compared sample by sample.
+
+    Args:
+        reconstructed: The reconstructions.
+        original: The original of each reconstruction.
+        images: Whether they must be images, (N, channels, height, width).
+    """
     if reconstructed.shape != original.shape:
         raise InvalidInput(
             f"reconstructions of shape {tuple(reconstructed.shape)} cannot be compared one by one with "
-            f"originals of shape {tuple(original.shape)}; pair them first with leakgauge.evaluation.pair()"
+            f"originals of shape {tuple(original.shape)}. Pair them first with leakgauge.evaluation.pair()"
         )
     if not reconstructed.is_floating_point() or not original.is_floating_point():
         raise InvalidInput(f"samples must be floats, not {reconstructed.dtype} and {original.dtype}")
@@ -41,7 +49,11 @@ def check_data_range(data_range: float) -> None:
 
 
 def mse(reconstructed: Tensor, original: Tensor) -> Tensor:
-    """Mean squared error of each sample, (N,).
+    """Return the mean squared error of each sample, (N,).
+
+    Args:
+        reconstructed: The reconstructions, (N, *shape).
+        original: The original of each reconstruction.
 
     >>> mse(torch.zeros(1, 1, 2, 2), torch.full((1, 1, 2, 2), 0.5))
     tensor([0.2500])
@@ -51,10 +63,15 @@ def mse(reconstructed: Tensor, original: Tensor) -> Tensor:
 
 
 def psnr(reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0) -> Tensor:
-    """Peak signal-to-noise ratio of each image in decibels, (N,).
+    """Return the peak signal-to-noise ratio of each image in decibels, (N,).
 
-    Capped at 100 dB, so that an exact copy has a finite value that can be averaged. Eight-bit images that
+    The highest value is 100 dB, so that an exact copy has a finite value that can be averaged. Eight-bit images that
     differ at all stay below 100 dB unless they have more than 150,000 values.
+
+    Args:
+        reconstructed: The reconstructions, (N, *shape).
+        original: The original of each reconstruction.
+        data_range: The distance between the lowest and the highest possible value of a pixel.
 
     >>> psnr(torch.zeros(1, 1, 2, 2), torch.full((1, 1, 2, 2), 0.1))
     tensor([20.])
@@ -64,7 +81,11 @@ def psnr(reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0) ->
 
 
 def decibels(error: Tensor, data_range: float = 1.0) -> Tensor:
-    """The PSNR, capped at 100 dB, that belongs to a mean squared error.
+    """Return the PSNR of mean squared errors, at most 100 dB.
+
+    Args:
+        error: The mean squared errors.
+        data_range: The distance between the lowest and the highest possible value of a pixel.
 
     >>> decibels(torch.tensor([1.0, 0.01, 0.0]))
     tensor([ -0.,  20., 100.])
@@ -73,11 +94,16 @@ def decibels(error: Tensor, data_range: float = 1.0) -> Tensor:
 
 
 def ssim(reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0) -> Tensor:
-    """Structural similarity of each image, (N,), 1 for an exact copy.
+    """Return the structural similarity of each image, (N,), which is 1 for an exact copy.
 
-    The window is 11 x 11 with a standard deviation of 1.5. For smaller images it is the largest odd window
-    that fits, its standard deviation reduced in proportion; such values compare with each other only. Borders
-    are reflected and the average is over all pixels (some packages leave the borders out).
+    The window is 11 x 11 with a standard deviation of 1.5. For smaller images it is the largest odd window that fits,
+    with a standard deviation in proportion. Such values can only be compared with each other. Borders are reflected,
+    and the average is over all pixels. Some packages leave the borders out.
+
+    Args:
+        reconstructed: The reconstructions, (N, channels, height, width).
+        original: The original of each reconstruction.
+        data_range: The distance between the lowest and the highest possible value of a pixel.
 
     >>> ssim(torch.full((1, 1, 16, 16), 0.5), torch.full((1, 1, 16, 16), 0.6)).round(decimals=4)
     tensor([0.9836])

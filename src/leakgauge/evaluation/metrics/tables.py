@@ -1,4 +1,4 @@
-"""How much of a table's row came back."""
+"""The share of the features of a table's rows that were recovered."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from torch import Tensor
 from leakgauge.core.observation import DataSpec
 from leakgauge.evaluation.metrics.pixels import check_pair
 
-TOLERANCE = 0.319  # standard deviations; Vero et al., TabLeak, ICML 2023
+#: The tolerance of TabLeak (Vero et al., ICML 2023), in standard deviations.
+TOLERANCE = 0.319
 
 
 def features(reconstructed: Tensor, original: Tensor, spec: DataSpec, *, tolerance: float = TOLERANCE) -> Tensor:
-    """The share of each row's features that are recovered, (N,), after TabLeak (Vero et al., ICML 2023).
+    """Return the recovered share of each row's features, (N,), as in TabLeak (Vero et al., ICML 2023).
 
-    A number counts as recovered within ``tolerance`` standard deviations (those of ``spec``), a category
-    (the columns ``feature=value``) if its largest column is the right one; a category with a single column
-    if both values lie on the same side of a half. A category is one feature however many columns it has.
+    A number is recovered if it lies within the tolerance. A category, which is the columns ``feature=value``, is
+    recovered if its largest column is the right one. A category with a single column is recovered if both values lie on
+    the same side of 0.5. A category is one feature, whatever the number of its columns.
+
+    Args:
+        reconstructed: The reconstructed rows, (N, columns).
+        original: The original of each row.
+        spec: The kind of data, with the names and the standard deviations of the columns.
+        tolerance: The tolerance of numbers, in standard deviations.
 
     >>> spec = DataSpec((3,), 2, std=(10.0, 1.0, 1.0), bounded=False, columns=("age", "sex=f", "sex=m"))
     >>> features(torch.tensor([[44.0, 0.4, 0.3]]), torch.tensor([[40.0, 1.0, 0.0]]), spec)

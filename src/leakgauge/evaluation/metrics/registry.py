@@ -1,4 +1,4 @@
-"""The metrics by name: what each measures, in which unit, and which direction is the attacker's."""
+"""The table of all metrics by name, with their units and directions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,14 @@ _SHARE = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric's function and what a reader needs to know.
+    """One metric.
 
-    ``direction`` is the one in which the client is worse off, ``limits`` are the values beyond which none can lie.
+    Args:
+        function: The function that computes it.
+        direction: The direction in which the client is worse off.
+        unit: The unit, such as dB.
+        description: The meaning of the metric, for people.
+        limits: The lowest and the highest possible value.
     """
 
     function: Callable[..., Any]
@@ -39,11 +44,11 @@ class Metric:
 METRICS: dict[str, Metric] = {
     "psnr": Metric(psnr, "higher", "dB", "peak signal-to-noise ratio, 0 to 100 (an exact copy)", (0.0, 100.0)),
     "ssim": Metric(ssim, "higher", "", "structural similarity, 1 for an exact copy", (-1.0, 1.0)),
-    "mse": Metric(mse, "lower", "", "mean squared error: of pixels in [0, 1], or of normalised table columns"),
+    "mse": Metric(mse, "lower", "", "mean squared error of pixels in [0, 1], or of normalised table columns"),
     "lpips": Metric(lpips, "lower", "", "learned perceptual distance (AlexNet), 0 for an exact copy"),
     "recovered": Metric(recovered, "higher", "share", "share of images with a PSNR above the threshold", _SHARE),
     "features": Metric(features, "higher", "share", "share of a table row's features recovered (TabLeak)", _SHARE),
-    "label_errors": Metric(label_errors, "lower", "labels", "wrong labels, in whatever order"),
+    "label_errors": Metric(label_errors, "lower", "labels", "wrong labels, in any order"),
     "label_accuracy": Metric(label_accuracy, "higher", "share", "share of samples paired with the right label", _SHARE),
     "attribute_accuracy": Metric(
         attribute_accuracy, "higher", "share", "share of records whose sensitive value was inferred", _SHARE
