@@ -24,7 +24,7 @@ ATTRIBUTES = ("attribute_accuracy", "source_accuracy")
 
 
 class Verdict(Enum):
-    """What attacks on one set-up found, from the worst to the best. The value is the short form for tables."""
+    """The conclusion from the attacks on one set-up, from the worst to the best. The value is the form for tables."""
 
     RECOVERS_DATA = "recovers data"
     RECOVERS_ATTRIBUTES = "recovers labels or attributes only"
