@@ -1,4 +1,4 @@
-"""What a person looks at: pictures and one self-contained page."""
+"""Pages, pictures and plots for people, and files for programs."""
 
 from leakgauge.reports.curves import course, loss_curves, running_minimum, stacked
 from leakgauge.reports.page import Page, Section, write_page

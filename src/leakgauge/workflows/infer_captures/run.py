@@ -73,7 +73,7 @@ class InferredCaptures(WorkflowResult):
 
 @dataclass(frozen=True)
 class InferenceTask:
-    """What to infer, and how.
+    """A question about captures, and the way to answer it.
 
     Args:
         captures: The captures.
