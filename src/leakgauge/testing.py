@@ -45,6 +45,7 @@ def assert_no_leak(
     *,
     fail_if: Sequence[str] = ("recovered > 0.05",),
     output: Location | None = None,
+    jobs: int | None = 1,
 ) -> None:
     """Audit a set-up in a test, and raise an ``AssertionError`` that names every broken limit and its attack.
 
@@ -52,11 +53,12 @@ def assert_no_leak(
         config: The configuration of :func:`leakgauge.audit`.
         fail_if: The limits, such as ``"recovered > 0.05"``.
         output: The folder of the audit page. ``None`` writes no page.
+        jobs: The number of attacks that run at a time.
     """
     from leakgauge.workflows.audit import audit
 
     with TemporaryDirectory() as folder:
-        result = audit(config, folder if output is None else output, fail_if=fail_if)
+        result = audit(config, folder if output is None else output, fail_if=fail_if, jobs=jobs)
         broken = [check.sentence() for check in result.checks if check.failed]
     if not result.complete:
         raise AssertionError(f"the audit is not complete: {result.failed or 'it was interrupted'}")

@@ -33,6 +33,7 @@ FINDINGS = [FINDING, Finding("agic", "no defence", MEASURES, Verdict.NOTHING_ABO
         ("excess(psnr) > 12", Condition("psnr", ">", 12.0, statistic="excess"), True),
         ("leaks", Condition("leaks"), True),
         ("idlg.leaks", Condition("leaks", attack="idlg"), True),
+        ("inconclusive", Condition("inconclusive"), False),
     ],
 )
 def test_conditions_are_read_and_compared(text, condition, holds):

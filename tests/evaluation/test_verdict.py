@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from leakgauge.core.measure import Measure
-from leakgauge.evaluation.verdict import Verdict, judge, judge_share, over_clients, worst_of
+from leakgauge.evaluation.verdict import Finding, Verdict, judge, judge_share, over_clients, together, worst_of
 
-DATA, ATTRIBUTES, NOTHING, UNSCORED = Verdict
+DATA, ATTRIBUTES, INCONCLUSIVE, NOTHING, UNSCORED = Verdict
 
 
 def image(psnr, chance=12.0, errors=3.0, error_chance=3.0):
@@ -63,8 +63,19 @@ def test_the_whole_is_its_worst_part():
 
 def test_nothing_scored_is_no_all_clear():
     assert judge([]) is UNSCORED
-    assert (UNSCORED.leaks, NOTHING.leaks, ATTRIBUTES.leaks, DATA.leaks) == (None, False, True, True)
-    assert [one.colour for one in (UNSCORED, NOTHING, ATTRIBUTES, DATA)] == ["yellow", "green", "red", "red"]
+    assert [one.leaks for one in Verdict] == [True, True, None, False, None]
+    assert [one.colour for one in Verdict] == ["red", "red", "yellow", "green", "yellow"]
+
+
+def finding(verdict, metric="psnr"):
+    return Finding("idlg", "noise", {metric: Measure(metric, 9.0, chance=12.0)}, verdict)
+
+
+def test_a_strong_attack_counts_over_weak_ones():
+    assert together([finding(INCONCLUSIVE), finding(NOTHING)]) is NOTHING
+    assert together([finding(INCONCLUSIVE), finding(ATTRIBUTES)]) is ATTRIBUTES
+    assert together([finding(INCONCLUSIVE)]) is INCONCLUSIVE
+    assert together([finding(INCONCLUSIVE), finding(NOTHING, "attribute_accuracy")]) is INCONCLUSIVE
 
 
 def test_a_share_is_judged_over_all_records():

@@ -59,7 +59,7 @@ class Measure:
 
     @property
     def excess(self) -> float | None:
-        """The distance from chance, positive on the attacker's side."""
+        """The difference from chance. It is positive if the attacker does better than chance."""
         if self.chance is None:
             return None
         return self.value - self.chance if self.direction == "higher" else self.chance - self.value

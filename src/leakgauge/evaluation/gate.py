@@ -6,6 +6,7 @@
 ``worst(psnr) > 25``       the client that leaks most
 ``excess(psnr) > 3``       the distance from chance, positive on the attacker's side
 ``leaks``                  the verdict of any attack
+``inconclusive``           a verdict that nothing is known, because the attacks are too weak
 =========================  ==========================================================================
 
 A limit that nothing measured counts as broken.
@@ -23,7 +24,7 @@ from xml.etree import ElementTree
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.measure import Measure
 from leakgauge.evaluation.metrics.registry import METRICS
-from leakgauge.evaluation.verdict import Finding
+from leakgauge.evaluation.verdict import Finding, Verdict
 
 Statistic = Literal["mean", "worst", "excess"]
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
@@ -32,7 +33,7 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 _FORM = re.compile(
     r"^(?:(?P<attack>\w+)\.)?(?:(?P<statistic>\w+)\()?(?P<metric>\w+)\)?\s*(?P<sign>>=|<=|>|<)\s*(?P<limit>\S+)$"
 )
-_LEAKS = re.compile(r"^(?:(?P<attack>\w+)\.)?leaks$")
+_VERDICT = re.compile(r"^(?:(?P<attack>\w+)\.)?(?P<verdict>leaks|inconclusive)$")
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Condition:
     """One way for a set-up to fail.
 
     Args:
-        metric: The metric that is compared, or ``"leaks"`` for the verdict.
+        metric: The metric that is compared, or ``"leaks"`` or ``"inconclusive"`` for the verdict.
         sign: The comparison, such as ``">"``.
         limit: The number to compare with.
         attack: The attack that the condition is about. ``None`` is any.
@@ -60,7 +61,12 @@ class Condition:
 
     def __str__(self) -> str:
         attack = f"{self.attack}." if self.attack else ""
-        return f"{attack}leaks" if self.metric == "leaks" else f"{attack}{self.name} {self.sign} {self.limit:g}"
+        return f"{attack}{self.name}" if self.on_verdict else f"{attack}{self.name} {self.sign} {self.limit:g}"
+
+    @property
+    def on_verdict(self) -> bool:
+        """Whether the condition is about the verdict and not about a figure."""
+        return self.metric in ("leaks", "inconclusive")
 
     def concerns(self, finding: Finding) -> bool:
         """Return whether the condition is about the attack of a finding."""
@@ -68,8 +74,8 @@ class Condition:
 
     def value(self, finding: Finding) -> float | None:
         """Return the number that is compared, or ``None`` if it was not measured."""
-        if self.metric == "leaks":
-            return None if finding.verdict.leaks is None else float(finding.verdict.leaks)
+        if self.on_verdict:
+            return _of_verdict(finding.verdict, self.metric)
         measure = finding.measures.get(self.metric)
         return None if measure is None else _statistic(measure, self.statistic)
 
@@ -77,6 +83,13 @@ class Condition:
         """Return whether a finding breaks the limit."""
         value = self.value(finding)
         return value is not None and _COMPARE[self.sign](value, self.limit)
+
+
+def _of_verdict(verdict: Verdict, word: str) -> float | None:
+    """Return 1 if a word is true of a verdict, 0 if it is not, and ``None`` if that is not known."""
+    if word == "inconclusive":
+        return float(verdict is Verdict.INCONCLUSIVE)
+    return None if verdict.leaks is None else float(verdict.leaks)
 
 
 def _statistic(measure: Measure, statistic: Statistic) -> float | None:
@@ -106,8 +119,9 @@ class Check:
         where = f"{self.attack} ({self.setup})"
         if self.value is None:
             return f"{where}: {self.condition.metric} was not measured"
-        if self.condition.metric == "leaks":
-            return f"{where}: {'leaks' if self.failed else 'does not leak'}"
+        if self.condition.on_verdict:
+            words = {"leaks": ("leaks", "does not leak"), "inconclusive": ("is inconclusive", "is not inconclusive")}
+            return f"{where}: {words[self.condition.metric][0 if self.failed else 1]}"
         verb = "is" if self.failed else "is not"
         return (
             f"{where}: {self.condition.name} = {self.value:.4g} {verb} {self.condition.sign} {self.condition.limit:g}"
@@ -122,7 +136,7 @@ def read_condition(text: str, attacks: Sequence[str]) -> Condition:
         attacks: The attacks that will run. A condition on another one is refused.
     """
     stripped = text.strip()
-    match = _LEAKS.match(stripped) or _FORM.match(stripped)
+    match = _VERDICT.match(stripped) or _FORM.match(stripped)
     if match is None or text.count("(") != text.count(")"):
         raise InvalidInput(
             f"--fail-if {text!r} is not a condition. Write for example 'recovered > 0.05', 'idlg.psnr > 20' or 'leaks'"
@@ -130,10 +144,10 @@ def read_condition(text: str, attacks: Sequence[str]) -> Condition:
     attack = match["attack"]
     if attack is not None and attack not in attacks:
         raise UnknownName(f"attack in this run for --fail-if {text!r} called", attack, attacks)
-    if match.re is _LEAKS:
-        return Condition("leaks", attack=attack)
+    if match.re is _VERDICT:
+        return Condition(match["verdict"], attack=attack)
     if match["metric"] not in METRICS:
-        raise UnknownName(f"metric for --fail-if {text!r} called", match["metric"], [*METRICS, "leaks"])
+        raise UnknownName(f"metric for --fail-if {text!r} called", match["metric"], [*METRICS, "leaks", "inconclusive"])
     statistic = match["statistic"] or "mean"
     if statistic not in get_args(Statistic):
         raise UnknownName(f"statistic for --fail-if {text!r} called", statistic, get_args(Statistic))

@@ -28,13 +28,16 @@ class Verdict(Enum):
 
     RECOVERS_DATA = "recovers data"
     RECOVERS_ATTRIBUTES = "recovers labels or attributes only"
+    INCONCLUSIVE = "inconclusive"
     NOTHING_ABOVE_CHANCE = "nothing above chance"
     NOT_SCORED = "not scored"
 
     @property
     def leaks(self) -> bool | None:
-        """Whether clients' data leaks. ``None`` where nothing was compared with the truth."""
-        return None if self is Verdict.NOT_SCORED else self is not Verdict.NOTHING_ABOVE_CHANCE
+        """Whether clients' data leaks. ``None`` where that is not known."""
+        if self in (Verdict.INCONCLUSIVE, Verdict.NOT_SCORED):
+            return None
+        return self is not Verdict.NOTHING_ABOVE_CHANCE
 
     @property
     def sentence(self) -> str:
@@ -55,6 +58,10 @@ _SENTENCES = {
     Verdict.RECOVERS_ATTRIBUTES: (
         "Labels, a sensitive column or the owners of records can be inferred from what clients send. "
         "Their samples did not come back."
+    ),
+    Verdict.INCONCLUSIVE: (
+        "These attacks are too weak for this model. They found nothing here, and nothing on easier versions of this "
+        "set-up either, so a stronger attack may succeed."
     ),
     Verdict.NOTHING_ABOVE_CHANCE: (
         "Nothing came back beyond what guessing gives. This holds for the attacks that were tried here."
@@ -80,6 +87,11 @@ class Finding:
     measures: Mapping[str, Measure]
     verdict: Verdict
     knows_defence: bool = False
+
+    @property
+    def about_samples(self) -> bool:
+        """Whether the attack rebuilds samples."""
+        return any(metric in self.measures for metric in CLEAR)
 
     @property
     def title(self) -> str:
@@ -125,6 +137,21 @@ def worst_of(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the verdict on all attacks together: the worst of them."""
     order = list(Verdict)
     return min(verdicts, key=order.index, default=Verdict.NOT_SCORED)
+
+
+def together(findings: Sequence[Finding]) -> Verdict:
+    """Return the verdict of several attacks on one set-up.
+
+    An attack that succeeded on its positive control is strong enough to support "nothing above chance". It counts over
+    attacks that were too weak.
+
+    Args:
+        findings: The findings of all attacks on the set-up.
+    """
+    samples = {finding.verdict for finding in findings if finding.about_samples}
+    if Verdict.NOTHING_ABOVE_CHANCE in samples:
+        samples.discard(Verdict.INCONCLUSIVE)
+    return worst_of([*samples, *(finding.verdict for finding in findings if not finding.about_samples)])
 
 
 def over_clients(scores: Sequence[Mapping[str, Measure]]) -> dict[str, Measure]:

@@ -19,6 +19,7 @@ from leakgauge.reports.findings import (
     document,
     main_metric,
     metrics_in,
+    plain_finding,
     shared_sections,
     strongest,
     write_csv,
@@ -47,7 +48,9 @@ def write_audit(audit: Audit, folder: Location, *, command: str = "", redact: st
     write_csv(client_rows(audit), target / "results.csv")
     look = audit.plan.first_look
     first_look = {"risk": look.risk, "reasons": [vars(reason) for reason in look.reasons]}
-    write_json({**document(audit), "first_look": first_look, "settings": _settings(audit)}, target / "audit.json")
+    controls = [plain_finding(finding) for finding in audit.controls]
+    more = {"controls": controls, "first_look": first_look, "settings": _settings(audit)}
+    write_json({**document(audit), **more}, target / "audit.json")
     return write_page(_page(audit, command, redact), target / "audit.html")
 
 
@@ -76,6 +79,7 @@ def _page(audit: Audit, command: str, redact: str) -> Page:
         _by_defence(audit),
         *shared_sections(audit),
         *([] if redact == "omit" else _pictures(audit, redact)),
+        *_controls(audit),
         _every_attack(audit),
         *_curves(audit),
         Section("A first look, before any attack", reasons),
@@ -134,6 +138,23 @@ def _every_attack(audit: Audit) -> Section:
         rows.append([finding.attack, finding.setup, attacker, verdict, *cells, str(len(results)), f"{seconds:.1f}"])
     words = "Means over clients with their 95% intervals. Chance is what a guess without the message reaches."
     return Section("Every attack", (words,), table=rows)
+
+
+def _controls(audit: Audit) -> list[Section]:
+    """Return the positive controls: the same attacks on easier versions of the set-up."""
+    if not audit.controls:
+        return []
+    rows = [["attack", "easier version", "result", "clients", "verdict"]]
+    for finding in audit.controls:
+        metric = main_metric(finding)
+        result = "-" if metric is None else f"{metric} {cell(finding.measures[metric])}"
+        clients = "-" if metric is None else str(finding.measures[metric].n)
+        rows.append([finding.attack, finding.setup, result, clients, str(finding.verdict)])
+    words = (
+        "The same attacks with the same budget, on easier versions of this set-up without a defence. An attack that "
+        "recovers nothing here either is too weak to support a negative verdict."
+    )
+    return [Section("Positive controls", (words,), table=rows)]
 
 
 def _pictures(audit: Audit, redact: str) -> list[Section]:

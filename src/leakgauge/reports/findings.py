@@ -112,19 +112,21 @@ def document(result: WorkflowResult) -> dict[str, Any]:
         "complete": result.complete,
         "failed": {} if result.failed is None else dict(result.failed.failures),
         "refused": list(result.refused),
-        "findings": [
-            {
-                "attack": finding.attack,
-                "setup": finding.setup,
-                "knows_defence": finding.knows_defence,
-                "verdict": str(finding.verdict),
-                "measures": {name: measure.to_row() for name, measure in finding.measures.items()},
-            }
-            for finding in result.findings
-        ],
+        "findings": [plain_finding(finding) for finding in result.findings],
         "checks": [
             {"condition": str(one.condition), "failed": one.failed, "sentence": one.sentence()} for one in result.checks
         ],
+    }
+
+
+def plain_finding(finding: Finding) -> dict[str, Any]:
+    """Return a finding in plain values."""
+    return {
+        "attack": finding.attack,
+        "setup": finding.setup,
+        "knows_defence": finding.knows_defence,
+        "verdict": str(finding.verdict),
+        "measures": {name: measure.to_row() for name, measure in finding.measures.items()},
     }
 
 

@@ -23,7 +23,7 @@ class Running:
 
     Args:
         engine: ``"auto"``, ``"in-process"``, ``"processes"``, ``"ray"`` or ``"ray:ADDRESS"``.
-        jobs: The number of tasks that run at a time. ``None`` is one a core.
+        jobs: The number of tasks that run at a time. By default, one per core.
         device: The device of the attacks, such as ``"cuda"``. ``None`` is that of the message.
         watch: The listener that follows the tasks.
     """

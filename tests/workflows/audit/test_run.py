@@ -30,7 +30,7 @@ def made(tmp_path_factory):
 
 
 def test_cheap_attacks_come_first_and_knowing_attackers_only_where_the_knowledge_is_of_use():
-    work = read_audit(document(), "audit.toml").work
+    work = [one for one in read_audit(document(), "audit.toml").work if not one.control]
     assert [one.attack for one in work] == ["idlg"] * 4 + ["inverting_gradients"] * 6
     assert not any(one.knows_defence for one in work if one.attack == "idlg")  # it has no prior to trust more
     assert {(one.defence, one.knows_defence) for one in work} == {
@@ -133,3 +133,31 @@ def test_wrong_audits_are_refused_in_one_sentence(changes, words, monkeypatch):
     monkeypatch.setattr(run, "attack_client", None)
     with pytest.raises((InvalidInput, UnknownName), match=words):
         read_audit(document(**changes), "audit.toml")
+
+
+def test_every_attack_has_its_positive_controls():
+    plan = read_audit(document(training={"sends": "gradient", "samples": 3}), "audit.toml")
+    controls = [one for one in plan.work if one.control]
+    assert {one.attack for one in controls} == {"idlg", "inverting_gradients"}
+    assert {one.control for one in controls} == {"one sample, labels granted"}
+    assert plan.scenario_of(controls[0]).samples == 1
+    defended = read_audit(document(defence=DOCUMENT["defence"][1:]), "audit.toml")
+    assert "no defence" in defended.controls
+    assert [defended.chain_of(one) for one in defended.work if one.control] == [()] * len(
+        [one for one in defended.work if one.control]
+    )
+
+
+WEAK = {"attacks": [{"name": "inverting_gradients", "steps": 1}], "clients": 2}
+
+
+def test_an_attack_that_fails_on_its_control_is_inconclusive_and_never_an_all_clear(tmp_path):
+    hidden = {"title": "noise", "chain": [{"name": "gaussian_noise", "sigma": 5.0}]}
+    weak = run_audit(read_audit(document(audit=WEAK, defence=[hidden]), "audit.toml"), tmp_path / "weak")
+    assert weak.verdict is Verdict.INCONCLUSIVE
+    assert {one.setup for one in weak.controls} == {"no defence", "one sample, labels granted"}
+    assert not any(one.verdict is Verdict.RECOVERS_DATA for one in weak.controls)
+    strong_attack = {"attacks": [{"name": "idlg", "steps": 8}], "clients": 2}
+    strong = run_audit(read_audit(document(audit=strong_attack, defence=[hidden]), "audit.toml"), tmp_path / "strong")
+    assert strong.verdict is Verdict.NOTHING_ABOVE_CHANCE
+    assert any(one.verdict is Verdict.RECOVERS_DATA for one in strong.controls)

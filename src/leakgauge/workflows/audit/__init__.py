@@ -43,7 +43,7 @@ def audit(  # noqa: PLR0913
         junit: The file for the limits as JUnit XML.
         redact: Clients' samples on the page: ``"none"``, ``"blur"`` or ``"omit"``.
         engine: The engine that runs the attacks (:mod:`leakgauge.runtime.engines`).
-        jobs: The number of attacks that run at a time. ``None`` is one a core.
+        jobs: The number of attacks that run at a time. By default, one per core.
         device: The device of the attacks, such as ``"cuda"``.
         watch: The listener that follows the attacks.
         command: The command line, for the page.

@@ -8,12 +8,15 @@ A document of :mod:`leakgauge.workflows.scenario` with one more table, which may
 ======================  ===========================================================================================
 
 Without any ``[[defence]]``, clients do not defend themselves.
+
+Every attack on samples is also run on easier versions of the set-up, its positive controls. An attack that fails there
+is too weak to support "nothing above chance".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leakgauge.attacks import registry
@@ -23,6 +26,8 @@ from leakgauge.workflows.audit.attackers import Attacker, read_attacker
 from leakgauge.workflows.audit.first_look import FirstLook, first_look
 from leakgauge.workflows.scenario import NUMBER, Keys, Scenario, load_parts, read_chains, read_scenario
 
+#: The number of clients of a positive control.
+CONTROL_CLIENTS = 2
 AUDIT: Keys = {"attacks": (list,), "clients": (int,), "threshold": NUMBER}
 
 
@@ -35,14 +40,18 @@ class Work:
         attack: The name of the attack.
         knows_defence: Whether the attacker knows the defence.
         client: The number of the client.
+        control: The name of the positive control. Empty for the set-up itself.
     """
 
     defence: str
     attack: str
     knows_defence: bool
     client: int
+    control: str = ""
 
     def __str__(self) -> str:
+        if self.control:
+            return f"{self.attack}, control: {self.control}, client {self.client}"
         known = ", defence known" if self.knows_defence else ""
         return f"{self.attack}, {self.defence}{known}, client {self.client}"
 
@@ -59,6 +68,7 @@ class AuditPlan:
         clients: The number of clients to attack.
         threshold: The PSNR in dB from which a sample counts as recovered.
         adaptive: The pairs of attack and defence for which knowledge of the defence changes the attack.
+        controls: Easier versions of the set-up by name, without a defence.
     """
 
     scenario: Scenario
@@ -68,24 +78,43 @@ class AuditPlan:
     clients: int = 4
     threshold: float = 20.0
     adaptive: frozenset[tuple[str, str]] = frozenset()
+    controls: Mapping[str, Scenario] = field(default_factory=dict)
 
     @property
     def work(self) -> list[Work]:
-        """Everything to do, cheap attacks first."""
+        """Everything to do, cheap attacks first, each followed by its positive controls."""
+        names = sorted(self.attacks, key=lambda name: registry.ATTACKS[name].order)
+        return [work for name in names for work in (*self._attacks(name), *self._controls(name))]
+
+    def _attacks(self, name: str) -> list[Work]:
         return [
             Work(defence, name, knows_defence, client)
-            for name in sorted(self.attacks, key=lambda name: registry.ATTACKS[name].order)
             for defence in self.chains
             for knows_defence in ((False, True) if (name, defence) in self.adaptive else (False,))
             for client in range(self.clients)
         ]
 
+    def _controls(self, name: str) -> list[Work]:
+        if self.attacks[name].recovers != "samples":
+            return []
+        clients = range(min(self.clients, CONTROL_CLIENTS))
+        return [Work("no defence", name, False, client, control) for control in self.controls for client in clients]
+
+    def scenario_of(self, work: Work) -> Scenario:
+        """Return the set-up of one piece of work: that of the audit, or an easier one."""
+        return self.controls[work.control] if work.control else self.scenario
+
+    def chain_of(self, work: Work) -> tuple[Defence, ...]:
+        """Return the defences of one piece of work. Controls have none."""
+        return () if work.control else self.chains[work.defence]
+
     def definition(self, work: Work) -> dict[str, Any]:
         """Return everything that the result of one attack depends on, as plain values."""
+        scenario = self.scenario_of(work)
         return {
-            "scenario": self.scenario.document,
-            "content": self.scenario.fingerprint,
-            "defences": list(map(repr, self.chains[work.defence])),
+            "scenario": scenario.document,
+            "content": scenario.fingerprint,
+            "defences": list(map(repr, self.chain_of(work))),
             "knows_defence": work.knows_defence,
             "attack": repr(self.attacks[work.attack]),
             "client": work.client,
@@ -117,7 +146,25 @@ def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
         for title, observation in defended.items()
         if scenario.attacker.get("knows_defence", True) and attacker.adapts(observation)
     }
-    return AuditPlan(scenario, attacks, chains, look, adaptive=frozenset(adaptive), **table)
+    controls = easier_versions(scenario, defended=all(chains.values()))
+    return AuditPlan(scenario, attacks, chains, look, adaptive=frozenset(adaptive), controls=controls, **table)
+
+
+def easier_versions(scenario: Scenario, *, defended: bool) -> dict[str, Scenario]:
+    """Return easier versions of a set-up, on which a strong attack succeeds.
+
+    Args:
+        scenario: The set-up.
+        defended: Whether every client of the audit defends itself.
+    """
+    versions = {"no defence": scenario} if defended else {}
+    labels = [] if scenario.dataset.spec.classes is None else ["labels"]
+    granted = [*scenario.attacker.get("granted", []), *(name for name in labels if not scenario.labels_granted)]
+    attacker = {**scenario.attacker, "granted": granted}
+    single = replace(scenario, training={**scenario.training, "samples": 1}, attacker=attacker)
+    if single != scenario:
+        versions["one sample, labels granted" if labels else "one sample"] = single
+    return versions
 
 
 def _read_attacks(listed: list[Any] | None, look: FirstLook, sensitive: str | None, where: str) -> dict[str, Attacker]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from leakgauge.core.container import Location
 from leakgauge.core.errors import TasksFailed
 from leakgauge.core.measure import Measure
 from leakgauge.core.progress import Report
-from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients, worst_of
+from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients, together, worst_of
 from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache
 from leakgauge.workflows.audit.attackers import Scored, Trial, measures_of
@@ -46,11 +46,18 @@ class Audit(WorkflowResult):
 
     Args:
         plan: The plan.
-        results: The result of each attack on each client.
+        results: The result of each attack on each client, without those of controls.
+        controls: The findings on easier versions of the set-up.
     """
 
     plan: AuditPlan
     results: tuple[ClientResult, ...]
+    controls: tuple[Finding, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on all defences: the worst of them."""
+        return worst_of(self.verdict_on(title) for title in self.tried)
 
     @property
     def tried(self) -> list[str]:
@@ -60,7 +67,7 @@ class Audit(WorkflowResult):
 
     def verdict_on(self, defence: str) -> Verdict:
         """Return the verdict of all attacks on one defence."""
-        return worst_of(finding.verdict for finding in self.findings if finding.setup == defence)
+        return together([finding for finding in self.findings if finding.setup == defence])
 
     def results_of(self, finding: Finding) -> list[ClientResult]:
         """Return the results of single clients that a finding is about."""
@@ -88,8 +95,8 @@ def run_audit(
     common = {"plan": plan, "device": running.device}
     failed = None
     try:
-        results = run_tasks(tasks, engine=running.engine, jobs=running.jobs, watch=running.watch, common=common)
-        for number, (task, (document, tensors)) in enumerate(results, 1):
+        running_tasks = run_tasks(tasks, engine=running.engine, jobs=running.jobs, watch=running.watch, common=common)
+        for number, (task, (document, tensors)) in enumerate(running_tasks, 1):
             cache.put(plan.definition(task.arguments["work"]), document, tensors)
             if number == stop_after:
                 break
@@ -97,11 +104,14 @@ def run_audit(
         failed = problem
     except KeyboardInterrupt:
         pass  # the results so far are cached, and the audit is marked as incomplete
-    finished = tuple(_finished(cache, plan))
+    finished = list(_finished(cache, plan))
+    results = [result for result in finished if not result.work.control]
+    controls = list(_controls(result for result in finished if result.work.control))
     return Audit(
         plan=plan,
-        results=finished,
-        findings=tuple(_findings(plan, finished)),
+        results=tuple(results),
+        findings=tuple(_findings(plan, results, controls)),
+        controls=tuple(controls),
         complete=len(finished) == len(plan.work),
         failed=failed,
     )
@@ -118,13 +128,31 @@ def _key(work: Work) -> tuple[str, str, bool]:
     return work.attack, work.defence, work.knows_defence
 
 
-def _findings(plan: AuditPlan, results: Sequence[ClientResult]) -> Iterator[Finding]:
-    """Group the results by attack, defence and knowledge, in the order of the work."""
+def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequence[Finding]) -> Iterator[Finding]:
+    """Group the results by attack, defence and knowledge, in the order of the work.
+
+    "Nothing above chance" becomes inconclusive where the attack recovers nothing on easier set-ups either.
+    """
+    found = []
     for key in dict.fromkeys(_key(result.work) for result in results):
         scores = [result.measures for result in results if _key(result.work) == key]
         verdict = judge(scores, labels_granted=plan.scenario.labels_granted)
         attack, defence, knows_defence = key
-        yield Finding(attack, defence, over_clients(scores), verdict, knows_defence)
+        found.append(Finding(attack, defence, over_clients(scores), verdict, knows_defence))
+    strong = {one.attack for one in (*controls, *found) if one.verdict is Verdict.RECOVERS_DATA}
+    for finding in found:
+        weak = finding.about_samples and finding.attack not in strong
+        unsupported = finding.verdict is Verdict.NOTHING_ABOVE_CHANCE and weak
+        yield replace(finding, verdict=Verdict.INCONCLUSIVE) if unsupported else finding
+
+
+def _controls(results: Iterable[ClientResult]) -> Iterator[Finding]:
+    """Group the results of controls by attack and control."""
+    groups: dict[tuple[str, str], list[dict[str, Measure]]] = {}
+    for result in results:
+        groups.setdefault((result.work.attack, result.work.control), []).append(result.measures)
+    for (attack, control), scores in groups.items():
+        yield Finding(attack, control, over_clients(scores), judge(scores, labels_granted=True))
 
 
 def attack_client(plan: AuditPlan, work: Work, report: Report, device: str | None = None) -> Scored:
@@ -136,7 +164,7 @@ def attack_client(plan: AuditPlan, work: Work, report: Report, device: str | Non
         report: The listener that follows the steps.
         device: The device of the attack.
     """
-    chain = plan.chains[work.defence]
-    observation, truth = plan.scenario.observe(work.client, chain, knows_defence=work.knows_defence)
-    trial = Trial(observation, truth, plan.scenario.seed + work.client, plan.threshold, device)
+    scenario = plan.scenario_of(work)
+    observation, truth = scenario.observe(work.client, plan.chain_of(work), knows_defence=work.knows_defence)
+    trial = Trial(observation, truth, scenario.seed + work.client, plan.threshold, device)
     return plan.attacks[work.attack](trial, report)
