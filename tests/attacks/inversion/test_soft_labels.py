@@ -6,12 +6,11 @@ from leakgauge.attacks.inversion.soft_labels import SoftLabels, is_soft
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.seeding import generator
 from leakgauge.federation.client import fedsgd
-
-DIGITS = data.load("digits")
+from tests.shared import digits
 
 
 def client(**options):
-    return fedsgd(models.lenet(shape=(1, 8, 8), seed=0).double(), DIGITS.share(range(3)), **options)
+    return fedsgd(models.lenet(shape=(1, 8, 8), seed=0).double(), digits().share(range(3)), **options)
 
 
 def test_they_start_as_logits_from_the_generator_in_the_models_type():
@@ -36,7 +35,7 @@ def test_a_regression_is_refused_and_its_granted_targets_are_no_logits():
     table = data.load("diabetes").share(range(3))
     model = models.mlp(shape=table.spec.shape, classes=1, hidden=(8,), seed=0)
     observation, truth = fedsgd(model, table)
-    with pytest.raises(MissingKnowledge, match="only be optimised for classification with cross-entropy. Supply them"):
+    with pytest.raises(MissingKnowledge, match=r"be optimised for classification with cross-entropy\. Supply them"):
         SoftLabels()(observation, generator(0))
     known = observation.knowing(labels=truth.targets)
     assert not is_soft(SoftLabels()(known, generator(0)), known.data)

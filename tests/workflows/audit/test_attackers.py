@@ -32,7 +32,7 @@ def test_mistakes(name, options, words):
 
 
 def test_options_that_an_attack_does_not_have_are_refused():
-    with pytest.raises(InvalidInput, match="here: .*'steps'"):
+    with pytest.raises(InvalidInput, match=r"here: .*'steps'"):
         read_attacker("attribute_inference", {"steps": 3}, "sex", "here")
 
 
