@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint docs bench clean
+.PHONY: demo test lint docs benchmarks bench clean
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -36,6 +36,10 @@ lint: $(VENV)/.test
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The site is in site/index.html. For its search box: $(BIN)/python -m http.server --directory site"
+
+# The pages of the papers' tables, from their rows and results.
+benchmarks: $(VENV)/.demo
+	$(BIN)/leakgauge bench --readme
 
 bench: $(VENV)/.test
 	$(BIN)/leakgauge bench speed

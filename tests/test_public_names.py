@@ -6,10 +6,10 @@ import pytest
 import leakgauge
 
 PUBLIC = {
-    "Attack", "DataSpec", "Dataset", "Defence", "Federation", "LeakgaugeError", "LocalTraining", "Observation",
-    "Reconstruction", "Score", "Truth", "attacks", "audit", "data", "defences", "errors", "evaluation",
-    "fedavg", "fedsgd", "load", "load_all", "load_rounds", "local_sgd", "metrics", "models", "run_federation",
-    "save", "save_all", "score",
+    "Attack", "DataSpec", "Dataset", "Defence", "Federation", "Finding", "LeakgaugeError", "LocalTraining", "Measure",
+    "Observation", "Reconstruction", "Score", "Truth", "Verdict", "attack", "attacks", "audit", "data", "defences",
+    "errors", "evaluation", "fedavg", "fedsgd", "frontier", "infer", "load", "load_all", "load_rounds", "local_sgd",
+    "metrics", "models", "run_federation", "save", "save_all", "score",
 }  # fmt: skip
 
 

@@ -1,14 +1,15 @@
-"""What recording costs a Flower round: python benchmarks/speed/flower.py [ROUNDS [IMAGES]].
+"""The cost of recording a round of Flower.
 
-Flower's own FedAvg, ten clients of its PyTorch quickstart (its CNN, a tenth of CIFAR-10's 50,000 images each of which
-80% are trained on, batches of 32, one epoch), one after the other in this process. Nothing of a round is left out but
-what a real one has in addition, such as starting processes and moving messages, which makes a round longer and the
-share of recording smaller.
+    python benchmarks/speed/flower.py [ROUNDS [IMAGES]]
 
-Every other round is recorded. Printed are the share of a recorded round that is spent in the recorder, and the time of
-each recorded round but the first, which warms up, over the mean of the plain ones before and after it: by the clock and
-in CPU seconds, which a busy machine disturbs less; as medians, with the smallest and the largest, to see how far they
-can be trusted.
+It runs Flower's own FedAvg with ten clients of its PyTorch quickstart, one after the other in this process. Each
+client has the quickstart's CNN, a tenth of CIFAR-10's 50,000 images, of which 80% are for training, batches of 32 and
+one epoch. A real round also starts processes and moves messages. It is longer, and the share of recording is smaller.
+
+Every other round is recorded. The output has two figures. One is the share of a recorded round that the recorder
+takes. The other is the time of a recorded round, divided by the mean of the plain rounds before and after it. The
+first recorded round warms up and is left out of it. Times are by the clock and in CPU seconds, which a busy machine
+disturbs less. Each figure is a median, with the smallest and the largest value to show how far it can be trusted.
 """
 
 import json
@@ -35,7 +36,7 @@ CLIENTS = 10
 
 
 class Net(nn.Module):
-    """A CNN of the quickstart's sizes: 62,006 weights."""
+    """A CNN of the quickstart's sizes, with 62,006 weights."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +44,7 @@ class Net(nn.Module):
         self.layers = nn.ModuleList([nn.Linear(16 * 5 * 5, 120), nn.Linear(120, 84), nn.Linear(84, 10)])
 
     def forward(self, x):
-        """Class scores."""
+        """Return class scores."""
         for convolution in self.convolutions:
             x = functional.max_pool2d(functional.relu(convolution(x)), 2)
         first, second, last = self.layers
@@ -51,7 +52,7 @@ class Net(nn.Module):
 
 
 class Timed(Recorder):
-    """A recorder that measures itself."""
+    """A recorder that measures its own time."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -70,16 +71,18 @@ class Grid:
         self.app = app
 
     def get_node_ids(self):
-        """All nodes."""
+        """Return all nodes."""
         return range(1, CLIENTS + 1)
 
     def send_and_receive(self, messages, *, timeout=None):
-        """The answers, one client after the other."""
-        return [self.app(one, Context(1, one.metadata.dst_node_id, {}, RecordDict(), {})) for one in messages]
+        """Return the answers, one client after the other."""
+        return [
+            self.app(message, Context(1, message.metadata.dst_node_id, {}, RecordDict(), {})) for message in messages
+        ]
 
 
 def measure(rounds=6, images=4000):
-    """The medians, as plain values."""
+    """Return the medians, as plain values."""
     TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
     torch.manual_seed(0)
     pictures, labels = torch.rand(images, 3, 32, 32), torch.randint(10, (images,))
@@ -111,7 +114,7 @@ def measure(rounds=6, images=4000):
             num_rounds=rounds,
             evaluate_fn=mark,
         )
-        kept = len(list(Path(folder).rglob("*.safetensors")))
+        messages = len(list(Path(folder).rglob("*.safetensors")))
     clock, used = ([after - before for before, after in pairwise(times)] for times in (marks, cpu))
     share = [recorder.seconds[number] / clock[number - 1] for number in range(1, rounds + 1, 2)]
     return {
@@ -120,7 +123,7 @@ def measure(rounds=6, images=4000):
         "recorded_over_plain_cpu": _spread(_ratios(used)),
         "seconds_a_round": _spread(clock),
         "milliseconds_a_message": 1000 * median(recorder.seconds.values()) / CLIENTS,
-        "messages_kept": kept,
+        "messages_kept": messages,
     }
 
 

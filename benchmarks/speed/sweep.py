@@ -1,11 +1,12 @@
-"""What engines save: an audit of eight clients in this process, in processes and on a local Ray cluster.
+"""The speed of the engines: an audit of eight clients in this process, in processes and on a local Ray cluster.
 
     python benchmarks/speed/sweep.py [--clients 8 --steps 300 --jobs 2 --turns 3 --engines processes ray]
 
-A LeNet on 28 x 28 digits, 4 samples a client, two attacks. The engines take turns, each in a fresh folder and every
-other turn the other way round, so that a busy machine is busy for all; medians are printed as JSON, and the ratios of
-each turn. ``start`` is until all workers are at work, ``seconds`` what the whole takes at the pace from then on.
-``same`` says whether all tables are the same, to the last bit.
+The model is a LeNet on 28 x 28 digits, with 4 samples for each client and two attacks. The engines take turns, each
+in a new folder. Every other turn is in the opposite order, so that a busy machine slows all of them. The output is
+JSON with medians, and with the ratios of each turn. ``start`` is the time until all workers have a task. ``seconds``
+is the time of the whole audit at the pace from then on. ``same`` is whether all tables are identical, to the last
+bit.
 """
 
 from __future__ import annotations
@@ -22,12 +23,17 @@ import torch
 
 from leakgauge.runtime import Task, Watch, memory
 from leakgauge.workflows.audit import read_audit, run_audit
+from leakgauge.workflows.result import Running
 
 ENGINES = ("in-process", "processes", "ray")
 
 
 class Stopwatch(Watch):
-    """Notes when so many tasks ran at a time for the first time, and how many ended after that."""
+    """A watch that records when all workers had a task for the first time, and how many tasks ended after that.
+
+    Args:
+        workers: The number of workers.
+    """
 
     def __init__(self, workers: int) -> None:
         self._workers, self._running = workers, 0
@@ -35,33 +41,36 @@ class Stopwatch(Watch):
         self.after = 0
 
     def began(self, task: Task) -> None:
-        """One more."""
+        """Count a running task."""
         self._running += 1
         if self._running == self._workers and self.began_all is None:
             self.began_all = time.perf_counter()
 
     def done(self, task: Task) -> None:
-        """One less."""
+        """Count a finished task."""
         self._running -= 1
         self.after += self.began_all is not None
 
 
 def measure(plan: Any, engine: str, jobs: int) -> tuple[dict[str, float], list[Any]]:
-    """The seconds of one audit, and its table."""
-    watch = Stopwatch(1 if engine == "in-process" else jobs)
+    """Return the seconds of one audit, and its table."""
+    alone = engine == "in-process"
+    watch = Stopwatch(1 if alone else jobs)
+    running = Running(engine, jobs=None if alone else jobs, watch=watch)
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        found = run_audit(plan, Path(folder), engine=engine, jobs=None if engine == "in-process" else jobs, watch=watch)
+        audit = run_audit(plan, Path(folder), running)
         end = time.perf_counter()
-    if not found.complete or watch.began_all is None:
-        raise SystemExit(f"{engine}: {found.failed}")
-    tasks = [one.document["seconds"] for one in found.results]
+    if not audit.complete or watch.began_all is None:
+        raise SystemExit(f"{engine}: {audit.failed}")
+    tasks = [result.document["seconds"] for result in audit.results]
     figures = {
         "start": watch.began_all - start,
         "seconds": (end - watch.began_all) * len(tasks) / watch.after,
         "seconds_a_task": statistics.mean(tasks),
     }
-    return figures, [(str(one.work), one.document["scores"], one.document["loss"]) for one in found.results]
+    table = [(str(result.work), result.document["scores"], result.document["loss"]) for result in audit.results]
+    return figures, table
 
 
 def main() -> None:
@@ -69,7 +78,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--steps", type=int, default=300, help="steps of each attack")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--turns", type=int, default=3, help="how often the engines take turns")
+    parser.add_argument("--turns", type=int, default=3, help="number of turns")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -92,8 +101,8 @@ def main() -> None:
             runs[engine].append(figures)
             tables.append(table)
     medians = {
-        engine: {name: statistics.median(run[name] for run in found) for name in found[0]}
-        for engine, found in runs.items()
+        engine: {name: statistics.median(run[name] for run in turns) for name in turns[0]}
+        for engine, turns in runs.items()
     }
 
     def ratio(one: str, other: str) -> dict[str, Any] | None:
@@ -102,7 +111,7 @@ def main() -> None:
         turns = [first["seconds"] / second["seconds"] for first, second in zip(runs[one], runs[other], strict=True)]
         return {"median": statistics.median(turns), "turns": turns}
 
-    found = {
+    summary = {
         "settings": vars(options),
         "tasks": len(plan.work),
         "same": all(table == tables[0] for table in tables),
@@ -110,7 +119,7 @@ def main() -> None:
         "ray_beside_processes": ratio("ray", "processes"),
         **medians,
     }
-    print(json.dumps(found, indent=2))
+    print(json.dumps(summary, indent=2))
 
 
 if __name__ == "__main__":

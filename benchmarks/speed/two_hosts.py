@@ -1,11 +1,12 @@
-"""Two hosts on one machine: an audit on a Ray cluster of both, of which one is lost on the way.
+"""An audit on a Ray cluster of two hosts, of which one is killed. Both hosts are on this machine.
 
     python benchmarks/speed/two_hosts.py [--clients 6 --steps 300 --lose-after 4]
 
-The hosts are network namespaces of Linux with a cable between them, each with a Ray node of one core, set up as
-docs/scaling.md says: this needs root and ``ip``. ``leakgauge audit`` runs on the first; when some tasks are done, all
-processes of the second are killed while it works at one. Printed, as JSON: how many tasks each host worked at by then,
-which were begun anew and why, and whether the table is that of the same audit in one process, to the last bit.
+The hosts are network namespaces of Linux with a virtual cable between them. Each has a Ray node with one core, set up
+as in docs/scaling.md. This needs root and ``ip``. ``leakgauge audit`` runs on the first host. After some tasks, all
+processes of the second host are killed while it runs a task. The output is JSON with the number of tasks that each
+host ran at a time, the tasks that were restarted and why, and whether the table is identical to that of the same
+audit in one process, to the last bit.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BIN = Path(sys.executable).parent
 HOSTS = ("leakgauge-1", "leakgauge-2")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PORT = 6379
-#: Workers of Ray give way to everything else, unless told; no statistics are sent home.
+#: Ray's workers get the priority of other programs, and Ray sends no usage statistics.
 ENVIRONMENT = {
     **os.environ,
     "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
@@ -52,7 +53,7 @@ attacks = [{{ name = "surrogate", steps = {steps} }}, {{ name = "inverting_gradi
 
 
 def ip(*words: str) -> str:
-    """What the command ``ip`` prints."""
+    """Return the output of the command ``ip``."""
     done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"ip {' '.join(words)}: {done.stderr.strip()} (namespaces need root, and Linux)")
@@ -60,12 +61,12 @@ def ip(*words: str) -> str:
 
 
 def on(host: str, *words: str | Path) -> list[str | Path]:
-    """The command, on this host."""
+    """Return the command that runs other words on a host."""
     return ["ip", "netns", "exec", host, *words]
 
 
 def lose(host: str) -> int:
-    """Kill all that runs on a host."""
+    """Kill all processes of a host, and return their number."""
     processes = ip("netns", "pids", host).split()
     subprocess.run(["kill", "-9", *processes], check=False, stderr=subprocess.DEVNULL)
     return len(processes)
@@ -73,7 +74,7 @@ def lose(host: str) -> int:
 
 @contextlib.contextmanager
 def hosts() -> Iterator[None]:
-    """Two hosts with a cable between them."""
+    """Set up two hosts with a cable between them."""
     with contextlib.ExitStack() as ending:
         for host in HOSTS:
             ip("netns", "add", host)
@@ -88,7 +89,7 @@ def hosts() -> Iterator[None]:
 
 
 def start_ray(folder: Path) -> None:
-    """A node of one core on each host."""
+    """Start a Ray node with one core on each host."""
     quiet = ("--num-cpus", "1", "--object-store-memory", str(200 * 2**20))
     head = ("--head", "--port", str(PORT), "--include-dashboard", "false", "--temp-dir", str(folder))
     ways: Sequence[tuple[str, ...]] = (head, ("--address", f"{ADDRESSES[0]}:{PORT}"))
@@ -98,17 +99,17 @@ def start_ray(folder: Path) -> None:
 
 
 def table(folder: Path) -> list[dict[str, str]]:
-    """An audit's rows, less what they took."""
+    """Return the rows of an audit without their times."""
     with (folder / "results.csv").open() as file:
         rows = [{name: value for name, value in row.items() if "seconds" not in name} for row in csv.DictReader(file)]
     return sorted(rows, key=lambda row: json.dumps(row))
 
 
 def busy(host: str) -> int:
-    """How many tasks the host works at now: Ray names a worker after what it does."""
+    """Return the number of tasks that a host runs now. Ray names a worker after its task."""
     titles = []
     for pid in ip("netns", "pids", host).split():
-        with contextlib.suppress(OSError):  # it has ended since
+        with contextlib.suppress(OSError):  # the process has ended
             titles.append(Path(f"/proc/{pid}/cmdline").read_text())
     return sum(title.startswith("ray::") and ", client " in title for title in titles)
 
@@ -117,37 +118,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=6)
     parser.add_argument("--steps", type=int, default=300, help="steps of each attack")
-    parser.add_argument("--lose-after", type=int, default=4, help="tasks done before the second host is lost")
+    parser.add_argument(
+        "--lose-after", type=int, default=4, help="tasks that are done before the second host is killed"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="two-", dir="/tmp") as name, hosts():  # names of sockets must be short
         folder = Path(name)
         (folder / "audit.toml").write_text(AUDIT.format(clients=options.clients, steps=options.steps))
         audit = (BIN / "leakgauge", "audit", folder / "audit.toml", "--output")
         start_ray(folder / "ray")
-        began, said, at_work, lost = time.perf_counter(), [], [0, 0], 0
+        began, lines, at_work, lost = time.perf_counter(), [], [0, 0], 0
         words = on(HOSTS[0], *audit, folder / "two", "--engine", f"ray:{ADDRESSES[0]}:{PORT}")
         both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         with subprocess.Popen(words, env=ENVIRONMENT, text=True, **both) as run:
             for line in run.stdout or ():
-                said.append(line.strip())
-                done = sum("done:" in one for one in said)
+                lines.append(line.strip())
+                done = sum("done:" in text for text in lines)
                 if not lost:
                     at_work = [max(pair) for pair in zip(at_work, map(busy, HOSTS), strict=True)]
                     lost = lose(HOSTS[1]) if done >= options.lose_after and busy(HOSTS[1]) else 0
         if run.returncode:
-            raise SystemExit("\n".join(said))
+            raise SystemExit("\n".join(lines))
         seconds = time.perf_counter() - began
         alone = subprocess.run([*audit, folder / "one", "--engine", "in-process"], env=ENVIRONMENT, check=False)
-        found = {
+        summary = {
             "settings": vars(options),
-            "tasks": sum("done:" in one for one in said),
+            "tasks": sum("done:" in text for text in lines),
             "tasks_at_a_time_on_each_host": at_work,
             "processes_killed_with_the_second": lost,
-            "again": [one for one in said if "again:" in one],
+            "restarted": [text for text in lines if "restarted:" in text],
             "seconds": seconds,
             "same": alone.returncode == 0 and table(folder / "one") == table(folder / "two"),
         }
-    print(json.dumps(found, indent=2))
+    print(json.dumps(summary, indent=2))
 
 
 if __name__ == "__main__":

@@ -29,8 +29,7 @@ def reconstruction(**changes):
 
 def test_everything_comes_back(tmp_path):
     result = reconstruction()
-    back, source = load_reconstruction(save_reconstruction(result, tmp_path / "r.safetensors", source="of"))
-    assert source == "of"
+    back = load_reconstruction(save_reconstruction(result, tmp_path / "r.safetensors"))
     assert torch.equal(back.samples, result.samples)
     assert torch.equal(back.labels, result.labels)
     assert torch.equal(back.trace.losses, result.trace.losses)
@@ -40,7 +39,7 @@ def test_everything_comes_back(tmp_path):
 
 def test_labels_trace_and_loss_may_be_unknown(tmp_path):
     result = reconstruction(labels=None, trace=None, loss=math.nan)
-    back, _ = load_reconstruction(save_reconstruction(result, tmp_path / "r.safetensors"))
+    back = load_reconstruction(save_reconstruction(result, tmp_path / "r.safetensors"))
     assert (back.labels, back.trace) == (None, None)
     assert math.isnan(back.loss)
 

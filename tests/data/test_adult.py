@@ -9,7 +9,7 @@ import torch
 
 from leakgauge.core.errors import CorruptFile, DataNotFound, InvalidInput
 from leakgauge.data import DATASETS, adult, adult_phd, load, wheels
-from leakgauge.data.source import Remote
+from leakgauge.data.dataset_source import Remote
 
 from . import builders
 from .real import REAL, needs_data

@@ -9,7 +9,7 @@ import torch
 
 from leakgauge.core.errors import CorruptFile
 from leakgauge.data import DATASETS, load
-from leakgauge.data.source import Remote
+from leakgauge.data.dataset_source import Remote
 
 from . import builders
 from .real import REAL, needs_data

@@ -15,7 +15,7 @@ import torch
 
 from leakgauge.core.errors import CorruptFile, MissingExtra, UnknownName
 from leakgauge.data import DATASETS, by_group, load
-from leakgauge.data.source import Remote
+from leakgauge.data.dataset_source import Remote
 
 from .builders import tar
 from .real import REAL, needs_data

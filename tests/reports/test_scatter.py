@@ -1,33 +1,69 @@
-import math
+"""Points lie where their values are, and every label can be read."""
 
-import numpy as np
+import math
+from itertools import combinations
+
 import pytest
 
 from leakgauge.core.errors import InvalidInput
-from leakgauge.reports.scatter import round_numbers, scatter
+from leakgauge.reports.drawing import round_numbers
+from leakgauge.reports.scatter import scatter
+from tests.reports.pixels import box
+
+ORANGE, BLUE, WHITE = (213, 94, 0), (0, 114, 178), (255, 255, 255)
 
 
-def draw(points):
-    return scatter(points, across="accuracy", up="leakage", line=(10.0, "guessing"))
+def draw(points, **options):
+    return scatter(points, across="accuracy", up="leakage", line=(10.0, "guessing"), **options)
 
 
-def test_every_point_changes_the_picture():
-    one = np.asarray(draw({"a": (50.0, 20.0, True), "b": (90.0, 12.0, False)}))
-    other = np.asarray(draw({"a": (50.0, 20.0, False), "b": (90.0, 12.0, False)}))
-    assert one.shape == (560, 860, 3)
-    assert (one != other).any()
-    orange = (one == (213, 94, 0)).all(-1)
-    blue = (one == (0, 114, 178)).all(-1)
-    assert orange.sum() > 60
-    assert blue.sum() > 30
+def centre(image, colour):
+    left, top, right, bottom = box(image, colour)
+    return (left + right) // 2, (top + bottom) // 2
 
 
-def test_many_points_at_one_place_are_all_named():
-    """Twelve names on one point: each makes the picture darker somewhere else."""
-    before = np.asarray(draw({"defence 0": (50.0, 20.0, True)}))
-    after = np.asarray(draw({f"defence {number}": (50.0, 20.0, True) for number in range(12)}))
-    dark = [int((image.sum(-1) < 200).sum()) for image in (before, after)]
-    assert dark[1] > dark[0] + 8 * 100
+def overlap(first, second):
+    return first[0] < second[2] and second[0] < first[2] and first[1] < second[3] and second[1] < first[3]
+
+
+def test_alarming_points_are_discs_and_others_are_rings():
+    image = draw({"": (50.0, 20.0, True), " ": (90.0, 12.0, False)})
+    assert image.getpixel(centre(image, ORANGE)) == ORANGE
+    assert image.getpixel(centre(image, BLUE)) == WHITE
+
+
+def test_points_lie_where_their_values_are(texts):
+    image = draw({"": (50.0, 20.0, True), " ": (90.0, 12.0, False)})
+    (left, high), (right, low) = centre(image, ORANGE), centre(image, BLUE)
+    assert left < right
+    line = dict(texts)["guessing"][3]  # the name of the line stands above the line
+    assert high < low < line
+    assert (low - high) / (line - low) == pytest.approx(8 / 2, rel=0.25)
+
+
+def test_many_points_at_one_place_are_all_named_without_overlap(texts):
+    names = [f"defence {number}" for number in range(12)]
+    image = draw(dict.fromkeys(names, (50.0, 20.0, True)))
+    boxes = {text: label for text, label in texts if text in names}
+    assert set(boxes) == set(names)
+    assert not any(overlap(first, second) for first, second in combinations(boxes.values(), 2))
+    assert not any(overlap(label, box(image, ORANGE)) for label in boxes.values())
+
+
+def test_labels_stay_inside_the_picture(texts):
+    image = draw({"a long name at the left": (0.0, 5.0, True), "a long name at the right": (100.0, 5.0, True)})
+    for text, (left, top, right, bottom) in texts:
+        assert 0 <= left <= right <= image.width, text
+        assert 0 <= top <= bottom <= image.height, text
+
+
+def test_the_legend_stands_above_the_points(texts):
+    image = draw({"a": (50.0, 20.0, False)}, legend=("leaks", "does not leak", "better: right"))
+    boxes = dict(texts)
+    assert boxes["leaks"][2] < boxes["does not leak"][0] < boxes["does not leak"][2] < boxes["better: right"][0]
+    disc = box(image, ORANGE)  # the only disc of this picture belongs to the legend
+    assert disc[2] < boxes["leaks"][0]
+    assert disc[1] < boxes["leaks"][3] < boxes["a"][1]
 
 
 @pytest.mark.parametrize("values", [[0.0, 1.0], [93.2, 93.3], [5.0], [-3.0, 40.0], [1e-4, 2e-4]])
@@ -39,6 +75,12 @@ def test_axes_have_round_numbers_around_the_values(values):
     assert all(math.isfinite(value) for value in axis)
 
 
-def test_nothing_to_draw_is_refused():
-    with pytest.raises(InvalidInput):
+def test_points_that_are_not_finite_are_left_out(texts):
+    draw({"a": (math.nan, 1.0, True), "b": (1.0, 1.0, True)})
+    assert "a" not in dict(texts)
+    assert "b" in dict(texts)
+
+
+def test_a_plot_without_a_finite_point_is_refused():
+    with pytest.raises(InvalidInput, match="at least one point"):
         draw({"a": (math.nan, 1.0, True)})

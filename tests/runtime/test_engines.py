@@ -182,3 +182,20 @@ def test_impossible_options_are_refused_before_any_work(monkeypatch):
 def test_the_command_line_need_not_load_torch(module):
     program = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_script_without_a_guard_stays_in_one_process(tmp_path):
+    script = """
+from leakgauge.runtime import Task, engines, run_tasks
+from tests.runtime.work import slow_sum
+
+engines.START = 0.0
+print("begun")
+tasks = [Task(str(seed), slow_sum, {"seed": seed, "seconds": 0.1}) for seed in range(3)]
+print(len(list(run_tasks(tasks, engine="auto", jobs=2))))
+"""
+    (tmp_path / "script.py").write_text(script)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.splitlines() == ["begun", "3"]

@@ -11,12 +11,12 @@ import sys
 
 import typer
 
-from leakgauge.cli import audits, benchmarks, captures, catalogue
+from leakgauge.cli import audits, benchmarks, captures, listing
 from leakgauge.cli.common import app, complain, screen
 from leakgauge.core.errors import LeakgaugeError, TasksFailed
 from leakgauge.runtime import memory
 
-__all__ = ["app", "audits", "benchmarks", "captures", "catalogue", "main", "screen"]
+__all__ = ["app", "audits", "benchmarks", "captures", "listing", "main", "screen"]
 
 
 def main() -> None:

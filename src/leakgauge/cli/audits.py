@@ -47,7 +47,7 @@ def demo(
 
 
 @app.command()
-def audit(
+def audit(  # noqa: PLR0913
     config: Annotated[Path, typer.Argument(help="A TOML file: model, data, recipe. leakgauge init writes one.")],
     output: Output = Path("audit"),
     fail_if: FailIf = None,
@@ -107,7 +107,7 @@ def init(
 
 
 @app.command()
-def frontier(
+def frontier(  # noqa: PLR0913
     config: Annotated[Path, typer.Argument(help="A TOML file: set-up, attack and defences.")],
     output: Output = Path("frontier"),
     fail_if: FailIf = None,

@@ -22,7 +22,7 @@ SPEED_OPTIONS = {"repeats", "as_json", "quiet", "names"}
 
 
 @app.command()
-def bench(
+def bench(  # noqa: PLR0913
     context: typer.Context,
     paper: Annotated[str | None, typer.Argument(help="The paper, such as dlf, or speed.")] = None,
     row: Annotated[

@@ -38,7 +38,7 @@ Data = Annotated[
 
 
 @app.command()
-def attack(
+def attack(  # noqa: PLR0913
     observations: Annotated[Path, typer.Argument(help="A saved observation, or a folder of them.")],
     name: Annotated[str, typer.Option("--attack", "-a", help="The attack. See: leakgauge list attacks.")] = (
         "inverting_gradients"
@@ -78,7 +78,7 @@ def attack(
 
 
 @app.command()
-def infer(
+def infer(  # noqa: PLR0913
     observations: Annotated[Path, typer.Argument(help="A folder of captures with many rounds.")],
     method: Annotated[str, typer.Option(help="How to rebuild a client's model: lmra, learned, secant, ...")] = "lmra",
     option: Option = None,

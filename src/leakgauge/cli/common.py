@@ -44,8 +44,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON i
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _main(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
     if version:
@@ -53,6 +54,8 @@ def _main(
 
         print(f"leakgauge {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 def command_line() -> str:

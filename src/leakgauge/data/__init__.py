@@ -7,10 +7,10 @@
 """
 
 from leakgauge.data.dataset import Dataset
+from leakgauge.data.dataset_source import PackageFile, Remote, Source
 from leakgauge.data.own import from_csv, from_images, from_npz
 from leakgauge.data.partition import adult_phd, by_group, dirichlet, iid, orl_lmra
 from leakgauge.data.registry import DATASETS, load, locate
-from leakgauge.data.source import PackageFile, Remote, Source
 from leakgauge.data.where import Place
 
 __all__ = [

@@ -25,9 +25,9 @@ from leakgauge.core.data_spec import DataSpec
 from leakgauge.core.errors import InvalidInput, install_line
 from leakgauge.data import locations, wheels
 from leakgauge.data.dataset import Dataset
+from leakgauge.data.dataset_source import PackageFile, Remote, Source
 from leakgauge.data.formats import corrupt, read_bytes, reading
 from leakgauge.data.locations import Folder
-from leakgauge.data.source import PackageFile, Remote, Source
 
 NUMBERS: dict[str, tuple[float, float]] = {
     "age": (38.437902, 13.134447),

@@ -6,7 +6,7 @@ import torch
 
 from leakgauge.core.data_spec import DataSpec
 from leakgauge.data.dataset import Dataset
-from leakgauge.data.source import Source
+from leakgauge.data.dataset_source import Source
 
 
 def load() -> Dataset:

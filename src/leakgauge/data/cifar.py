@@ -18,9 +18,9 @@ from leakgauge.core.checks import whole_number
 from leakgauge.core.data_spec import DataSpec
 from leakgauge.data import locations
 from leakgauge.data.dataset import Dataset
+from leakgauge.data.dataset_source import Remote, Source
 from leakgauge.data.formats import Bytes, corrupt, read_npz, reading, require_bytes, require_labels, to_pixels
 from leakgauge.data.locations import Folder
-from leakgauge.data.source import Remote, Source
 
 _PIXELS = 3 * 32 * 32
 

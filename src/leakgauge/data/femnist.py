@@ -24,6 +24,7 @@ from leakgauge.core.data_spec import DataSpec
 from leakgauge.core.errors import MissingExtra
 from leakgauge.data import locations
 from leakgauge.data.dataset import Dataset
+from leakgauge.data.dataset_source import Remote, Source
 from leakgauge.data.formats import (
     Bytes,
     corrupt,
@@ -35,7 +36,6 @@ from leakgauge.data.formats import (
     to_pixels,
 )
 from leakgauge.data.locations import Folder
-from leakgauge.data.source import Remote, Source
 
 CLASSES = 62
 MEAN, STD = 0.96424, 0.15768

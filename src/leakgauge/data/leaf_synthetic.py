@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from leakgauge.core.checks import whole_number
 from leakgauge.core.data_spec import DataSpec
 from leakgauge.data.dataset import Dataset
-from leakgauge.data.source import Source
+from leakgauge.data.dataset_source import Source
 
 
 def load(

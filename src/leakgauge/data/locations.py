@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from leakgauge.core.errors import CorruptFile, DataNotFound
-from leakgauge.data.source import Remote, Source
+from leakgauge.data.dataset_source import Remote, Source
 
 Folder = str | os.PathLike[str] | None
 

@@ -11,9 +11,9 @@ from leakgauge.core.checks import whole_number
 from leakgauge.core.data_spec import DataSpec
 from leakgauge.data import locations
 from leakgauge.data.dataset import Dataset
+from leakgauge.data.dataset_source import Remote, Source
 from leakgauge.data.formats import corrupt, read_idx, read_npz, require_bytes, require_labels, to_pixels
 from leakgauge.data.locations import Folder
-from leakgauge.data.source import Remote, Source
 
 MEAN, STD = 0.1307, 0.3081
 

@@ -9,9 +9,9 @@ import numpy as np
 from leakgauge.core.data_spec import DataSpec
 from leakgauge.data import wheels
 from leakgauge.data.dataset import Dataset
+from leakgauge.data.dataset_source import PackageFile, Source
 from leakgauge.data.formats import corrupt, read_bytes, reading, require_labels, to_pixels
 from leakgauge.data.mnist import MEAN, STD
-from leakgauge.data.source import PackageFile, Source
 
 
 def load() -> Dataset:

@@ -15,6 +15,7 @@ import torch
 from leakgauge.core.data_spec import DataSpec
 from leakgauge.data import locations
 from leakgauge.data.dataset import Dataset
+from leakgauge.data.dataset_source import Remote, Source
 from leakgauge.data.formats import (
     Bytes,
     corrupt,
@@ -27,7 +28,6 @@ from leakgauge.data.formats import (
     to_pixels,
 )
 from leakgauge.data.locations import Folder
-from leakgauge.data.source import Remote, Source
 
 PEOPLE, PICTURES = 40, 10
 FULL_SIZE, LMRA_SIZE = (112, 92), (80, 70)

@@ -10,8 +10,8 @@ import torch
 from leakgauge.core.data_spec import DataSpec
 from leakgauge.data import wheels
 from leakgauge.data.dataset import Dataset
+from leakgauge.data.dataset_source import PackageFile, Source
 from leakgauge.data.formats import read_bytes, reading, to_pixels
-from leakgauge.data.source import PackageFile, Source
 
 FILES = (
     "astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "ihc.png", "motorcycle_left.png",

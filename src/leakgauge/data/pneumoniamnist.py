@@ -5,9 +5,9 @@ from __future__ import annotations
 from leakgauge.core.data_spec import DataSpec
 from leakgauge.data import locations
 from leakgauge.data.dataset import Dataset
+from leakgauge.data.dataset_source import Remote, Source
 from leakgauge.data.formats import read_npz, require_bytes, require_labels, to_pixels
 from leakgauge.data.locations import Folder
-from leakgauge.data.source import Remote, Source
 
 
 def load(split: str = "train", *, folder: Folder = None, download: bool = True) -> Dataset:

@@ -7,8 +7,8 @@ from typing import Any
 from leakgauge.core.discovery import modules_of
 from leakgauge.core.errors import UnknownName
 from leakgauge.data.dataset import Dataset
+from leakgauge.data.dataset_source import Source
 from leakgauge.data.locations import Folder
-from leakgauge.data.source import Source
 from leakgauge.data.where import Place, places_of
 
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from leakgauge.core.errors import MissingExtra
-from leakgauge.data.source import PackageFile, Source
+from leakgauge.data.dataset_source import PackageFile, Source
 
 
 def find(file: PackageFile) -> Path | None:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from leakgauge.core.errors import install_line
 from leakgauge.data import locations, wheels
+from leakgauge.data.dataset_source import PackageFile, Source
 from leakgauge.data.locations import Folder
-from leakgauge.data.source import PackageFile, Source
 
 
 class Place(NamedTuple):

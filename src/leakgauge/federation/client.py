@@ -66,7 +66,7 @@ class Recipe:
         return replace(training, batch_size=min(size, len(data)))
 
 
-def fedsgd(
+def fedsgd(  # noqa: PLR0913
     model: nn.Module,
     data: Dataset,
     *,
@@ -132,7 +132,7 @@ def fedsgd(
     return observation, truth_of(data, order)
 
 
-def fedavg(
+def fedavg(  # noqa: PLR0913
     model: nn.Module,
     data: Dataset,
     *,

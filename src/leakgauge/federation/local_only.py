@@ -52,7 +52,7 @@ class Alone:
     converged: bool
 
 
-def train_alone(
+def train_alone(  # noqa: PLR0913
     model: nn.Module,
     data: Dataset,
     *,

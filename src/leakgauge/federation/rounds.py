@@ -70,7 +70,7 @@ class Federation:
         return model
 
 
-def run_federation(
+def run_federation(  # noqa: PLR0913
     model: nn.Module,
     clients: Sequence[Dataset],
     *,

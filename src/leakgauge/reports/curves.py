@@ -1,22 +1,30 @@
-"""Curves: losses over the steps of an attack (figure 2 of EPAFL) and the lowest value over the trials of a search
-(figure 1 of AWA), on a logarithmic scale; how good an attack was on the way (figure 4 of AWA), on a plain one."""
+"""Curves over the steps of attacks and over the trials of a hyper-parameter search.
+
+:func:`loss_curves` draws losses on a logarithmic scale, as figure 2 of EPAFL. :func:`running_minimum` draws the lowest
+value of a search on a logarithmic scale, as figure 1 of AWA. :func:`course` draws the quality of the iterates of an
+attack on a linear scale, as figure 4 of AWA.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 from torch import Tensor
 
 from leakgauge.core.errors import InvalidInput
-from leakgauge.reports.scatter import round_numbers
+from leakgauge.reports.drawing import GRID, INK, PAPER, Axes, Canvas, round_numbers
 
-_INK, _PAPER, _GRID, _STOP = (32, 33, 36), (255, 255, 255), (225, 225, 225), (200, 30, 30)
-#: Distinct also without red and green (Okabe and Ito).
+_STOP = (200, 30, 30)
+# The colours of Okabe and Ito differ also for people who cannot tell red from green.
 _COLOURS = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0))
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 20, 30, 48
+
+Point = tuple[float, float]
+Segment = tuple[Point, Point]
 
 
 def loss_curves(
@@ -26,19 +34,25 @@ def loss_curves(
     size: tuple[int, int] = (760, 420),
     title: str = "",
 ) -> Image.Image:
-    """One curve a title, ``{title: losses step by step}``; ``stops`` marks the step at which an attack ended.
+    """Draw losses over the steps of attacks, on a logarithmic scale.
 
-    Losses that are not above zero or not finite leave a gap.
+    Args:
+        curves: The loss of every step, by the name of the curve. A loss that is not finite or not above zero leaves a
+            gap.
+        stops: The step at which an attack ended, by the name of the curve. A dashed line marks it.
+        size: The width and the height in pixels.
+        title: The title of the picture.
     """
-    points = {name: _points(losses.flatten().tolist()) for name, losses in curves.items()}
+    points = {name: _logarithms(losses.flatten().tolist()) for name, losses in curves.items()}
     if not any(points.values()):
         raise InvalidInput("loss curves need at least one finite loss above zero")
     lines = {
-        name: [(here, there) for here, there in pairwise(one) if there[0] == here[0] + 1]
-        for name, one in points.items()
+        name: [(here, there) for here, there in pairwise(curve) if there[0] == here[0] + 1]
+        for name, curve in points.items()
     }
     stops = stops or {}
-    return _draw(points, lines, [stops[name] for name in points if name in stops], size, title or "loss", "step")
+    marks = [stops[name] for name in points if name in stops]
+    return _draw(points, lines, _Chart(size, title or "loss", "step", marks))
 
 
 def running_minimum(
@@ -48,138 +62,166 @@ def running_minimum(
     size: tuple[int, int] = (760, 420),
     title: str = "",
 ) -> Image.Image:
-    """The lowest value up to each trial, one staircase a title, ``{title: values trial by trial}``, counted from 1.
+    """Draw the lowest value up to each trial of a search, on a logarithmic scale.
 
-    ``guided`` is the number of random trials, after which a dashed line marks where the guided ones begin. A value that
-    is not above zero or not finite, as of a trial that failed, lowers nothing.
+    Args:
+        values: The value of every trial, by the name of the search. Trials count from 1. A value that is not finite or
+            not above zero, such as that of a failed trial, does not lower the minimum.
+        guided: The number of random trials. A dashed line marks where the guided trials begin.
+        size: The width and the height in pixels.
+        title: The title of the picture.
     """
     lowest = {
-        name: accumulate((value if 0 < value < math.inf else math.inf for value in one), min)
-        for name, one in values.items()
+        name: accumulate((value if 0 < value < math.inf else math.inf for value in trials), min)
+        for name, trials in values.items()
     }
-    points = {name: _points(one, first=1) for name, one in lowest.items()}
+    points = {name: _logarithms(minima, first=1) for name, minima in lowest.items()}
     if not any(points.values()):
         raise InvalidInput("a running minimum needs at least one finite value above zero")
-    lines = {name: _stairs(one) for name, one in points.items()}
+    lines = {name: _stairs(curve) for name, curve in points.items()}
     marks = [] if guided is None else [guided + 0.5]
-    return _draw(points, lines, marks, size, title or "lowest value so far", "trial", ("random", "guided"))
+    chart = _Chart(size, title or "lowest value so far", "trial", marks, mark_sides=("random", "guided"))
+    return _draw(points, lines, chart)
 
 
 def course(
     values: Mapping[str, Mapping[int, float]], *, size: tuple[int, int] = (760, 300), title: str = ""
 ) -> Image.Image:
-    """A quality over the steps of attacks, ``{title: {step: value}}``; values that are not finite are left out."""
+    """Draw a quality over the steps of attacks, on a linear scale.
+
+    Args:
+        values: The value at each measured step, by the name of the curve. Values that are not finite are left out.
+        size: The width and the height in pixels.
+        title: The title of the picture.
+    """
     points = {
-        name: [(float(step), value) for step, value in one.items() if math.isfinite(value)]
-        for name, one in values.items()
+        name: [(float(step), value) for step, value in curve.items() if math.isfinite(value)]
+        for name, curve in values.items()
     }
     if not any(points.values()):
         raise InvalidInput("the course of a quality needs at least one finite value")
-    lines = {name: list(pairwise(one)) for name, one in points.items()}
-    return _draw(points, lines, [], size, title, "step", axis_of=_plain_axis)
+    lines = {name: list(pairwise(curve)) for name, curve in points.items()}
+    return _draw(points, lines, _Chart(size, title, "step", scale=_linear_scale))
 
 
 def stacked(images: Sequence[Image.Image]) -> Image.Image:
-    """Pictures under each other."""
-    whole = Image.new("RGB", (max(one.width for one in images), sum(one.height for one in images)), _PAPER)
-    for place, one in enumerate(images):
-        whole.paste(one, (0, sum(before.height for before in images[:place])))
+    """Return one picture with all images below each other."""
+    whole = Image.new("RGB", (max(image.width for image in images), sum(image.height for image in images)), PAPER)
+    for place, image in enumerate(images):
+        whole.paste(image, (0, sum(above.height for above in images[:place])))
     return whole
 
 
-Point = tuple[float, float]
-#: From where to where an axis goes, and its marks with their words.
-Axis = tuple[float, float, list[tuple[float, str]]]
+@dataclass(frozen=True)
+class _Scale:
+    """The values at the two ends of the vertical axis, and its ticks with their labels."""
+
+    low: float
+    high: float
+    ticks: list[tuple[float, str]]
 
 
-def _draw(
-    points: Mapping[str, Sequence[Point]],
-    lines: Mapping[str, Sequence[tuple[Point, Point]]],
-    marks: Sequence[float],
-    size: tuple[int, int],
-    title: str,
-    axis: str,
-    sides: tuple[str, str] = ("", ""),
-    axis_of: Callable[[float, float], Axis] | None = None,
-) -> Image.Image:
-    """Axes around the points, lines in the colour of their name, and a dashed line a mark with words on its sides."""
-    every = [point for one in points.values() for point in one]
-    every += [point for one in lines.values() for line in one for point in line]
-    last = max(1, *(step for step, _ in every), *marks)
-    low, high, ticks = (axis_of or _logarithmic_axis)(min(y for _, y in every), max(y for _, y in every))
-    width, height = size
-    image = Image.new("RGB", size, _PAPER)
-    draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=13)
-
-    def place(step: float, level: float) -> tuple[float, float]:
-        x = _LEFT + (width - _LEFT - _RIGHT) * step / last
-        return x, _TOP + (height - _TOP - _BOTTOM) * (high - level) / (high - low)
-
-    for level, words in ticks:
-        y = place(0, level)[1]
-        draw.line((_LEFT, y, width - _RIGHT, y), fill=_GRID)
-        draw.text((_LEFT - 8, y), words, _INK, font, anchor="rm")
-    for step in range(0, int(last) + 1, _round_step(int(last))):
-        x = place(step, low)[0]
-        draw.line((x, height - _BOTTOM, x, height - _BOTTOM + 4), fill=_INK)
-        draw.text((x, height - _BOTTOM + 14), str(step), _INK, font, anchor="mm")
-    draw.line((_LEFT, _TOP, _LEFT, height - _BOTTOM), fill=_INK)
-    draw.line((_LEFT, height - _BOTTOM, width - _RIGHT, height - _BOTTOM), fill=_INK)
-    draw.text(((_LEFT + width - _RIGHT) / 2, height - 14), axis, _INK, font, anchor="mm")
-    draw.text((_LEFT, _TOP / 2), title, _INK, font, anchor="lm")
-    for mark in marks:
-        x = place(mark, high)[0]
-        _dashed(draw, x, _TOP, height - _BOTTOM)
-        draw.text((x - 6, height - _BOTTOM - 10), sides[0], _INK, font, anchor="rm")
-        draw.text((x + 6, height - _BOTTOM - 10), sides[1], _INK, font, anchor="lm")
-    for number, (name, parts) in enumerate(lines.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
-        for here, there in parts:
-            draw.line((*place(*here), *place(*there)), fill=colour, width=2)
-        if not name:
-            continue
-        y = _TOP + 10 + 18 * number
-        draw.line((width - _RIGHT - 150, y, width - _RIGHT - 126, y), fill=colour, width=3)
-        draw.text((width - _RIGHT - 120, y), name, _INK, font, anchor="lm")
-    return image
-
-
-def _logarithmic_axis(least: float, most: float) -> Axis:
-    """Whole powers of ten around two exponents, and what lies between them where they are few."""
+def _logarithmic_scale(least: float, most: float) -> _Scale:
+    """Return a scale of whole powers of ten around two exponents, with ticks at 2 and 5 where the powers are few."""
     low, high = math.floor(least), max(math.ceil(most), math.floor(least) + 1)
     ticks = [
         (exponent + math.log10(digit), f"{digit}e{exponent}")
         for exponent in range(low, high + 1, max(1, (high - low) // 6))
         for digit in ((1, 2, 5) if high - low <= 2 and exponent < high else (1,))
     ]
-    return low, high, ticks
+    return _Scale(low, high, ticks)
 
 
-def _plain_axis(least: float, most: float) -> Axis:
-    """Round numbers around two values."""
+def _linear_scale(least: float, most: float) -> _Scale:
+    """Return a scale of round numbers around two values."""
     levels = round_numbers([least, most])
-    return levels[0], levels[-1], [(level, f"{level:.4g}") for level in levels]
+    return _Scale(levels[0], levels[-1], [(level, f"{level:.4g}") for level in levels])
 
 
-def _points(values: Iterable[float], first: int = 0) -> list[Point]:
-    """The steps at which there is a logarithm, and that."""
+@dataclass(frozen=True)
+class _Chart:
+    """Everything in a picture of curves but the curves.
+
+    Args:
+        size: The width and the height in pixels.
+        title: The title of the picture.
+        x_title: The title of the horizontal axis.
+        marks: The steps that a dashed line marks.
+        mark_sides: The words at the left and at the right of each dashed line.
+        scale: The scale of the vertical axis, from the lowest and the highest value.
+    """
+
+    size: tuple[int, int]
+    title: str
+    x_title: str
+    marks: Sequence[float] = ()
+    mark_sides: tuple[str, str] = ("", "")
+    scale: Callable[[float, float], _Scale] = _logarithmic_scale
+
+
+def _draw(points: Mapping[str, Sequence[Point]], lines: Mapping[str, Sequence[Segment]], chart: _Chart) -> Image.Image:
+    """Draw the lines of every curve, between axes that hold all points."""
+    ends = [point for segments in lines.values() for segment in segments for point in segment]
+    every = [*(point for curve in points.values() for point in curve), *ends]
+    last = max(1, *(step for step, _ in every), *chart.marks)
+    scale = chart.scale(min(y for _, y in every), max(y for _, y in every))
+    (width, height), canvas = chart.size, Canvas(chart.size, font_size=13)
+    axes = Axes(_LEFT, _TOP, width - _RIGHT, height - _BOTTOM, (0, last), (scale.low, scale.high))
+    _draw_ticks(canvas, axes, scale)
+    canvas.pen.line((axes.left, axes.top, axes.left, axes.bottom), fill=INK)
+    canvas.pen.line((axes.left, axes.bottom, axes.right, axes.bottom), fill=INK)
+    canvas.text((axes.left + axes.right) / 2, height - 14, chart.x_title, "mm")
+    canvas.text(axes.left, axes.top / 2, chart.title, "lm")
+    for mark in chart.marks:
+        _draw_mark(canvas, axes, mark, chart.mark_sides)
+    for number, (name, segments) in enumerate(lines.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        for here, there in segments:
+            canvas.pen.line((*axes.place(*here), *axes.place(*there)), fill=colour, width=2)
+        if name:
+            y = axes.top + 10 + 18 * number
+            canvas.pen.line((axes.right - 150, y, axes.right - 126, y), fill=colour, width=3)
+            canvas.text(axes.right - 120, y, name, "lm")
+    return canvas.image
+
+
+def _draw_ticks(canvas: Canvas, axes: Axes, scale: _Scale) -> None:
+    for level, label in scale.ticks:
+        y = axes.place(0, level)[1]
+        canvas.pen.line((axes.left, y, axes.right, y), fill=GRID)
+        canvas.text(axes.left - 8, y, label, "rm")
+    last = int(axes.x_range[1])
+    for step in range(0, last + 1, _round_step(last)):
+        x = axes.place(step, scale.low)[0]
+        canvas.pen.line((x, axes.bottom, x, axes.bottom + 4), fill=INK)
+        canvas.text(x, axes.bottom + 14, str(step), "mm")
+
+
+def _draw_mark(canvas: Canvas, axes: Axes, step: float, sides: tuple[str, str]) -> None:
+    """Draw a dashed vertical line at a step, with words at both of its sides."""
+    x = axes.place(step, axes.y_range[1])[0]
+    for y in range(axes.top, axes.bottom, 11):
+        canvas.pen.line((x, y, x, min(y + 6, axes.bottom)), fill=_STOP)
+    canvas.text(x - 6, axes.bottom - 10, sides[0], "rm")
+    canvas.text(x + 6, axes.bottom - 10, sides[1], "lm")
+
+
+def _logarithms(values: Iterable[float], first: int = 0) -> list[Point]:
+    """Return the logarithm of each value that is finite and above zero, with its step."""
     return [(step, math.log10(value)) for step, value in enumerate(values, first) if 0 < value < math.inf]
 
 
-def _stairs(points: Sequence[Point]) -> list[tuple[Point, Point]]:
-    """Each point as wide as a trial, and the falls between them."""
+def _stairs(points: Sequence[Point]) -> list[Segment]:
+    """Return a stair as wide as a trial for each point, and the lines that join the stairs."""
     levels = [((x - 0.5, y), (x + 0.5, y)) for x, y in points]
     return [*levels, *((left[1], right[0]) for left, right in pairwise(levels))]
 
 
 def _round_step(last: int) -> int:
-    """A distance of about six marks up to ``last``: 1, 2 or 5 times a power of ten."""
+    """Return the distance of about six ticks up to ``last``, which is 1, 2 or 5 times a power of ten.
+
+    >>> [_round_step(last) for last in (6, 7, 99, 4000)]
+    [1, 2, 20, 1000]
+    """
     power = 10 ** int(math.log10(max(1, last / 6)))
     return int(next(factor * power for factor in (1, 2, 5, 10) if last / (factor * power) <= 6.5))
-
-
-def _dashed(draw: ImageDraw.ImageDraw, x: float, top: float, bottom: float) -> None:
-    y = top
-    while y < bottom:
-        draw.line((x, y, x, min(y + 6, bottom)), fill=_STOP)
-        y += 11

@@ -1,56 +1,93 @@
-"""Samples as pictures: rows of images under each other, each with a caption."""
+"""Pictures of samples: rows of images with captions, and the iterates of attacks."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 from torch import Tensor
 
 from leakgauge.attacks.base import Reconstruction
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec
+from leakgauge.reports.drawing import PAPER, Canvas
 
-_INK, _PAPER, _FRAME = (32, 33, 36), (255, 255, 255), (190, 190, 190)
+_FRAME, _BROKEN = (190, 190, 190), (255, 0, 255)
+_GAP, _MARGIN, _CAPTION_HEIGHT, _FONT_SIZE = 10, 16, 18, 13
 
 
 def contact_sheet(
     rows: Mapping[str, Tensor], captions: Mapping[str, Sequence[str]] | None = None, *, size: int = 96, columns: int = 8
 ) -> Image.Image:
-    """Rows of images ``{title: (N, C, H, W) in [0, 1]}`` under each other, the same sample in one column.
+    """Draw rows of images below each other, with the same sample in the same column.
 
-    ``captions`` puts a line under each image of a row. More than ``columns`` samples start a new block below.
-    Pixels are enlarged without smoothing: what is shown is what was reconstructed.
+    Pixels are enlarged without smoothing. The picture shows what was reconstructed and nothing else.
+
+    Args:
+        rows: The images of each row, (N, C, H, W) in [0, 1], by the title of the row.
+        captions: The texts below the images of a row, by the title of the row.
+        size: The width and the height of an image on the sheet, in pixels.
+        columns: The largest number of samples side by side. More samples start a new block below.
     """
     count = max((len(images) for images in rows.values()), default=0)
     if not count:
         raise InvalidInput("a contact sheet needs at least one image")
     captions = captions or {}
-    font = ImageFont.load_default(size=13)
-    gap, margin, text = 10, 16, 18
-    title_width = max(int(font.getlength(title)) for title in rows) + 14
-    heights = [size + gap + (text if title in captions else 0) for title in rows]
-    block = sum(heights) + gap
-    blocks = -(-count // columns)
-    width = 2 * margin + title_width + min(count, columns) * (size + gap) - gap
-    sheet = Image.new("RGB", (width, 2 * margin + blocks * block - 2 * gap), _PAPER)
-    draw = ImageDraw.Draw(sheet)
+    layout = _Layout(rows, captions, size, columns)
+    canvas = Canvas(layout.sheet_size(count), _FONT_SIZE)
     for index in range(count):
-        x = margin + title_width + (index % columns) * (size + gap)
-        y = margin + (index // columns) * block
-        for (title, images), height in zip(rows.items(), heights, strict=True):
+        x, y = layout.corner(index)
+        for title, images in rows.items():
             if index % columns == 0:
-                draw.text((margin, y + size / 2), title, fill=_INK, font=font, anchor="lm")
+                canvas.text(_MARGIN, y + size / 2, title, "lm")
             if index < len(images):
-                sheet.paste(_picture(images[index], size), (x, y))
-                draw.rectangle((x, y, x + size - 1, y + size - 1), outline=_FRAME)
-            if title in captions and index < len(captions[title]):
-                draw.text((x + size / 2, y + size + text / 2), captions[title][index], _INK, font, anchor="mm")
-            y += height
-    return sheet
+                canvas.image.paste(_picture(images[index], size), (x, y))
+                canvas.pen.rectangle((x, y, x + size - 1, y + size - 1), outline=_FRAME)
+            if index < len(captions.get(title, ())):
+                canvas.text(x + size / 2, y + size + _CAPTION_HEIGHT / 2, captions[title][index], "mm")
+            y += layout.row_height(title)
+    return canvas.image
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The places of the images on a contact sheet."""
+
+    rows: Mapping[str, Tensor]
+    captions: Mapping[str, Sequence[str]]
+    size: int
+    columns: int
+
+    def row_height(self, title: str) -> int:
+        """Return the height of a row, with its captions and the gap below it."""
+        return self.size + _GAP + (_CAPTION_HEIGHT if title in self.captions else 0)
+
+    @property
+    def block_height(self) -> int:
+        """The height of all rows of one block, with the gap below it."""
+        return sum(map(self.row_height, self.rows)) + _GAP
+
+    @cached_property
+    def title_width(self) -> int:
+        """The width of the column of titles."""
+        measure = Canvas((1, 1), _FONT_SIZE)
+        return max(int(measure.text_width(title)) for title in self.rows) + 14
+
+    def corner(self, index: int) -> tuple[int, int]:
+        """Return the left upper corner of a sample in the first row of its block."""
+        x = _MARGIN + self.title_width + (index % self.columns) * (self.size + _GAP)
+        return x, _MARGIN + (index // self.columns) * self.block_height
+
+    def sheet_size(self, count: int) -> tuple[int, int]:
+        """Return the width and the height of a sheet of ``count`` samples."""
+        blocks = -(-count // self.columns)
+        width = 2 * _MARGIN + self.title_width + min(count, self.columns) * (self.size + _GAP) - _GAP
+        return width, 2 * _MARGIN + blocks * self.block_height - 2 * _GAP
 
 
 def progress_strip(
@@ -60,61 +97,74 @@ def progress_strip(
     size: int = 72,
     columns: int = 10,
 ) -> Image.Image:
-    """The course of attacks, iterates side by side (figures 1, 4 and 5 of EPAFL): ``{title: [(step, image), ...]}``.
+    """Draw the iterates of attacks side by side, as figures 1, 4 and 5 of EPAFL.
 
-    Of more than ``columns`` iterates some are shown: the first, the last, and others between them, more of the early
-    ones, for that is where most happens. The ``originals`` of the same titles come last.
+    Args:
+        iterates: The steps and the images of each attack, by title.
+        originals: The original image, by the same title. It comes last.
+        size: The width and the height of an image on the strip, in pixels.
+        columns: The largest number of iterates. Of more iterates, the first, the last and some between them are shown.
+            Early ones are shown more often, because most changes there.
     """
     rows, captions = {}, {}
     for title, course in iterates.items():
         if not course:
-            raise InvalidInput(f"there are no iterates of {title!r}; keep some with snapshot_every=1")
+            raise InvalidInput(f"there are no iterates of {title!r}. Run the attack with snapshot_every=1")
         chosen = [course[place] for place in _spread(len(course), columns)]
-        images, words = [image for _, image in chosen], [f"step {step}" for step, _ in chosen]
+        images, texts = [image for _, image in chosen], [f"step {step}" for step, _ in chosen]
         if originals is not None and title in originals:
-            images, words = [*images, originals[title].to(images[0])], [*words, "original"]
-        rows[title], captions[title] = torch.stack(images), words
+            images, texts = [*images, originals[title].to(images[0])], [*texts, "original"]
+        rows[title], captions[title] = torch.stack(images), texts
     return contact_sheet(rows, captions, size=size, columns=columns + 1)
 
 
 def iterates_of(result: Reconstruction, data: DataSpec) -> list[tuple[int, Tensor]]:
-    """What a person sees of the first sample at each step that an attack with ``snapshot_every`` kept."""
-    kept = [] if result.trace is None else result.trace.snapshots
-    return [(step, data.denormalise(variables["inputs"][:1])[0].clamp(0, 1)) for step, variables in kept]
+    """Return the first sample at each recorded step of an attack, as an image in [0, 1].
+
+    Args:
+        result: The result of an attack that ran with ``snapshot_every``.
+        data: The data, with the normalisation to undo.
+    """
+    snapshots = [] if result.trace is None else result.trace.snapshots
+    return [(step, data.denormalise(variables["inputs"][:1])[0].clamp(0, 1)) for step, variables in snapshots]
 
 
-def _spread(count: int, wanted: int) -> list[int]:
-    """Up to ``wanted`` of the places 0 to ``count - 1``, closer to each other at the beginning."""
-    if count <= wanted:
+def _spread(count: int, limit: int) -> list[int]:
+    """Return up to ``limit`` of the places 0 to ``count - 1``, closer to each other at the beginning.
+
+    >>> _spread(100, 6)
+    [0, 8, 23, 44, 69, 99]
+    """
+    if count <= limit:
         return list(range(count))
-    places = [round((count - 1) * (number / (wanted - 1)) ** 1.6) for number in range(wanted)]
+    places = [round((count - 1) * (number / (limit - 1)) ** 1.6) for number in range(limit)]
     return sorted(set(places))
 
 
 def blurred(images: Tensor) -> Tensor:
-    """Return images as four by four blocks, too coarse to show what is on them."""
+    """Return images as four by four blocks, too coarse to recognise anything."""
     return F.interpolate(F.adaptive_avg_pool2d(images, 4), size=images.shape[-2:], mode="nearest")
 
 
 def to_png(image: Image.Image) -> bytes:
-    """The bytes of a PNG file."""
+    """Return an image as the bytes of a PNG file."""
     buffer = io.BytesIO()
     image.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
 
 
 def _picture(sample: Tensor, size: int) -> Image.Image:
-    """One sample in a square of ``size`` pixels; NaN shows as magenta, so that it cannot pass for a picture."""
+    """Return one sample in a square of ``size`` pixels. Pixels that are not finite are magenta."""
     if sample.dim() != 3 or sample.shape[0] not in (1, 3):
-        raise InvalidInput(f"only images of 1 or 3 channels can be drawn, not samples of shape {tuple(sample.shape)}")
+        raise InvalidInput(f"only images with 1 or 3 channels can be drawn, not samples of shape {tuple(sample.shape)}")
     colour = sample.detach().cpu().float().expand(3, -1, -1)
     broken = ~torch.isfinite(colour).all(0)
     pixels = (colour.nan_to_num().clamp(0, 1) * 255).round().to(torch.uint8)
-    pixels = torch.where(broken, torch.tensor([255, 0, 255], dtype=torch.uint8)[:, None, None], pixels)
+    pixels = torch.where(broken, torch.tensor(_BROKEN, dtype=torch.uint8)[:, None, None], pixels)
     image = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
     scale = size / max(image.size)
     shape = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-    square = Image.new("RGB", (size, size), _PAPER)
+    square = Image.new("RGB", (size, size), PAPER)
     square.paste(
         image.resize(shape, Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX),
         ((size - shape[0]) // 2, (size - shape[1]) // 2),

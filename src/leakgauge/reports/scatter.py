@@ -1,17 +1,27 @@
-"""Named points between two axes: what is bought against what it costs."""
+"""A scatter plot of named points, such as the leakage of defences against the accuracy that they leave."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 from leakgauge.core.errors import InvalidInput
+from leakgauge.reports.drawing import GRID, PAPER, Axes, Canvas, round_numbers
 
-_INK, _PAPER, _GRID, _SOFT = (32, 33, 36), (255, 255, 255), (225, 225, 225), (110, 110, 110)
+_SOFT = (110, 110, 110)
 _LEAK, _SAFE = (213, 94, 0), (0, 114, 178)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 30, 56, 56
+
+#: A rectangle in pixels: left, top, right, bottom.
+Box = tuple[float, float, float, float]
+
+# The places of a label in the order in which they are tried: the side of its point (1 is right) and the rows of pixels
+# below it. A label at a far place gets a line to its point.
+_NEAR = [(side, offset) for side in (1, -1) for offset in (0.0, -9.6, 9.6)]
+_FAR = [(side, sign * distance) for distance in range(18, 200, 18) for side in (1, -1) for sign in (-1.0, 1.0)]
 
 
 def scatter(
@@ -24,110 +34,114 @@ def scatter(
     legend: tuple[str, str, str] | None = None,
     size: tuple[int, int] = (860, 560),
 ) -> Image.Image:
-    """``{name: (x, y, alarming)}`` with a dashed level line and its name.
+    """Draw named points, and a dashed horizontal line.
 
-    What alarms is a filled disc in orange, the rest a ring in blue: distinct without colours too. ``legend`` says what
-    each of the two means, and where the better points are.
+    An alarming point is a filled orange disc. Any other point is a blue ring. They differ without colours too.
+
+    Args:
+        points: The value across, the value up and whether the point is alarming, by name. Points that are not finite
+            are left out.
+        across: The title of the horizontal axis.
+        up: The title of the vertical axis.
+        line: The height of the dashed line, and its name.
+        title: The title of the picture.
+        legend: The meaning of a disc, the meaning of a ring, and a remark.
+        size: The width and the height in pixels.
     """
     finite = {name: point for name, point in points.items() if all(map(math.isfinite, point[:2]))}
     if not finite:
-        raise InvalidInput("a scatter plot needs at least one finite point")
-    width, height = size
-    image = Image.new("RGB", size, _PAPER)
-    draw, font = ImageDraw.Draw(image), ImageFont.load_default(size=14)
-    x_axis = round_numbers([x for x, _, _ in finite.values()])
-    y_axis = round_numbers([line[0], *(y for _, y, _ in finite.values())])
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        return (
-            _LEFT + (width - _LEFT - _RIGHT) * (x - x_axis[0]) / (x_axis[-1] - x_axis[0]),
-            _TOP + (height - _TOP - _BOTTOM) * (y_axis[-1] - y) / (y_axis[-1] - y_axis[0]),
-        )
-
-    for x in x_axis:
-        draw.line((*place(x, y_axis[0]), *place(x, y_axis[-1])), fill=_GRID)
-        draw.text((place(x, y_axis[0])[0], height - _BOTTOM + 14), f"{x:g}", _INK, font, anchor="mm")
-    for y in y_axis:
-        draw.line((*place(x_axis[0], y), *place(x_axis[-1], y)), fill=_GRID)
-        draw.text((_LEFT - 8, place(x_axis[0], y)[1]), f"{y:g}", _INK, font, anchor="rm")
-    draw.text(((_LEFT + width - _RIGHT) / 2, height - 16), across, _INK, font, anchor="mm")
-    draw.text((_LEFT - 50, _TOP - 14), up, _INK, font, anchor="lm")
-    draw.text((_LEFT - 50, 16), title, _INK, font, anchor="lm")
+        raise InvalidInput("a scatter plot needs at least one point with finite values")
+    canvas = Canvas(size, font_size=14)
+    x_ticks = round_numbers([x for x, _, _ in finite.values()])
+    y_ticks = round_numbers([line[0], *(y for _, y, _ in finite.values())])
+    x_range, y_range = (x_ticks[0], x_ticks[-1]), (y_ticks[0], y_ticks[-1])
+    axes = Axes(_LEFT, _TOP, size[0] - _RIGHT, size[1] - _BOTTOM, x_range, y_range)
+    _draw_ticks(canvas, axes, x_ticks, y_ticks)
+    canvas.text((axes.left + axes.right) / 2, size[1] - 16, across, "mm")
+    canvas.text(axes.left - 50, axes.top - 14, up, "lm")
+    canvas.text(axes.left - 50, 16, title, "lm")
     if legend is not None:
-        _legend(draw, font, legend, width - _RIGHT, _TOP - 14)
-    level = place(x_axis[0], line[0])[1]
-    for x in range(_LEFT, width - _RIGHT, 10):
-        draw.line((x, level, min(x + 6, width - _RIGHT), level), fill=_SOFT)
-    draw.text((_LEFT + 4, level - 10), line[1], _SOFT, font, anchor="lm")
-    taken: list[tuple[float, float, float, float]] = [(_LEFT, level - 20, _LEFT + 80, level)]
-    places = {name: place(x, y) for name, (x, y, _) in finite.items()}
-    taken += [(x - 7, y - 7, x + 7, y + 7) for x, y in places.values()]
+        _draw_legend(canvas, legend, axes.right, axes.top - 14)
+    level = axes.place(axes.x_range[0], line[0])[1]
+    _draw_level(canvas, axes, level, line[1])
+    places = {name: axes.place(x, y) for name, (x, y, _) in finite.items()}
+    name_of_line = (_LEFT, level - 20, _LEFT + 80, level)
+    labels = _Labels(canvas, axes, [name_of_line, *((x - 7, y - 7, x + 7, y + 7) for x, y in places.values())])
     for name, (x, y) in sorted(places.items(), key=lambda item: item[1][1]):
-        alarming = finite[name][2]
-        _mark(draw, x, y, alarming)
-        _label(draw, font, name, x, y, taken, (width, height))
-    return image
+        _draw_point(canvas, x, y, alarming=finite[name][2])
+        labels.write(name, x, y)
+    return canvas.image
 
 
-def _mark(draw: ImageDraw.ImageDraw, x: float, y: float, alarming: bool) -> None:
+def _draw_ticks(canvas: Canvas, axes: Axes, x_ticks: list[float], y_ticks: list[float]) -> None:
+    (x_low, x_high), (y_low, y_high) = axes.x_range, axes.y_range
+    for x in x_ticks:
+        canvas.pen.line((*axes.place(x, y_low), *axes.place(x, y_high)), fill=GRID)
+        canvas.text(axes.place(x, y_low)[0], axes.bottom + 14, f"{x:g}", "mm")
+    for y in y_ticks:
+        canvas.pen.line((*axes.place(x_low, y), *axes.place(x_high, y)), fill=GRID)
+        canvas.text(axes.left - 8, axes.place(x_low, y)[1], f"{y:g}", "rm")
+
+
+def _draw_level(canvas: Canvas, axes: Axes, level: float, name: str) -> None:
+    """Draw the dashed line, with its name above its left end."""
+    for x in range(axes.left, axes.right, 10):
+        canvas.pen.line((x, level, min(x + 6, axes.right), level), fill=_SOFT)
+    canvas.text(axes.left + 4, level - 10, name, "lm", _SOFT)
+
+
+def _draw_point(canvas: Canvas, x: float, y: float, *, alarming: bool) -> None:
     box = (x - 6, y - 6, x + 6, y + 6)
-    draw.ellipse(box, fill=_LEAK if alarming else _PAPER, outline=_LEAK if alarming else _SAFE, width=3)
+    canvas.pen.ellipse(box, fill=_LEAK if alarming else PAPER, outline=_LEAK if alarming else _SAFE, width=3)
 
 
-def _legend(
-    draw: ImageDraw.ImageDraw,
-    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
-    words: tuple[str, str, str],
-    right: float,
-    y: float,
-) -> None:
-    """What the marks mean, from right to left."""
-    for text, alarming in zip(reversed(words), (None, False, True), strict=True):
-        draw.text((right, y), text, _INK, font, anchor="rm")
-        right -= draw.textlength(text, font) + 12
+def _draw_legend(canvas: Canvas, legend: tuple[str, str, str], right: float, y: float) -> None:
+    """Draw the legend, from right to left."""
+    for text, alarming in zip(reversed(legend), (None, False, True), strict=True):
+        canvas.text(right, y, text, "rm")
+        right -= canvas.text_width(text) + 12
         if alarming is not None:
-            _mark(draw, right, y, alarming)
+            _draw_point(canvas, right, y, alarming=alarming)
             right -= 12
         right -= 8
 
 
-def _label(
-    draw: ImageDraw.ImageDraw,
-    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
-    text: str,
-    x: float,
-    y: float,
-    taken: list[tuple[float, float, float, float]],
-    size: tuple[int, int],
-) -> None:
-    """Write a name beside its point, where nothing else is; farther away, with a line, if need be."""
-    long = draw.textlength(text, font)
-    for distance in range(0, 200, 18):
-        for side in (1, -1):
-            for turn in (0, -1, 1) if distance == 0 else (-1, 1):
-                middle = y + turn * (distance or 12) * (1 if distance else 0.8)
-                left = x + 11 if side > 0 else x - 11 - long
-                box = (left, middle - 9, left + long, middle + 9)
-                inside = box[0] > 2 and box[2] < size[0] - 2 and box[1] > _TOP - 6 and box[3] < size[1] - _BOTTOM
-                if inside and not any(_overlap(box, other) for other in taken):
-                    if distance:
-                        draw.line((x, y, left if side > 0 else left + long, middle), fill=_SOFT)
-                    draw.text((left, middle), text, _INK, font, anchor="lm")
-                    taken.append(box)
-                    return
-    draw.text((x + 11, y), text, _INK, font, anchor="lm")
+@dataclass(frozen=True)
+class _Labels:
+    """The labels of points, each at a place where nothing else is.
+
+    Args:
+        canvas: The canvas to write on.
+        axes: The axes, between whose rows every label lies.
+        taken: The boxes in which something is drawn already.
+    """
+
+    canvas: Canvas
+    axes: Axes
+    taken: list[Box]
+
+    def write(self, text: str, x: float, y: float) -> None:
+        """Write a name beside its point, or farther away with a line to the point.
+
+        Where every place is taken, the name lies over other things.
+        """
+        width = self.canvas.text_width(text)
+        for number, (side, offset) in enumerate((*_NEAR, *_FAR)):
+            left, middle = x + 11 if side > 0 else x - 11 - width, y + offset
+            box = (left, middle - 9, left + width, middle + 9)
+            if self._is_free(box):
+                if number >= len(_NEAR):
+                    self.canvas.pen.line((x, y, left if side > 0 else left + width, middle), fill=_SOFT)
+                self.canvas.text(left, middle, text, "lm")
+                self.taken.append(box)
+                return
+        self.canvas.text(x + 11, y, text, "lm")
+
+    def _is_free(self, box: Box) -> bool:
+        left, top, right, bottom = box
+        inside = left > 2 and right < self.canvas.image.width - 2 and top > self.axes.top - 6
+        return inside and bottom < self.axes.bottom and not any(_overlap(box, other) for other in self.taken)
 
 
-def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
-
-
-def round_numbers(values: list[float]) -> list[float]:
-    """Round numbers around the values, some six of them."""
-    low, high = min(values), max(values)
-    span = max(high - low, 1e-3 * max(1.0, abs(high)))
-    power = 10.0 ** math.floor(math.log10(span / 5))
-    step = next(factor * power for factor in (1, 2, 5, 10) if span / (factor * power) <= 6)
-    first, last = math.floor(low / step - 0.1), math.ceil(high / step + 0.1)
-    first = max(first, 0) if low >= 0 else first
-    return [number * step for number in range(first, last + 1)]
+def _overlap(first: Box, second: Box) -> bool:
+    return first[0] < second[2] and second[0] < first[2] and first[1] < second[3] and second[1] < first[3]

@@ -5,7 +5,8 @@
 ``processes``     in one single-threaded process for each core (:mod:`leakgauge.runtime.processes`)
 ``ray``           on a Ray cluster on this machine, started for the sweep. ``ray:ADDRESS`` is a running cluster, and
                   ``ray:auto`` is the one that this machine belongs to (:mod:`leakgauge.runtime.on_ray`, extra ``ray``)
-``auto``          in this process, and in processes as soon as the work has taken longer than processes take to start
+``auto``          in this process, and in processes as soon as the work has taken longer than processes take to start;
+                  a script without ``if __name__ == "__main__"`` stays in this process
 ================  =====================================================================================================
 
 A task that fails does not stop the others. A task is restarted when it hangs, when its worker dies and when it runs out
@@ -16,8 +17,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import sys
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, MissingExtra, TasksFailed, UnknownName
@@ -103,7 +106,7 @@ def _on_engine(
             yield from drive(cluster, tasks, watch, failures)
         return
     jobs = min(jobs or usable_cores(), len(tasks))
-    if engine == "in-process" or (engine == "auto" and jobs == 1):
+    if engine == "in-process" or (engine == "auto" and (jobs == 1 or not _can_start_processes())):
         yield from _here(tasks, watch, common, failures)
         return
     rest = tasks
@@ -112,6 +115,17 @@ def _on_engine(
     if rest:
         with Processes(min(jobs, len(rest)), common) as workers:
             yield from drive(workers, rest, watch, failures)
+
+
+def _can_start_processes() -> bool:
+    """Return whether workers can import the main script without running its work again."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    if path is None:  # an interactive session, or python -c
+        return True
+    try:
+        return "__main__" in Path(path).read_text(errors="replace")
+    except OSError:
+        return True
 
 
 class _ProcessesPay(BaseException):

@@ -75,7 +75,7 @@ class CaptureAttack(WorkflowResult):
     attacked: tuple[AttackedCapture, ...]
 
 
-def attack(
+def attack(  # noqa: PLR0913
     captures: Location | Captures,
     attack: str | Attack = "inverting_gradients",
     output: Location = "reconstructions",

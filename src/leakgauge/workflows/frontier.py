@@ -129,7 +129,7 @@ class Frontier(WorkflowResult):
     points: tuple[Point, ...]
 
 
-def frontier(
+def frontier(  # noqa: PLR0913
     config: Location | Mapping[str, Any] | FrontierPlan,
     output: Location = "frontier",
     *,

@@ -1,4 +1,4 @@
-"""The outer search: better than chance, the same however often it is interrupted, and quick to see who loses."""
+"""The hyper-parameter search beats random draws, resumes exactly, and prunes losing trials."""
 
 import importlib
 import logging
@@ -28,7 +28,7 @@ SMALL = {"trials": 8, "random": 4}
 
 
 def distance(numbers, check=None, report=None):
-    """A bowl around case 1, some numbers mattering more than others."""
+    """A bowl around case 1, in which some numbers matter more than others."""
     weights = (3, 1, 2, 0.3, 1, 0.5)
     parts = ((numbers[name] - CASE_1[name]) / (one.high - one.low) for name, one in TABLE_2.items())
     return sum(weight * part**2 for weight, part in zip(weights, parts, strict=True))
@@ -44,7 +44,7 @@ def failing(numbers, check, report):
 
 @dataclass(frozen=True)
 class Falling:
-    """An objective that falls towards its value in ten steps."""
+    """An objective that falls to its value in ten steps."""
 
     steps: int = 10
 
@@ -57,7 +57,7 @@ class Falling:
 
 
 class Interrupted:
-    """Ctrl-C in the middle of some call."""
+    """An objective that is interrupted by Ctrl-C after some calls."""
 
     def __init__(self, after):
         self.left = after
@@ -82,16 +82,16 @@ def whole():
     return search(bowl, PLANE, **SMALL)
 
 
-def test_it_finds_a_minimum_in_six_dimensions_that_chance_does_not():
-    found = search(distance, TABLE_2, trials=30)
+def test_it_finds_a_minimum_in_six_dimensions_that_random_draws_miss():
+    result = search(distance, TABLE_2, trials=30)
     by_chance = []
     for seed in range(20):
         draw = random.Random(seed)
         drawn = ({name: draw.uniform(one.low, one.high) for name, one in TABLE_2.items()} for _ in range(30))
         by_chance.append(min(map(distance, drawn)))
-    assert found.best.value < min(by_chance) / 10
-    assert all(one.low <= found.best.numbers[name] <= one.high for name, one in TABLE_2.items())
-    assert found.best.value == distance(found.best.numbers)
+    assert result.best.value < min(by_chance) / 10
+    assert all(limits.low <= result.best.numbers[name] <= limits.high for name, limits in TABLE_2.items())
+    assert result.best.value == distance(result.best.numbers)
 
 
 def test_the_same_seed_gives_the_same_trials_and_another_gives_others(whole):
@@ -114,10 +114,10 @@ def test_numbers_on_a_logarithmic_range_are_spread_over_its_decades():
     assert 5 < sum(y < 1e-2 for y in drawn) < 20
 
 
-# Interrupted and gone on with
+# Interrupted and resumed
 
 
-def test_ctrl_c_keeps_what_is_done_and_the_next_call_goes_on(tmp_path, whole):
+def test_ctrl_c_keeps_finished_trials_and_the_next_call_resumes(tmp_path, whole):
     path = tmp_path / "search"
     stopped = search(Interrupted(after=6), PLANE, path=path, **SMALL)
     assert stopped.trials == whole.trials[:6]
@@ -125,7 +125,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_next_call_goes_on(tmp_path, whole):
     assert search(never, PLANE, path=path, **SMALL) == whole
 
 
-def test_ctrl_c_before_anything_is_done_is_an_interrupt():
+def test_ctrl_c_before_the_first_finished_trial_is_raised():
     with pytest.raises(KeyboardInterrupt):
         search(Interrupted(after=0), PLANE, **SMALL)
 
@@ -147,7 +147,7 @@ def test_more_trials_than_before_are_those_of_a_longer_search(tmp_path, whole):
 
 @pytest.mark.parametrize("lost", [0, 2, 4, 5])
 def test_in_batches_a_trial_that_is_missing_comes_back_the_same(tmp_path, lost):
-    """As if a batch had been interrupted when only the later of its trials was done."""
+    """A batch may be interrupted when only its later trials are finished."""
     path = tmp_path / "search"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("leakgauge.attacks.inversion.search.run_tasks", _one_by_one)
@@ -160,7 +160,7 @@ def test_in_batches_a_trial_that_is_missing_comes_back_the_same(tmp_path, lost):
 
 
 def _one_by_one(tasks, *, engine, jobs, watch, common):
-    """Processes are tested once, below."""
+    """Run tasks in this process. Processes are tested once, below."""
     return ((task, task.function(**common, **task.arguments, report=lambda *_: None)) for task in tasks)
 
 
@@ -201,7 +201,7 @@ def test_a_folder_that_cannot_be_used_is_refused_in_words(tmp_path):
         search(never, PLANE, path=tmp_path)
 
 
-# Cut short, failed
+# Pruned and failed
 
 
 def test_a_trial_is_losing_when_above_the_median_by_more_than_that_is_above_the_best():
@@ -213,7 +213,7 @@ def test_a_trial_is_losing_when_above_the_median_by_more_than_that_is_above_the_
     assert _limits([*finished, trial(5, 0.0, [1.0])])[1] == 14.0
 
 
-def test_losing_trials_are_cut_short_which_saves_steps(tmp_path):
+def test_losing_trials_are_pruned_which_saves_steps(tmp_path):
     arguments = {"trials": 12, "random": 6, "seed": 2}
     path = tmp_path / "search"
     found = search(Falling(), PLANE, path=path, **arguments)
@@ -228,7 +228,7 @@ def test_losing_trials_are_cut_short_which_saves_steps(tmp_path):
     assert search(never, PLANE, path=path, **arguments) == found
 
 
-def test_the_model_is_told_that_a_trial_which_was_cut_keeps_its_rank():
+def test_a_pruned_trial_keeps_its_rank_for_the_gaussian_process():
     earlier = [
         trial(0, 1.0, [2.0]),
         trial(1, 3.0, [4.0]),
@@ -241,7 +241,7 @@ def test_the_model_is_told_that_a_trial_which_was_cut_keeps_its_rank():
     assert _with_values(earlier[3:]) == []
 
 
-def test_the_model_may_see_the_logarithm(whole):
+def test_the_gaussian_process_may_be_fitted_to_the_logarithm(whole):
     exponential = search(_ten_to_the_bowl, PLANE, log=True, **SMALL)
     assert [one.value for one in exponential.trials[:4]] == [10**one.value for one in whole.trials[:4]]
     for one, other in zip(exponential.trials, whole.trials, strict=True):
@@ -271,7 +271,7 @@ def test_a_trial_that_fails_is_recorded_and_does_not_stop_the_search(tmp_path):
 
 
 def _fails_left(numbers, check, report):
-    """Fails in each of the ways that there are."""
+    """Fail in each possible way."""
     value = bowl(numbers, check, report)
     if numbers["x"] < -1:
         check(0, math.nan)
@@ -317,7 +317,7 @@ def test_an_objective_that_cannot_leave_the_process_is_refused_before_any_work()
     assert search(partial(bowl), PLANE, jobs=2, trials=1).best.number == 0
 
 
-# The library, and what cannot be searched
+# Optuna and invalid arguments
 
 
 def test_without_optuna_the_error_says_what_to_install(monkeypatch):

@@ -340,10 +340,11 @@ def own(tmp_path):
 
 def audited(tmp_path, example, place, *words):
     """Return what ``leakgauge attack`` prints for captures, scored with the clients' data."""
-    environment = {**os.environ, "PYTHONPATH": str(flower_runs.APP)}
+    paths = [str(flower_runs.APP), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200"}  # tables are not wrapped
     truth = tmp_path / "truth"
     subprocess.run([sys.executable, flower_runs.APP / "client_data.py", truth, "2", "8"], env=environment, check=True)
-    command = [flower_runs.BIN / "leakgauge", "attack", place, "--model", "quickstart.task:Net", "-o", "steps=3"]
+    command = [flower_runs.BIN / "leakgauge", "attack", place, "--model", "quickstart.task:Net", "--option", "steps=3"]
     options = {"env": environment, "cwd": tmp_path, "capture_output": True, "text": True}
     done = subprocess.run([*command, "--data", truth, *words], check=False, **options)
     assert done.returncode == 0, done.stderr
@@ -371,7 +372,7 @@ def test_simulations_are_recorded_and_audited(tmp_path, example):
     assert all(torch.allclose(value, first.returned[name], atol=1e-6) for name, value in model.state_dict().items())
     printed = audited(tmp_path, example, "captures", "--client", "client-0")
     assert "psnr" in printed
-    assert "The attack on 2 captures" in printed
+    assert "Attacked: 2 captures." in printed
 
     plain, noisy = (lg.load_rounds(tmp_path / folder, "client-0", Net())[0] for folder in ("captures", "noisy"))
     assert same(plain.sent, noisy.sent)

@@ -129,7 +129,7 @@ class Search:
         return list(accumulate(values, min))
 
 
-def search(
+def search(  # noqa: PLR0913
     evaluate: Evaluate,
     ranges: Mapping[str, Range],
     *,

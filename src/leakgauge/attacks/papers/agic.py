@@ -16,7 +16,7 @@ from leakgauge.attacks.inversion.update_models import FullSimulation, OneBatch, 
 from leakgauge.attacks.spec import AttackSpec, Cost, always
 
 
-def agic(
+def agic(  # noqa: PLR0913
     *,
     beta: float = 50.0,
     shape: Shape = "linear",
@@ -133,7 +133,7 @@ def dlg_simulation(
     )
 
 
-def agic_epochs(
+def agic_epochs(  # noqa: PLR0913
     *,
     beta: float = 50.0,
     zeros: bool = True,

@@ -49,7 +49,7 @@ TABLE3: dict[str, dict[str, float]] = {
 }
 
 
-def awa(
+def awa(  # noqa: PLR0913
     *,
     Q: Mapping[str, float] | str = "case4",
     epoch: int = 1,
@@ -121,7 +121,7 @@ def weights_of(Q: Mapping[str, float] | str) -> ByKind:
     )
 
 
-def search_awa(
+def search_awa(  # noqa: PLR0913
     observation: Observation,
     *,
     epoch: int = 1,

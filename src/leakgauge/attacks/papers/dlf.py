@@ -77,7 +77,7 @@ _UPDATE_MODELS: dict[str, UpdateModel] = {
 }
 
 
-def dlf_paper(
+def dlf_paper(  # noqa: PLR0913
     *,
     preset: str = "femnist",
     method: Method = "prior",

@@ -9,7 +9,7 @@ from leakgauge.attacks.papers.idlg import idlg
 from leakgauge.attacks.spec import AttackSpec, Cost, one_gradient
 
 
-def epafl(
+def epafl(  # noqa: PLR0913
     *,
     threshold: float | None = 1e-5,
     patience: int | None = 15,

@@ -18,7 +18,7 @@ from leakgauge.workflows.scenario import read_config
 __all__ = ["Audit", "AuditPlan", "FirstLook", "Reason", "audit", "first_look", "read_audit", "run_audit"]
 
 
-def audit(
+def audit(  # noqa: PLR0913
     config: Location | Mapping[str, Any] | AuditPlan,
     output: Location = "audit",
     *,

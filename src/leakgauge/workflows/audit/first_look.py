@@ -144,6 +144,6 @@ def _labels(observation: Observation) -> Reason:
     try:
         reading = last_layer(observation)
     except MissingKnowledge as problem:
-        return Reason("labels", "low", f"Labels cannot be read off: {str(problem).partition(';')[0]}.")
+        return Reason("labels", "low", f"Labels cannot be read off: {str(problem).partition('. ')[0].rstrip('.')}.")
     sentence = f"The number of samples of each label can be read off the last layer's {reading.part}, nearly exactly."
     return Reason("labels", "high", sentence)

@@ -22,7 +22,7 @@ from leakgauge.workflows.result import Running, conclude
 __all__ = ["Inference", "InferenceTask", "InferredCaptures", "infer", "run_inference"]
 
 
-def infer(
+def infer(  # noqa: PLR0913
     captures: Location | Captures,
     method: str | LocalModelAttack = "lmra",
     output: Location = "inferred",

@@ -1,0 +1,91 @@
+"""The parts that every drawing shares: colours, a canvas to draw on, and axes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from PIL import Image, ImageDraw, ImageFont
+
+Colour = tuple[int, int, int]
+#: The point of a text that lies at its position: its left end, its middle or its right end, at half of its height.
+Anchor = Literal["lm", "mm", "rm"]
+
+INK: Colour = (32, 33, 36)
+PAPER: Colour = (255, 255, 255)
+GRID: Colour = (225, 225, 225)
+
+
+class Canvas:
+    """An empty image with one font.
+
+    Args:
+        size: The width and the height in pixels.
+        font_size: The size of the font in pixels.
+    """
+
+    def __init__(self, size: tuple[int, int], font_size: int) -> None:
+        self.image = Image.new("RGB", size, PAPER)
+        self.pen = ImageDraw.Draw(self.image)
+        self.font = ImageFont.load_default(size=font_size)
+
+    def text(self, x: float, y: float, text: str, anchor: Anchor, colour: Colour = INK) -> None:
+        """Write a text.
+
+        Args:
+            x: The pixel of the anchor, from the left.
+            y: The pixel of the anchor, from the top.
+            text: The text.
+            anchor: The point of the text that lies at this pixel.
+            colour: The colour of the text.
+        """
+        self.pen.text((x, y), text, colour, self.font, anchor=anchor)
+
+    def text_width(self, text: str) -> float:
+        """Return the width of a text in pixels."""
+        return self.pen.textlength(text, self.font)
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A rectangle of an image, and the values at its sides.
+
+    Args:
+        left: The first column of pixels.
+        top: The first row of pixels.
+        right: The last column of pixels.
+        bottom: The last row of pixels.
+        x_range: The values at the left and at the right.
+        y_range: The values at the bottom and at the top.
+    """
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        """Return the pixel of a point, from the left and from the top."""
+        (x_low, x_high), (y_low, y_high) = self.x_range, self.y_range
+        return (
+            self.left + (self.right - self.left) * (x - x_low) / (x_high - x_low),
+            self.top + (self.bottom - self.top) * (y_high - y) / (y_high - y_low),
+        )
+
+
+def round_numbers(values: list[float]) -> list[float]:
+    """Return about six round numbers at equal distances, with all values between the first and the last.
+
+    >>> round_numbers([12.0, 31.0])
+    [10.0, 15.0, 20.0, 25.0, 30.0, 35.0]
+    """
+    low, high = min(values), max(values)
+    span = max(high - low, 1e-3 * max(1.0, abs(high)))
+    power = 10.0 ** math.floor(math.log10(span / 5))
+    step = next(factor * power for factor in (1, 2, 5, 10) if span / (factor * power) <= 6)
+    first, last = math.floor(low / step - 0.1), math.ceil(high / step + 0.1)
+    first = max(first, 0) if low >= 0 else first
+    return [number * step for number in range(first, last + 1)]
