@@ -15,7 +15,8 @@ ROOMS = {
 LONGEST = 60
 #: Module names that stand in several rooms because they are the same idea there.
 SAME_IDEA = {
-    "__init__", "audit", "base", "captures", "frontier", "labels", "linear", "matching", "registry", "stopping", "together",
+    "__init__", "audit", "base", "captures", "frontier", "labels", "linear", "matching", "registry", "stopping",
+    "together",
 }  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 
