@@ -12,8 +12,7 @@ from leakgauge.attacks.inversion.optimisers import Adam
 from leakgauge.attacks.inversion.stopping import MaxSteps, Outcome
 from leakgauge.core.errors import UnknownName
 from leakgauge.testing import check_attack, random_start, small_case
-
-OBSERVATION, TRUTH = small_case()
+from tests.shared import shared_case
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,8 @@ class Broken(Attack):
         return self.spoil(self.answer(), observation)
 
     def answer(self):
-        return Reconstruction(TRUTH.inputs.clone(), TRUTH.targets.clone(), Outcome("finished", 0, "knew it"))
+        truth = shared_case()[1]
+        return Reconstruction(truth.inputs.clone(), truth.targets.clone(), Outcome("finished", 0, "knew it"))
 
     def spoil(self, result, observation):
         return result
@@ -202,7 +202,7 @@ def test_each_broken_promise_is_found_and_named(broken):
     if "__dataclass_fields__" not in vars(broken):
         dataclass(frozen=True)(broken)
     with pytest.raises(AssertionError, match=BROKEN[broken]):
-        check_attack(broken(), observation=small_case()[0], truth=TRUTH)
+        check_attack(broken(), observation=small_case()[0], truth=shared_case()[1])
 
 
 def test_without_the_decorator_settings_are_not_recorded():
@@ -240,9 +240,9 @@ def test_a_factory_will_do_and_must_make_an_attack():
 
 def test_without_a_truth_quality_is_not_checked():
     lazy = Inversion().with_settings(optimiser=Adam(lr=1e-9), stop=MaxSteps(1))
-    check_attack(lazy, observation=OBSERVATION)
+    check_attack(lazy, observation=shared_case()[0])
     with pytest.raises(AssertionError, match="better than"):
-        check_attack(lazy, observation=OBSERVATION, truth=TRUTH)
+        check_attack(lazy, observation=shared_case()[0], truth=shared_case()[1])
 
 
 @pytest.mark.parametrize(("kind", "samples", "steps"), [("gradient", 2, 1), ("weights", 4, 4)])
@@ -261,6 +261,6 @@ def test_an_unknown_small_case_is_answered_with_the_nearest():
 
 
 def test_random_starts_depend_on_the_seed_alone():
-    assert torch.equal(random_start(OBSERVATION, 1), random_start(OBSERVATION, 1))
-    assert not torch.equal(random_start(OBSERVATION, 1), random_start(OBSERVATION, 2))
-    assert random_start(OBSERVATION).shape == TRUTH.inputs.shape
+    assert torch.equal(random_start(shared_case()[0], 1), random_start(shared_case()[0], 1))
+    assert not torch.equal(random_start(shared_case()[0], 1), random_start(shared_case()[0], 2))
+    assert random_start(shared_case()[0]).shape == shared_case()[1].inputs.shape

@@ -10,11 +10,9 @@ from torch import nn
 from leakgauge.attacks import Attack, Reconstruction, inverting_gradients
 from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.core.errors import InvalidInput
-from leakgauge.data import load
 from leakgauge.federation.client import fedsgd
-from leakgauge.testing import check_attack, small_case
-
-OBSERVATION, TRUTH = small_case()
+from leakgauge.testing import check_attack
+from tests.shared import digits, shared_case
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class NotOne(Attack):
 
 def test_torch_is_seeded_for_the_run_and_the_callers_generator_stands_still():
     before = torch.get_rng_state()
-    first, again, other = (Guess()(OBSERVATION, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (Guess()(shared_case()[0], seed=seed) for seed in (1, 1, 2))
     assert torch.equal(first.samples, again.samples)
     assert not torch.equal(first.samples, other.samples)
     assert torch.equal(torch.get_rng_state(), before)
@@ -45,12 +43,12 @@ def test_torch_is_seeded_for_the_run_and_the_callers_generator_stands_still():
 def test_dropout_draws_the_same_masks_for_the_same_seed():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.Sigmoid(), nn.Linear(32, 10))
-    observation, _ = fedsgd(model, load("digits").share([0, 1]))
+    observation, _ = fedsgd(model, digits().share([0, 1]))
     check_attack(inverting_gradients(steps=3), observation=observation)
 
 
 def test_the_result_is_detached_and_says_where_it_comes_from():
-    observation = replace(OBSERVATION, client="alice", round=4)
+    observation = replace(shared_case()[0], client="alice", round=4)
     result = Guess()(observation, seed=np.int64(7))
     assert type(result.seed) is int
     assert not result.samples.requires_grad
@@ -58,18 +56,18 @@ def test_the_result_is_detached_and_says_where_it_comes_from():
 
 
 def test_moving_to_a_device_copies_and_changes_nothing():
-    here, there = (Guess()(OBSERVATION, device=device) for device in (None, "cpu"))
+    here, there = (Guess()(shared_case()[0], device=device) for device in (None, "cpu"))
     assert torch.equal(here.samples, there.samples)
 
 
 def test_samples_of_another_shape_are_refused():
     with pytest.raises(InvalidInput, match=r"Guess\(size=5\) returned samples of shape \(1, 8, 5\).*have \(1, 8, 8\)"):
-        Guess(size=5)(OBSERVATION)
+        Guess(size=5)(shared_case()[0])
 
 
 def test_what_is_no_reconstruction_is_refused():
     with pytest.raises(InvalidInput, match=r"returned a NoneType, but run\(\) must return a Reconstruction"):
-        NotOne()(OBSERVATION)
+        NotOne()(shared_case()[0])
 
 
 def test_what_is_no_observation_no_seed_or_no_device_is_refused():
@@ -78,9 +76,9 @@ def test_what_is_no_observation_no_seed_or_no_device_is_refused():
             Guess()(wrong)
     for wrong in ("0", 1.5, None, True):
         with pytest.raises(InvalidInput, match="seed must be a whole number, not"):
-            Guess()(OBSERVATION, seed=wrong)
+            Guess()(shared_case()[0], seed=wrong)
     with pytest.raises(InvalidInput, match="cannot run on device 'toaster'"):
-        Guess()(OBSERVATION, device="toaster")
+        Guess()(shared_case()[0], device="toaster")
 
 
 def test_an_attack_without_run_cannot_be_made():

@@ -19,6 +19,7 @@ from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName
 from leakgauge.evaluation import mse, pair, score
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.testing import check_attack, random_start, small_case
+from tests.shared import shared_case
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,6 @@ TRAITS = {
 ITERATIVE = [name for name, traits in TRAITS.items() if traits.iterative]
 PAIRS = [(name, kind) for name, traits in TRAITS.items() for kind in traits.kinds]
 ITERATIVE_PAIRS = [(name, kind) for name, kind in PAIRS if name in ITERATIVE]
-CASES = {(kind, net): small_case(kind, network=net) for kind in ("gradient", "weights") for net in ("lenet", "cnn")}
 
 
 def test_the_list_is_complete():
@@ -64,7 +64,7 @@ def test_the_list_is_complete():
 
 
 def case(name, kind="gradient"):
-    return CASES[kind, TRAITS[name].network]
+    return shared_case(kind, TRAITS[name].network)
 
 
 def quick(name, **options):

@@ -7,26 +7,16 @@ import textwrap
 import pytest
 
 import leakgauge as lg
-from leakgauge import cli
 from leakgauge.attacks.base import Attack
 from leakgauge.attacks.reconstruction_file import load_reconstruction
 from leakgauge.cli.common import settings
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    """Run the command line in this process, in an empty folder; give its exit code and what it printed."""
+def run(command, monkeypatch, tmp_path):
+    """Run commands in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli.screen, "width", 200)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["leakgauge", *words])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        output = capsys.readouterr()
-        return int(stop.value.code or 0), output.out, output.err
-
-    return run
+    return command
 
 
 @pytest.fixture

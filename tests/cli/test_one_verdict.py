@@ -1,13 +1,11 @@
 """One finding has the same words, colour and exit code in every command and on every page."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 
 import leakgauge as lg
-from leakgauge import cli
 from leakgauge.evaluation.verdict import Verdict
 from leakgauge.workflows.scenario import read_scenario
 from tests.attacks.local_model.cases import network, table_clients
@@ -83,16 +81,13 @@ PAGES = {name: f"{name}/{page}.html" for name, page in
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_one_finding_is_shown_alike_by_every_command(folder, name, monkeypatch, capsys):
+def test_one_finding_is_shown_alike_by_every_command(folder, name, monkeypatch, command):
     verdict = Verdict.RECOVERS_ATTRIBUTES
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(cli.screen, "width", 200)
 
     def run(*more):
-        monkeypatch.setattr(sys, "argv", ["leakgauge", *COMMANDS[name], "--output", name, "--jobs", "1", *more])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        return int(stop.value.code or 0), capsys.readouterr().out
+        code, out, _ = command(*COMMANDS[name], "--output", name, "--jobs", "1", *more)
+        return code, out
 
     code, out = run()
     assert code == 0

@@ -141,15 +141,17 @@ def test_a_failure_while_writing_changes_nothing(file, monkeypatch, place, probl
 def test_a_killed_process_leaves_no_half_file(tmp_path):
     code = (
         "import sys; from pathlib import Path; from leakgauge.core.container import write_atomically\n"
-        "print('go', flush=True)\n"
-        "for number in range(10**6): write_atomically(Path(sys.argv[1]) / f'{number % 3}', bytes([number % 3]) * 2**22)"
+        "for number in range(10**6):\n"
+        "    write_atomically(Path(sys.argv[1]) / f'{number % 3}', bytes([number % 3]) * 2**22)\n"
+        "    print('written', flush=True)"
     )
     for wait in (0.02, 0.06):
         with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as writer:
             assert writer.stdout is not None
-            writer.stdout.readline()
+            assert writer.stdout.readline()
             time.sleep(wait)
             writer.kill()
+        assert list(tmp_path.iterdir())
         for path in tmp_path.iterdir():
             contents = path.read_bytes()
             assert len(contents) == 2**22, path

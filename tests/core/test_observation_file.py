@@ -377,7 +377,7 @@ def test_hostile_recipes_neither_allocate_nor_import(saved, tmp_path):
     for number, recipe in enumerate(HOSTILE):
         seal(tmp_path / f"{number}.safetensors", {**document, "model": recipe}, tensors)
     result = subprocess.run(
-        [sys.executable, "-c", HOSTILE_CODE, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", HOSTILE_CODE, str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
     growth, *imported = result.stdout.split()

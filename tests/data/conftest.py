@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+
+from leakgauge.data import DATASETS
+from leakgauge.data.dataset_source import Remote
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +46,17 @@ def server(tmp_path: Path, online: None) -> Iterator[tuple[str, Path]]:
     httpd.shutdown()
     thread.join()
     httpd.server_close()
+
+
+@pytest.fixture
+def offer(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, bytes], None]:
+    """Return a function that serves a file as the remote file of a dataset, with a checksum of the same kind."""
+    address, served = server
+
+    def offer(dataset: str, name: str, content: bytes) -> None:
+        (served / name).write_bytes(content)
+        kind = DATASETS[dataset].remotes[name].checksum.partition(":")[0]
+        remote = Remote(address + name, f"{kind}:{hashlib.new(kind, content).hexdigest()}")
+        monkeypatch.setitem(DATASETS[dataset].remotes, name, remote)
+
+    return offer

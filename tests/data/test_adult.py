@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from leakgauge.core.errors import CorruptFile, DataNotFound, InvalidInput
-from leakgauge.data import DATASETS, adult, adult_phd, load, wheels
-from leakgauge.data.dataset_source import Remote
+from leakgauge.data import adult, adult_phd, load, wheels
 
 from . import builders
 from .real import REAL, needs_data
@@ -88,12 +87,8 @@ def test_all_places_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         load("adult", split="test")
 
 
-def test_download(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    address, served = server
-    content = "\n".join(builders.ADULT_ROWS).encode()
-    (served / "adult.data").write_bytes(content)
-    remote = Remote(address + "adult.data", "sha256:" + hashlib.sha256(content).hexdigest())
-    monkeypatch.setitem(DATASETS["adult"].remotes, "adult.data", remote)
+def test_download(offer: Callable[[str, str, bytes], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    offer("adult", "adult.data", "\n".join(builders.ADULT_ROWS).encode())
     monkeypatch.setattr(wheels, "find", lambda file: None)
     assert len(load("adult")) == 2
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from leakgauge.core.errors import CorruptFile
-from leakgauge.data import DATASETS, load
-from leakgauge.data.dataset_source import Remote
+from leakgauge.data import load
 
 from . import builders
 from .real import REAL, needs_data
@@ -62,12 +61,8 @@ def test_cifar100_labels(tmp_path: Path) -> None:
     assert coarse.spec.classes == 20
 
 
-def test_download(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    address, served = server
-    content = builders.tar(builders.cifar10_members())
-    (served / "cifar-10-binary.tar.gz").write_bytes(content)
-    remote = Remote(address + "cifar-10-binary.tar.gz", "md5:" + hashlib.md5(content).hexdigest())
-    monkeypatch.setitem(DATASETS["cifar10"].remotes, "cifar-10-binary.tar.gz", remote)
+def test_download(offer: Callable[[str, str, bytes], None]) -> None:
+    offer("cifar10", "cifar-10-binary.tar.gz", builders.tar(builders.cifar10_members()))
     assert len(load("cifar10")) == 10
 
 

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from leakgauge.core.errors import CorruptFile, MissingExtra, UnknownName
-from leakgauge.data import DATASETS, by_group, load
-from leakgauge.data.dataset_source import Remote
+from leakgauge.data import by_group, load
 
 from .builders import tar
 from .real import REAL, needs_data
@@ -125,12 +124,8 @@ def test_hdf5_files_of_one_writer_are_put_together(tmp_path: Path) -> None:
     assert load("femnist", folder=tmp_path, writers=1).targets.tolist() == [3, 1, 2]
 
 
-def test_download_is_unpacked_once(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    address, served = server
-    content = tar(MEMBERS, "w:bz2")
-    (served / "fed_emnist.tar.bz2").write_bytes(content)
-    remote = Remote(address + "fed_emnist.tar.bz2", f"sha256:{hashlib.sha256(content).hexdigest()}")
-    monkeypatch.setitem(DATASETS["femnist"].remotes, "fed_emnist.tar.bz2", remote)
+def test_download_is_unpacked_once(offer: Callable[[str, str, bytes], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    offer("femnist", "fed_emnist.tar.bz2", tar(MEMBERS, "w:bz2"))
     dataset = load("femnist")
     assert [client.targets.tolist() for client in by_group(dataset)] == [[1, 2, 3], [61, 4, 5]]
     monkeypatch.setattr(tarfile, "open", lambda *_: pytest.fail("unpacked again"))

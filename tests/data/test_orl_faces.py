@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from leakgauge.core.errors import CorruptFile
-from leakgauge.data import DATASETS, load, orl_lmra
-from leakgauge.data.dataset_source import Remote
+from leakgauge.data import load, orl_lmra
 
 from . import builders
 from .real import REAL, needs_data
@@ -48,12 +47,8 @@ def test_reduced_size_averages(tmp_path: Path) -> None:
     assert torch.allclose(inputs[..., 36:], torch.tensor(100 / 255), atol=1e-5)
 
 
-def test_download(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    address, served = server
-    content = builders.faces_zip(builders.faces())
-    (served / "att_faces.zip").write_bytes(content)
-    remote = Remote(address + "att_faces.zip", "md5:" + hashlib.md5(content).hexdigest())
-    monkeypatch.setitem(DATASETS["orl_faces"].remotes, "att_faces.zip", remote)
+def test_download(offer: Callable[[str, str, bytes], None]) -> None:
+    offer("orl_faces", "att_faces.zip", builders.faces_zip(builders.faces()))
     assert len(load("orl_faces")) == 400
 
 

@@ -4,10 +4,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from leakgauge.core.errors import InvalidInput
 from leakgauge.evaluation import mean_interval, wilson_interval
+from tests.shared import LazyModule
+
+stats = LazyModule("scipy.stats")
 
 
 def test_mean_is_students_t():

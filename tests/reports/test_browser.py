@@ -9,7 +9,6 @@ import pytest
 
 from leakgauge import audit
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="the extra 'test' brings selenium")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None or DRIVER is None,
@@ -34,6 +33,7 @@ def page(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
+    webdriver = pytest.importorskip("selenium.webdriver", reason="the extra 'test' brings selenium")
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for switch in (

@@ -1,11 +1,9 @@
 """The generated pages: they are current, complete, and link to what exists."""
 
 import re
-import sys
 
 import pytest
 
-from leakgauge import cli
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.reproduction.readme import pages, read_paper, write_pages
 from leakgauge.reproduction.rows import benchmarks_folder, find_rows, papers
@@ -88,12 +86,11 @@ def test_a_page_has_a_line_for_each_figure_and_a_word(folder):
     assert write_pages() == []
 
 
-def test_the_command_line_writes_pages(folder, monkeypatch, capsys):
+def test_the_command_line_writes_pages(folder, command):
     for expected in ("README.md", "All pages are current."):
-        monkeypatch.setattr(sys, "argv", ["leakgauge", "bench", "--readme"])
-        with pytest.raises(SystemExit):
-            cli.main()
-        assert expected in capsys.readouterr().out.replace("\n", "")
+        code, out, _ = command("bench", "--readme")
+        assert code == 0
+        assert expected in out.replace("\n", "")
 
 
 def test_mistakes_in_the_description_of_a_paper_are_named(folder):

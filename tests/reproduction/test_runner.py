@@ -1,11 +1,9 @@
 import csv
 import json
-import sys
 from dataclasses import replace
 
 import pytest
 
-from leakgauge import cli
 from leakgauge.core.errors import InvalidInput, TasksFailed, UnknownName
 from leakgauge.core.params import flatten
 from leakgauge.reproduction import runner
@@ -174,34 +172,25 @@ def test_a_rows_clients_defend_themselves(folder):
     assert float((flatten(trained.sent) - flatten(undefended.sent)).norm()) > 0
 
 
-def test_the_command_line_prints_json_lines_and_keeps_results(folder, monkeypatch, capsys):
-    words = ["leakgauge", "bench", "mine", "--row", "table1/digits", "--method", "good", "--json"]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert not stop.value.code
-    (line,) = capsys.readouterr().out.splitlines()
+def test_the_command_line_prints_json_lines_and_keeps_results(folder, command):
+    code, out, _ = command("bench", "mine", "--row", "table1/digits", "--method", "good", "--json")
+    assert code == 0
+    (line,) = out.splitlines()
     keys = {"row", "method", "clients", "steps", "ours", "published", "chance", "seconds", "seconds_per_step"}
     assert json.loads(line).keys() == keys
     assert "leakgauge bench mine" in (folder / "results.csv").read_text()
 
 
-def test_a_quiet_command_prints_nothing_and_saves(folder, monkeypatch, capsys):
-    words = ["leakgauge", "bench", "mine", "--row", "table1/digits", "--method", "other", "--quiet"]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert not stop.value.code
-    assert capsys.readouterr() == ("", "")
+def test_a_quiet_command_prints_nothing_and_saves(folder, command):
+    assert command("bench", "mine", "--row", "table1/digits", "--method", "other", "--quiet") == (0, "", "")
     assert (folder / "results.csv").exists()
 
 
-def test_the_command_line_lists_rows_and_shows_tables(folder, monkeypatch, capsys):
+def test_the_command_line_lists_rows_and_shows_tables(folder, command):
     for words, said in ((["--list"], "good, other"), (["--method", "good", "--no-save"], "published")):
-        monkeypatch.setattr(sys, "argv", ["leakgauge", "bench", "mine", "--row", "table1/digits", *words])
-        with pytest.raises(SystemExit):
-            cli.main()
-        assert said in capsys.readouterr().out
+        code, out, _ = command("bench", "mine", "--row", "table1/digits", *words)
+        assert code == 0
+        assert said in out
     assert not (folder / "results.csv").exists()
 
 

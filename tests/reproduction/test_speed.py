@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from leakgauge import cli
 from leakgauge.core.errors import InvalidInput
 from leakgauge.reproduction import speed
 from leakgauge.reproduction.speed import FIGURES, WAYS, Case, Setting, measure_speed, memory_of, time_of
@@ -121,31 +120,22 @@ def test_no_measurement_is_refused():
         measure_speed(TINY, repeats=0)
 
 
-def run(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["leakgauge", "bench", *words])
-    monkeypatch.setattr(cli.screen, "width", 200)
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    output = capsys.readouterr()
-    return int(stop.value.code or 0), output.out, output.err
-
-
-def test_the_command_line_prints_one_object_or_a_table(here, monkeypatch, capsys):
+def test_the_command_line_prints_one_object_or_a_table(here, monkeypatch, command):
     monkeypatch.setattr(speed, "DLF", TINY)
-    code, out, _ = run(monkeypatch, capsys, "speed", "--json", "--repeats", "1")
+    code, out, _ = command("bench", "speed", "--json", "--repeats", "1")
     assert code == 0
     (line,) = out.splitlines()
     assert json.loads(line).keys() >= FIGURES.keys()
     assert len(here) == 5
-    code, out, _ = run(monkeypatch, capsys, "speed")
+    code, out, _ = command("bench", "speed")
     assert code == 0
     assert len(here) == 5 + 15
     assert [name for name in (*FIGURES, "3 turns", "median") if name not in out] == []
 
 
-def test_the_list_names_it(monkeypatch, capsys):
-    assert run(monkeypatch, capsys, "--list")[1].split()[-1] == "speed"
-    out = run(monkeypatch, capsys, "speed", "--list")[1]
+def test_the_list_names_it(command):
+    assert command("bench", "--list")[1].split()[-1] == "speed"
+    out = command("bench", "speed", "--list")[1]
     assert [name for name in FIGURES if name not in out] == []
 
 
@@ -161,8 +151,8 @@ def test_the_list_names_it(monkeypatch, capsys):
         ((), "which benchmark?"),
     ],
 )
-def test_mistakes_are_one_sentence(monkeypatch, capsys, words, said):
-    code, _, err = run(monkeypatch, capsys, *words)
+def test_mistakes_are_one_sentence(command, words, said):
+    code, _, err = command("bench", *words)
     assert code == 2
     assert said in err
     assert len(err.splitlines()) == 1

@@ -140,9 +140,7 @@ def test_on_a_terminal_output_for_a_file_still_goes_there(tmp_path):
     ours, theirs = pty.openpty()
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "TERM": "xterm"}
     with (tmp_path / "out").open("w") as out:
-        subprocess.run(
-            [sys.executable, "-c", SCRIPT], stdout=out, stderr=theirs, env=environment, check=True, timeout=600
-        )
+        subprocess.run([sys.executable, "-c", SCRIPT], stdout=out, stderr=theirs, env=environment, check=True)
     os.close(theirs)
     shown = os.read(ours, 100_000).decode()
     os.close(ours)

@@ -12,6 +12,9 @@ import torch
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.runtime import Task, Watch
 
+#: An hour, in seconds. It is longer than any test takes on a busy machine.
+LONG = 3600
+
 
 def noisy_sum(seed, report):
     """A result that depends on the seed alone, with the process that made it."""
@@ -57,7 +60,7 @@ def not_the_first_time(path, how, report):
     elif how == "exits":
         os._exit(7)
     elif how == "hangs":
-        time.sleep(300)
+        time.sleep(LONG)
     elif how == "memory":
         raise MemoryError
     elif how == "limit":  # as on a machine that refuses more memory
@@ -107,7 +110,7 @@ def say_and_sleep(path, report):
     partial = Path(f"{path}.part")
     partial.write_text(str(os.getpid()))
     partial.rename(path)
-    time.sleep(300)
+    time.sleep(LONG)
 
 
 class Noted(Watch):
@@ -143,8 +146,9 @@ PYTHONPATH = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHON
 TASKS = [Task(f"seed {seed}", noisy_sum, {"seed": seed}) for seed in range(5)]
 
 
-def within(seconds, condition):
-    deadline = time.monotonic() + seconds
+def eventually(condition):
+    """Wait until a condition holds. A busy machine may take long, so only a wait of an hour is a failure."""
+    deadline = time.monotonic() + LONG
     while time.monotonic() < deadline:
         if condition():
             return True

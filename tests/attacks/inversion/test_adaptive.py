@@ -2,18 +2,17 @@
 
 import pytest
 
-from leakgauge import attacks, data, defences, models
+from leakgauge import attacks, defences, models
 from leakgauge.attacks.inversion.adaptive import adapted, adapts
 from leakgauge.attacks.inversion.objectives import L2, Adapted, Cosine
 from leakgauge.evaluation import score
 from leakgauge.federation.client import fedsgd
-
-OWN = data.load("digits").share(range(2))
-NETWORK = models.build("dlf_femnist", shape=(1, 8, 8), classes=10, channels=[16, 32], dense=64, seed=0)
+from tests.shared import digits
 
 
 def observe(*chain, told=True):
-    return fedsgd(NETWORK, OWN, defences=chain, granted=["labels"], knows_defence=told)
+    network = models.build("dlf_femnist", shape=(1, 8, 8), classes=10, channels=[16, 32], dense=64, seed=0)
+    return fedsgd(network, digits().share(range(2)), defences=chain, granted=["labels"], knows_defence=told)
 
 
 def quality(attack, *chain, told):

@@ -21,12 +21,11 @@ from leakgauge.data import Dataset
 from leakgauge.evaluation import psnr, score
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.testing import check_attack, small_case
+from tests.shared import shared_case
 
-GRADIENT, GRADIENT_TRUTH = small_case("gradient")
 
-
-def run(attack, observation=GRADIENT, **options):
-    return attack(observation, progress=False, **options)
+def run(attack, observation=None, **options):
+    return attack(observation or shared_case()[0], progress=False, **options)
 
 
 @pytest.mark.parametrize("optimiser", [Adam(signed=True), LBFGS(inner=2)], ids=["adam", "l-bfgs"])
@@ -258,10 +257,10 @@ def test_ctrl_c_in_the_last_step_of_a_warm_start_ends_the_attack(when):
 
     warm = Inversion().with_settings(stop=MaxSteps(3))
     attack = warm.with_settings(start=WarmStart(warm), stop=MaxSteps(5), restarts=2)
-    result = attack(GRADIENT, progress=report)
+    result = attack(shared_case()[0], progress=report)
     assert result.outcome.kind == "interrupted"
     assert lines[-1][0] == when
-    assert result.samples.shape == GRADIENT_TRUTH.inputs.shape
+    assert result.samples.shape == shared_case()[1].inputs.shape
     # The best of both restarts is kept, not the one that was interrupted.
     assert result.loss <= min(loss for _, loss in lines)
 
@@ -276,10 +275,10 @@ def test_ctrl_c_is_not_lost_when_the_best_restart_had_ended_before():
 
         def _blind(self, observation, copies, draw):
             there = torch.equal(draw.get_state(), generator(0, "start", 0).get_state())
-            known = observation.data.normalise(GRADIENT_TRUTH.inputs)
+            known = observation.data.normalise(shared_case()[1].inputs)
             return known.clone() if there else super()._blind(observation, copies, draw)
 
-    observation = replace(GRADIENT, labels=GRADIENT_TRUTH.targets)
+    observation = replace(shared_case()[0], labels=shared_case()[1].targets)
     stop = AnyOf(Threshold(1e-6), MaxSteps(9))
     result = OneIsDone().with_settings(restarts=2, stop=stop)(observation, progress=report)
     assert result.outcome.kind == "interrupted"

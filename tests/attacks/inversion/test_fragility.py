@@ -2,16 +2,17 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge import data, models
+from leakgauge import models
 from leakgauge.attacks import dlg, epafl, idlg
 from leakgauge.attacks.inversion.fragility import SmoothOnly, first_layer_share, label_probability
 from leakgauge.federation.client import fedavg, fedsgd
+from tests.shared import digits
 
-DIGITS = data.load("digits")
 
-
-def client(model=None, rows=(0,), **options):
-    return fedsgd(model or models.lenet(shape=(1, 8, 8), seed=0), DIGITS.share(list(rows)), **options)[0]
+def client(model=None, rows=(0,), activation="sigmoid", **options):
+    return fedsgd(
+        model or models.lenet(shape=(1, 8, 8), activation=activation, seed=0), digits().share(list(rows)), **options
+    )[0]
 
 
 def test_there_is_nothing_to_say_about_what_the_papers_attack():
@@ -22,7 +23,7 @@ def test_there_is_nothing_to_say_about_what_the_papers_attack():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"model": models.lenet(shape=(1, 8, 8), activation="relu", seed=0)}, "has ReLU, whose second derivative is"),
+        ({"activation": "relu"}, "has ReLU, whose second derivative is"),
         ({"round": 12}, "its weights were trained for 12 rounds"),
         ({"rows": range(9)}, "9 samples share one gradient"),
     ],
@@ -43,29 +44,30 @@ def test_several_reasons_are_one_sentence():
 def test_what_is_predicted_already_leaves_little_to_see():
     model = models.lenet(shape=(1, 8, 8), seed=0)
     with torch.no_grad():
-        model.head.bias[int(DIGITS.targets[0])] += 30
+        model.head.bias[int(digits().targets[0])] += 30
     assert "already gives the true labels a probability of 1.00" in SmoothOnly()(client(model))
 
 
 def test_the_labels_probability_is_read_from_the_bias():
     model = models.lenet(shape=(1, 8, 8), seed=0)
-    own = DIGITS.share([5])
+    own = digits().share([5])
     expected = model(own.spec.normalise(own.inputs)).softmax(-1)[0, int(own.targets[0])].item()
     assert label_probability(fedsgd(model, own)[0]) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(
-    "observation",
+    "observe",
     [
-        fedavg(models.lenet(shape=(1, 8, 8), seed=0), DIGITS.share([0]), lr=0.1)[0],
-        client(nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False))),
-        client(
+        lambda: fedavg(models.lenet(shape=(1, 8, 8), seed=0), digits().share([0]), lr=0.1)[0],
+        lambda: client(nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False))),
+        lambda: client(
             nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Softplus(), nn.Linear(10, 20), nn.AdaptiveAvgPool1d(10))
         ),
     ],
     ids=["weights", "no bias", "another last layer"],
 )
-def test_where_it_cannot_be_read_nothing_is_said(observation):
+def test_where_it_cannot_be_read_nothing_is_said(observe):
+    observation = observe()
     assert label_probability(observation) is None
     assert SmoothOnly()(observation) == ""
 

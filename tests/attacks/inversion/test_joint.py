@@ -5,21 +5,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from leakgauge import data, models
+from leakgauge import models
 from leakgauge.attacks import agic_epochs
 from leakgauge.attacks.inversion.joint import Update, _problems
 from leakgauge.attacks.inversion.update_models import FullSimulation, Surrogate
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.evaluation import pair, score
 from leakgauge.federation.client import fedavg, fedsgd
-
-DIGITS = data.load("digits")
+from tests.shared import digits
 
 
 def two_epochs(orders, batch=1, **settings):
     """The updates of a client whose epochs take its samples in these orders; the network learns in between."""
     model = models.build("lenet", shape=(1, 8, 8), classes=10, seed=0)
-    own = DIGITS.share(range(len(orders[0])))
+    own = digits().share(range(len(orders[0])))
     epochs = []
     for number, order in enumerate(orders):
         epoch = []

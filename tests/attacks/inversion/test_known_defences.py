@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from leakgauge import data, defences, models
+from leakgauge import defences, models
 from leakgauge.attacks.inversion.known_defences import (
     KnownDefence,
     kept_share,
@@ -14,8 +14,11 @@ from leakgauge.attacks.inversion.known_defences import (
 )
 from leakgauge.core.params import flatten
 from leakgauge.federation.client import fedavg, fedsgd
+from tests.shared import digits
 
-OWN = data.load("digits").share(range(6))
+
+def own():
+    return digits().share(range(6))
 
 
 def network():
@@ -36,8 +39,8 @@ def test_what_is_no_plain_repr_is_passed_over_and_nothing_is_run(text):
 
 
 def test_nothing_is_known_unless_granted():
-    hidden, _ = fedsgd(network(), OWN, defences=defences.GaussianNoise(0.1))
-    told, _ = fedsgd(network(), OWN, defences=defences.GaussianNoise(0.1), knows_defence=True)
+    hidden, _ = fedsgd(network(), own(), defences=defences.GaussianNoise(0.1))
+    told, _ = fedsgd(network(), own(), defences=defences.GaussianNoise(0.1), knows_defence=True)
     assert known_defences(hidden) == []
     assert [one.name for one in known_defences(told)] == ["GaussianNoise"]
 
@@ -60,8 +63,8 @@ def test_the_expected_noise_is_the_noise_that_is_there(defence, kind):
 
     def run(chain):
         if kind == "gradient":
-            return fedsgd(network(), OWN, defences=chain, knows_defence=True)[0]
-        return fedavg(network(), OWN, lr=0.01, epochs=2, batch_size=3, defences=chain, knows_defence=True)[0]
+            return fedsgd(network(), own(), defences=chain, knows_defence=True)[0]
+        return fedavg(network(), own(), lr=0.01, epochs=2, batch_size=3, defences=chain, knows_defence=True)[0]
 
     noisy, plain = run(defence), run(quiet)
     difference = flatten(noisy.summed_gradient()) - flatten(plain.summed_gradient())
@@ -80,6 +83,8 @@ def test_pruning_leaves_a_share_or_holes():
 
 
 def test_an_unknown_recipe_tells_of_no_noise():
-    hidden, _ = fedavg(network(), OWN, lr=0.1, defences=defences.GaussianNoise(0.1), knows_defence=True, hidden=["lr"])
+    hidden, _ = fedavg(
+        network(), own(), lr=0.1, defences=defences.GaussianNoise(0.1), knows_defence=True, hidden=["lr"]
+    )
     assert noise_share(hidden, known_defences(hidden)) == 0
     assert torch.isfinite(flatten(hidden.returned)).all()

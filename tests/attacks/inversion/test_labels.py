@@ -23,8 +23,7 @@ from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName
 from leakgauge.core.seeding import generator
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defences import Clipping
-
-DIGITS = data.load("digits")
+from tests.shared import digits
 
 
 def network(**options):
@@ -42,19 +41,19 @@ def half_the_errors(counts, truth):
 @pytest.mark.parametrize("row", range(0, 30, 3))
 @pytest.mark.parametrize("activation", ["sigmoid", "relu"])
 def test_the_label_of_one_sample_is_exact(row, activation):
-    observation, truth = fedsgd(network(activation=activation), DIGITS.share([row]))
+    observation, truth = fedsgd(network(activation=activation), digits().share([row]))
     assert LastLayer()(observation, generator(0)).tolist() == truth.targets.tolist()
 
 
 def test_the_label_of_one_sample_survives_local_training():
-    observation, truth = fedavg(network(), DIGITS.share([7]), lr=0.01, epochs=5)
+    observation, truth = fedavg(network(), digits().share([7]), lr=0.01, epochs=5)
     assert LastLayer()(observation, generator(0)).tolist() == truth.targets.tolist()
 
 
 @pytest.mark.parametrize("samples", [2, 8, 40])
 @pytest.mark.parametrize("initialisation", ["uniform", "default"])
 def test_counts_of_a_batch_on_an_untrained_network_are_near_the_truth(samples, initialisation):
-    chosen = DIGITS.share(range(100, 100 + samples))
+    chosen = digits().share(range(100, 100 + samples))
     observation, truth = fedsgd(network(initialisation=initialisation), chosen)
     counts = estimate(observation)
     assert int(counts.sum()) == samples
@@ -64,14 +63,14 @@ def test_counts_of_a_batch_on_an_untrained_network_are_near_the_truth(samples, i
 @pytest.mark.parametrize("read", ["bias", "kernel"])
 def test_an_attacker_who_knows_of_clipping_counts_as_well_as_without_it(read):
     clipped = {"defences": Clipping(0.01), "knows_defence": True}
-    observation, truth = fedsgd(network(initialisation="default"), DIGITS.share(range(100, 108)), **clipped)
+    observation, truth = fedsgd(network(initialisation="default"), digits().share(range(100, 108)), **clipped)
     counts = estimate_label_counts(observation, generator(0, "labels"), read=read)
     assert half_the_errors(counts, truth) == 0
     assert half_the_errors(estimate(replace(observation, defences=None)), truth) > 1
 
 
 def test_counts_from_trained_weights_are_near_the_truth():
-    observation, truth = fedavg(network(), DIGITS.share(range(20)), lr=0.01, epochs=2, batch_size=5)
+    observation, truth = fedavg(network(), digits().share(range(20)), lr=0.01, epochs=2, batch_size=5)
     counts = estimate(observation)
     assert int(counts.sum()) == 20
     assert half_the_errors(counts, truth) <= 2
@@ -80,21 +79,21 @@ def test_counts_from_trained_weights_are_near_the_truth():
 def test_without_a_bias_the_kernel_tells():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 50), nn.Sigmoid(), nn.Linear(50, 10, bias=False))
-    observation, truth = fedsgd(model, DIGITS.share(range(12)))
+    observation, truth = fedsgd(model, digits().share(range(12)))
     assert half_the_errors(estimate(observation), truth) <= 1
-    single, truth = fedsgd(model, DIGITS.share([3]))
+    single, truth = fedsgd(model, digits().share([3]))
     assert estimate(single).tolist() == truth.label_counts.tolist()
 
 
 def test_inferred_labels_are_those_of_the_counts_in_order():
-    observation, truth = fedsgd(network(), DIGITS.share([3, 3, 5, 1]))
+    observation, truth = fedsgd(network(), digits().share([3, 3, 5, 1]))
     labels = LastLayer()(observation, generator(0))
     assert labels.tolist() == sorted(truth.targets.tolist())
     assert labels.dtype == torch.long
 
 
 def test_the_same_generator_gives_the_same_counts_and_torchs_own_is_left_alone():
-    observation, _ = fedsgd(network(), DIGITS.share(range(6)))
+    observation, _ = fedsgd(network(), digits().share(range(6)))
     before = torch.get_rng_state()
     assert torch.equal(estimate(observation), estimate(observation))
     assert torch.equal(torch.get_rng_state(), before)
@@ -102,20 +101,20 @@ def test_the_same_generator_gives_the_same_counts_and_torchs_own_is_left_alone()
 
 @pytest.mark.parametrize("source", [Granted(), LastLayer(), MostNegative()], ids=repr)
 def test_granted_labels_are_taken_as_they_are(source):
-    observation, truth = fedsgd(network(), DIGITS.share([8, 2, 5]), granted=["labels"])
+    observation, truth = fedsgd(network(), digits().share([8, 2, 5]), granted=["labels"])
     assert source(observation, generator(0)).tolist() == truth.targets.tolist()
 
 
 @pytest.mark.parametrize("source", [Granted(), LastLayer()], ids=repr)
 def test_granted_counts_are_spelled_out(source):
-    observation, truth = fedsgd(network(), DIGITS.share([8, 2, 5, 8]), granted=["label_counts"])
+    observation, truth = fedsgd(network(), digits().share([8, 2, 5, 8]), granted=["label_counts"])
     assert source(observation, generator(0)).tolist() == sorted(truth.targets.tolist())
 
 
 @pytest.mark.parametrize("source", [Granted(), LastLayer(), LastLayer(shuffle=True)], ids=repr)
 def test_granted_batches_are_every_epochs_labels_in_the_order_trained_on(source):
     observation, truth = fedavg(
-        network(), DIGITS.share(range(7)), lr=0.01, epochs=3, batch_size=3, granted=["label_batches", "label_counts"]
+        network(), digits().share(range(7)), lr=0.01, epochs=3, batch_size=3, granted=["label_batches", "label_counts"]
     )
     labels = source(observation, generator(0))
     assert torch.equal(labels, truth.targets[torch.cat(truth.order)])
@@ -129,7 +128,7 @@ def test_places_of_the_same_label_in_the_first_epoch():
 
 
 def test_labels_that_nobody_granted():
-    observation, _ = fedsgd(network(), DIGITS.share([1]))
+    observation, _ = fedsgd(network(), digits().share([1]))
     with pytest.raises(MissingKnowledge, match=r"does not grant. Supply them with observation.knowing\(labels="):
         Granted()(observation, generator(0))
 
@@ -151,8 +150,8 @@ def test_a_regression_is_refused_and_its_granted_targets_are_not():
 )
 def test_a_model_that_does_not_end_in_a_linear_layer_is_refused(tail):
     model = nn.Sequential(nn.Flatten(), *tail, nn.Flatten())
-    observation, _ = fedsgd(model, DIGITS.share(range(4)))
-    with pytest.raises(MissingKnowledge, match=r"does not end in a linear layer with 10 outputs. Supply them"):
+    observation, _ = fedsgd(model, digits().share(range(4)))
+    with pytest.raises(MissingKnowledge, match=r"does not end in a linear layer with 10 outputs\. Supply them"):
         estimate(observation)
 
 
@@ -160,7 +159,7 @@ def test_a_frozen_last_layer_tells_nothing_and_is_refused():
     model = network()
     for parameter in model.head.parameters():
         parameter.requires_grad_(False)
-    observation, _ = fedsgd(model, DIGITS.share([4]))
+    observation, _ = fedsgd(model, digits().share([4]))
     with pytest.raises(MissingKnowledge, match=r"labels cannot be inferred, because .* is not trained"):
         estimate(observation)
 
@@ -171,7 +170,7 @@ def test_the_last_layer_is_found_by_name():
 
 @pytest.mark.parametrize("hidden", ["lr", "samples"])
 def test_what_inference_needs_and_does_not_have_is_named(hidden):
-    observation, _ = fedavg(network(), DIGITS.share(range(4)), lr=0.1, hidden=[hidden])
+    observation, _ = fedavg(network(), digits().share(range(4)), lr=0.1, hidden=[hidden])
     with pytest.raises(MissingKnowledge, match=f"needs the client's {hidden}"):
         estimate(observation)
 
@@ -179,7 +178,7 @@ def test_what_inference_needs_and_does_not_have_is_named(hidden):
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_batch_norm_statistics_are_left_alone(mode):
     model = models.mlp(shape=(1, 8, 8), classes=10, hidden=(16,), batch_norm=True, seed=0)
-    observation, _ = fedsgd(model, DIGITS.share(range(8)), mode=mode)
+    observation, _ = fedsgd(model, digits().share(range(8)), mode=mode)
     assert observation.buffers is not None
     before = {name: value.clone() for name, value in observation.buffers.items()}
     assert int(estimate(observation).sum()) == 8
@@ -240,7 +239,7 @@ def cnn(seed=0):
 
 
 def normalised(rows):
-    return replace(DIGITS, spec=replace(DIGITS.spec, mean=(0.305,), std=(0.376,))).share(rows)
+    return replace(digits(), spec=replace(digits().spec, mean=(0.305,), std=(0.376,))).share(rows)
 
 
 @pytest.mark.parametrize("at", PLACES)
@@ -285,7 +284,7 @@ def test_of_a_gradient_all_places_are_the_server(at):
 def test_without_a_bias_the_kernel_is_read_after_local_training_too():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10, bias=False))
-    observation, truth = fedavg(model, DIGITS.share(range(12)), lr=0.004, epochs=3, batch_size=4)
+    observation, truth = fedavg(model, digits().share(range(12)), lr=0.004, epochs=3, batch_size=4)
     found, kernel = (estimate_label_counts(observation, generator(0), read=read) for read in (None, "kernel"))
     assert torch.equal(found, kernel)
     assert int(found.sum()) == 12
@@ -319,7 +318,7 @@ def test_places_and_parts_that_do_not_exist_are_named(options, message):
 
 @pytest.mark.parametrize("grant", [[], ["labels"], ["label_counts"]], ids=str)
 def test_shuffled_labels_are_the_same_in_an_order_of_the_seed(grant):
-    observation, _ = fedsgd(network(), DIGITS.share(range(20)), granted=grant)
+    observation, _ = fedsgd(network(), digits().share(range(20)), granted=grant)
     plain = LastLayer()(observation, generator(0)).tolist()
     one, same, other = (LastLayer(shuffle=True)(observation, generator(seed)).tolist() for seed in (0, 0, 1))
     assert one == same
@@ -344,14 +343,14 @@ def test_an_estimate_that_adds_up_is_rounded_up_or_down(values):
 
 def rows_with_labels(*labels):
     """The first digits with these labels."""
-    left = list(range(len(DIGITS)))
-    return [left.pop(next(i for i, row in enumerate(left) if DIGITS.targets[row] == label)) for label in labels]
+    left = list(range(len(digits())))
+    return [left.pop(next(i for i, row in enumerate(left) if digits().targets[row] == label)) for label in labels]
 
 
 def read(labels, *, model=None, **options):
     """What MostNegative reads of a batch with these labels, sorted."""
     model = models.mlp(shape=(1, 8, 8), classes=10, hidden=[32], seed=0) if model is None else model
-    observation, _ = fedsgd(model, DIGITS.share(rows_with_labels(*labels)))
+    observation, _ = fedsgd(model, digits().share(rows_with_labels(*labels)))
     return sorted(MostNegative(**options)(observation, generator(0, "labels")).tolist())
 
 
@@ -370,12 +369,12 @@ def test_labels_that_occur_more_than_once_are_counted(labels):
 
 def test_labels_of_a_fedavg_update_are_read_too():
     model = models.mlp(shape=(1, 8, 8), classes=10, hidden=[32], seed=0)
-    observation, _ = fedavg(model, DIGITS.share(rows_with_labels(2, 4, 6, 8)), lr=0.01, epochs=2, batch_size=1)
+    observation, _ = fedavg(model, digits().share(rows_with_labels(2, 4, 6, 8)), lr=0.01, epochs=2, batch_size=1)
     assert sorted(MostNegative()(observation, generator(0, "labels")).tolist()) == [2, 4, 6, 8]
 
 
 def test_more_samples_than_classes_cannot_be_distinct():
-    observation, _ = fedsgd(network(), DIGITS.share(range(11)))
+    observation, _ = fedsgd(network(), digits().share(range(11)))
     with pytest.raises(InvalidInput, match="distinct=False"):
         MostNegative(distinct=True)(observation, generator(0, "labels"))
     assert len(MostNegative()(observation, generator(0, "labels"))) == 11

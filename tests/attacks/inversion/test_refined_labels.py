@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from leakgauge import data, models
+from leakgauge import models
 from leakgauge.attacks import surrogate
 from leakgauge.attacks.inversion.labels import LastLayer, estimate_label_counts
 from leakgauge.attacks.inversion.refined_labels import RefinedLabels
 from leakgauge.core.errors import InvalidInput, MissingKnowledge
 from leakgauge.federation.client import fedavg, fedsgd
+from tests.shared import digits
 
-DIGITS = data.load("digits")
 REFINED = RefinedLabels(surrogate(steps=15))
 
 
@@ -28,7 +28,7 @@ def update(client, bias=True, **recipe):
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.requires_grad_(False)
-    own = DIGITS.share(range(20 * client, 20 * client + 20))
+    own = digits().share(range(20 * client, 20 * client + 20))
     return fedavg(model, own, **{"lr": 0.1, "epochs": 5, "batch_size": 5, "seed": client, **recipe})
 
 
@@ -46,13 +46,13 @@ def test_the_correction_makes_fewer_errors_than_what_it_corrects(bias):
 def test_counts_of_a_single_gradient_are_refined_too():
     observation, truth = fedsgd(
         models.lenet(shape=(1, 8, 8), classes=10, activation="relu", initialisation="default", seed=0),
-        DIGITS.share(range(20)),
+        digits().share(range(20)),
     )
     assert errors(REFINED(observation, draw()), truth) <= errors(LastLayer()(observation, draw()), truth) + 1
 
 
 def test_the_labels_of_one_sample_need_no_correction():
-    observation, truth = fedsgd(models.lenet(shape=(1, 8, 8), classes=10, seed=0), DIGITS.share([3]))
+    observation, truth = fedsgd(models.lenet(shape=(1, 8, 8), classes=10, seed=0), digits().share([3]))
     assert REFINED(observation, draw()).tolist() == truth.targets.tolist()
 
 

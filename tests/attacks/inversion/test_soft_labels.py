@@ -6,12 +6,11 @@ from leakgauge.attacks.inversion.soft_labels import SoftLabels, is_soft
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.seeding import generator
 from leakgauge.federation.client import fedsgd
-
-DIGITS = data.load("digits")
+from tests.shared import digits
 
 
 def client(**options):
-    return fedsgd(models.lenet(shape=(1, 8, 8), seed=0).double(), DIGITS.share(range(3)), **options)
+    return fedsgd(models.lenet(shape=(1, 8, 8), seed=0).double(), digits().share(range(3)), **options)
 
 
 def test_they_start_as_logits_from_the_generator_in_the_models_type():

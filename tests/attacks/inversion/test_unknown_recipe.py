@@ -11,11 +11,13 @@ from leakgauge.attacks.inversion.unknown_recipe import complete_recipe, estimate
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.seeding import generator
 from leakgauge.federation.client import fedavg, fedsgd
+from tests.shared import digits
 
-DIGITS = data.load("digits")
-NORMALISED = replace(DIGITS, spec=replace(DIGITS.spec, mean=(0.305,), std=(0.376,)))
-#: Twenty samples of seven classes: three classes are absent.
-ROWS = [row for row in range(100) if int(DIGITS.targets[row]) not in (3, 7, 8)][:20]
+
+def seven_classes():
+    """Return twenty normalised samples of seven classes. Three classes are absent."""
+    normalised = replace(digits(), spec=replace(digits().spec, mean=(0.305,), std=(0.376,)))
+    return normalised.share([row for row in range(100) if int(digits().targets[row]) not in (3, 7, 8)][:20])
 
 
 def network(seed=0):
@@ -25,7 +27,7 @@ def network(seed=0):
 def trained(*, batch_size=5, epochs=4, lr=0.004, model=None, hidden=(), **options):
     return fedavg(
         model or network(),
-        NORMALISED.share(ROWS),
+        seven_classes(),
         lr=lr,
         epochs=epochs,
         batch_size=batch_size,
@@ -89,7 +91,7 @@ def test_a_guess_is_a_recipe_that_can_be(batch_size):
 def test_what_is_known_stays_as_it_is():
     known = trained()
     assert complete_recipe(known, generator(0)) is known
-    gradient, _ = fedsgd(network(), NORMALISED.share(ROWS), hidden=["batch_size", "epochs"])
+    gradient, _ = fedsgd(network(), seven_classes(), hidden=["batch_size", "epochs"])
     assert complete_recipe(gradient, generator(0)) is gradient
 
 
@@ -128,7 +130,7 @@ def test_a_regression_and_a_gradient_do_not_tell():
     table = data.load("diabetes").share(range(4))
     model = models.mlp(shape=table.spec.shape, classes=1, hidden=(8,), seed=0)
     assert steps(fedavg(model, table, lr=0.01)[0]) is None
-    assert steps(fedsgd(network(), NORMALISED.share(ROWS))[0]) is None
+    assert steps(fedsgd(network(), seven_classes())[0]) is None
 
 
 @pytest.mark.parametrize("hidden", ["samples", "lr"])

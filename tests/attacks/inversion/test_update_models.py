@@ -19,12 +19,11 @@ from leakgauge.core.observation import LocalTraining, Observation
 from leakgauge.core.params import flatten, parameters_of
 from leakgauge.federation.client import fedavg, fedsgd, prepared
 from leakgauge.federation.training import local_sgd
-
-DIGITS = data.load("digits")
+from tests.shared import digits
 
 
 def client(samples=5):
-    return DIGITS.share(range(samples))
+    return digits().share(range(samples))
 
 
 def network(activation="sigmoid"):
@@ -360,7 +359,7 @@ def test_new_orders_are_those_of_another_client_with_the_same_samples(per_epoch,
 def test_new_orders_give_way_to_known_ones():
     """Labels of every batch tell the order, where all labels differ."""
     rows = data.load("digits").targets.tolist()
-    own = DIGITS.share([rows.index(label) for label in range(5)])
+    own = digits().share([rows.index(label) for label in range(5)])
     observation, truth = fedavg(network(), own, lr=0.1, epochs=3, batch_size=2, granted=("label_batches",))
     inputs, _ = prepared(own, observation.sent)
     labels = observation.label_batches.flatten().long()

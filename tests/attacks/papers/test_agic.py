@@ -2,7 +2,7 @@
 
 import pytest
 
-from leakgauge import attacks, data, models
+from leakgauge import attacks, models
 from leakgauge.attacks.inversion.labels import MostNegative
 from leakgauge.attacks.inversion.layer_weights import Sloped
 from leakgauge.attacks.inversion.objectives import Cosine, LayerWeighted
@@ -10,8 +10,7 @@ from leakgauge.attacks.inversion.update_models import FullSimulation, OneBatch
 from leakgauge.core.errors import UnknownName
 from leakgauge.evaluation import score
 from leakgauge.federation.client import fedavg
-
-DIGITS = data.load("digits")
+from tests.shared import digits
 
 
 def test_the_papers_settings():
@@ -38,7 +37,9 @@ def test_layers_count_alike_over_epochs_too():
 def passes(attack, batch_size):
     """How often the network is run forward in a step on a client with eight samples."""
     model = models.build("lenet", shape=(1, 8, 8), classes=10, seed=0)
-    observation, _ = fedavg(model, DIGITS.share(range(8)), lr=0.01, epochs=1, batch_size=batch_size, granted=["labels"])
+    observation, _ = fedavg(
+        model, digits().share(range(8)), lr=0.01, epochs=1, batch_size=batch_size, granted=["labels"]
+    )
     seen = []
     hook = observation.model.register_forward_hook(lambda *_: seen.append(1))
     try:
@@ -55,7 +56,7 @@ def test_a_step_does_not_grow_with_the_clients_steps():
 
 def test_several_local_steps_are_inverted_as_one():
     model = models.build("dlf_femnist", shape=(1, 8, 8), classes=10, channels=[16, 32], dense=64, seed=0)
-    observation, truth = fedavg(model, DIGITS.share([0, 1, 2]), lr=1e-3, epochs=1, batch_size=1)
+    observation, truth = fedavg(model, digits().share([0, 1, 2]), lr=1e-3, epochs=1, batch_size=1)
     result = attacks.agic(steps=150, beta=5.0)(observation, progress=False)
     assert sorted(result.labels.tolist()) == sorted(truth.targets.tolist())
     scored = score(result, truth)

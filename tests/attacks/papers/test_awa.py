@@ -2,7 +2,7 @@
 
 import pytest
 
-from leakgauge import attacks, data, models
+from leakgauge import attacks, models
 from leakgauge.attacks import search_awa
 from leakgauge.attacks.inversion.layer_weights import ByKind
 from leakgauge.attacks.inversion.objectives import L2, LayerWeighted
@@ -13,8 +13,7 @@ from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.progress import silent
 from leakgauge.evaluation import score
 from leakgauge.federation.client import fedavg
-
-DIGITS = data.load("digits")
+from tests.shared import digits
 
 
 def test_the_papers_settings():
@@ -49,7 +48,7 @@ def test_q_may_be_given_in_part():
 @pytest.mark.parametrize("epoch", [1, 2])
 def test_any_epoch_of_several_may_be_attacked(epoch):
     model = models.build("dlf_femnist", shape=(1, 8, 8), classes=10, channels=[16, 32], dense=64, seed=0)
-    observation, truth = fedavg(model, DIGITS.share(range(4)), lr=0.002, epochs=2, batch_size=2, granted=["labels"])
+    observation, truth = fedavg(model, digits().share(range(4)), lr=0.002, epochs=2, batch_size=2, granted=["labels"])
     result = attacks.awa(Q={"q_cv": 20.0, "q_fc": 20.0}, epoch=epoch, steps=150)(observation, progress=False)
     scored = score(result, truth)
     assert scored["psnr"].value > scored["psnr"].chance + 2
@@ -68,7 +67,7 @@ def test_wrong_weights_are_refused():
 
 def case(epochs=2, batch_size=2):
     model = models.build("dlf_femnist", shape=(1, 8, 8), classes=10, channels=[8, 16], dense=32, seed=0)
-    return fedavg(model, DIGITS.share(range(4)), lr=0.002, epochs=epochs, batch_size=batch_size, granted=["labels"])
+    return fedavg(model, digits().share(range(4)), lr=0.002, epochs=epochs, batch_size=batch_size, granted=["labels"])
 
 
 def test_a_search_goes_on_where_it_ended_and_names_its_best(tmp_path):

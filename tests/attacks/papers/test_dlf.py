@@ -14,18 +14,26 @@ from leakgauge.attacks.inversion.refined_labels import RefinedLabels
 from leakgauge.attacks.inversion.stopping import MaxSteps
 from leakgauge.attacks.inversion.update_models import FullSimulation, OneBatch, Surrogate
 from leakgauge.core.errors import InvalidInput, UnknownName
-from leakgauge.testing import small_case
+from tests.shared import shared_case
 
-OBSERVATION, TRUTH = small_case("weights", network="cnn")
-PLAIN, _ = small_case("weights")  # pixels as they are
 METHODS = ("prior", "no-prior", "shared", "fedsgd-epoch", "fedsgd")
 
 
-def run(attack, observation=OBSERVATION, **options):
-    return attack(observation, progress=False, **options)
+def weights():
+    """Return a client that sends weights, and its truth."""
+    return shared_case("weights", "cnn")
 
 
-def first_match(attack, observation=OBSERVATION):
+def plain_pixels():
+    """Return the message of a client whose pixels are not normalised."""
+    return shared_case("weights")[0]
+
+
+def run(attack, observation=None, **options):
+    return attack(observation or weights()[0], progress=False, **options)
+
+
+def first_match(attack, observation=None):
     result = run(attack, observation)
     assert result.trace is not None
     return result.trace.terms["match"][0].item()
@@ -41,7 +49,7 @@ def test_every_epoch_is_reconstructed_and_their_average_is_the_result():
         assert (tensor.min() >= 0, tensor.max() <= 1) == (True, True)
     # Averaged before pixels are cut off: near, not equal.
     assert (average_epochs(result.epochs) - result.samples).abs().mean() < 0.2
-    assert sorted(result.labels.tolist()) == sorted(TRUTH.targets.tolist())
+    assert sorted(result.labels.tolist()) == sorted(weights()[1].targets.tolist())
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -109,7 +117,8 @@ def test_the_surrogate_learns_its_place_slowly():
     attack = surrogate(tv=0.1, lr=0.5, steps=9, restarts=2)
     assert attack.matching.update_model == Surrogate()
     assert attack.descent.optimiser == Adam(lr=0.5, rates=(("position", 0.001),))
-    solution, copies = attack.optimise(OBSERVATION, TRUTH.targets, 0, lambda *_: None)
+    observation, truth = weights()
+    solution, copies = attack.optimise(observation, truth.targets, 0, lambda *_: None)
     assert copies == 1
     assert 0 < abs(solution.variables["position"].item() - 0.5) <= 0.0091
 
@@ -153,7 +162,7 @@ def test_a_warm_start_means_the_same_pixels_in_other_units(rescale, warm_rescale
     settings = STILL | {"stop": MaxSteps(2)}
     warm = Inversion().with_settings(start="uniform", rescale=warm_rescale, **settings)
     attack = Inversion().with_settings(start=WarmStart(warm, noise=0.0), rescale=rescale, **STILL)
-    found, targets = attack(PLAIN, progress=report), torch.zeros(4, dtype=torch.long)
+    found, targets = attack(plain_pixels(), progress=report), torch.zeros(4, dtype=torch.long)
     assert found.outcome.kind == ("interrupted" if interrupted else "finished")
     # The warm inversion by itself, from the seed that the attack gives it.
     seen = []
@@ -167,15 +176,16 @@ def test_a_warm_start_means_the_same_pixels_in_other_units(rescale, warm_rescale
     again = attack.with_settings(
         start=WarmStart(Watched().with_settings(start="uniform", rescale=warm_rescale, **settings), noise=0.0)
     )
-    again.optimise(PLAIN, targets, 0, lambda *_: None)
+    again.optimise(plain_pixels(), targets, 0, lambda *_: None)
     assert torch.allclose(found.samples, seen[0], atol=1e-5)
 
 
 def test_without_noise_a_warm_start_begins_where_the_other_ended():
     warm = surrogate(steps=10)
     attack = Inversion().with_settings(update_model=Surrogate(), start=WarmStart(warm, noise=0.0), **STILL)
-    solution, _ = attack.optimise(OBSERVATION, TRUTH.targets, 0, lambda *_: None)
-    blind, _ = attack.with_settings(start="normal").optimise(OBSERVATION, TRUTH.targets, 0, lambda *_: None)
+    observation, truth = weights()
+    solution, _ = attack.optimise(observation, truth.targets, 0, lambda *_: None)
+    blind, _ = attack.with_settings(start="normal").optimise(observation, truth.targets, 0, lambda *_: None)
     assert solution.loss < blind.loss
 
 
@@ -189,7 +199,7 @@ def test_ctrl_c_in_the_warm_part_returns_what_it_has(restarts, when):
         if step == when:
             raise KeyboardInterrupt
 
-    result = dlf(steps=5, warm_steps=3, restarts=restarts)(OBSERVATION, progress=report)
+    result = dlf(steps=5, warm_steps=3, restarts=restarts)(weights()[0], progress=report)
     assert result.outcome.kind == "interrupted"
     assert result.samples.shape == (4, 1, 8, 8)
     assert bool(torch.isfinite(result.samples).all())
@@ -198,7 +208,7 @@ def test_ctrl_c_in_the_warm_part_returns_what_it_has(restarts, when):
 
 def test_progress_counts_on_from_the_warm_part():
     lines = []
-    dlf(steps=2, warm_steps=3, restarts=2)(OBSERVATION, progress=lambda *line: lines.append(line[:2]))
+    dlf(steps=2, warm_steps=3, restarts=2)(weights()[0], progress=lambda *line: lines.append(line[:2]))
     assert lines == [(step, 8) for step in range(1, 9)]
 
 
@@ -220,7 +230,8 @@ def test_the_match_is_divided_by_the_simulated_batches(per_epoch, batches):
 
 def test_pixels_are_rescaled_only_where_the_model_takes_them_as_they_are():
     grey, black = (
-        run(Inversion().with_settings(start="zeros", rescale=rescale, **STILL), PLAIN) for rescale in (True, False)
+        run(Inversion().with_settings(start="zeros", rescale=rescale, **STILL), plain_pixels())
+        for rescale in (True, False)
     )
     assert torch.allclose(grey.samples, torch.full((4, 1, 8, 8), 0.5), atol=1e-6)
     assert torch.allclose(black.samples, torch.zeros(4, 1, 8, 8), atol=1e-6)
@@ -233,7 +244,7 @@ def test_the_model_sees_rescaled_pixels_as_they_are():
     rescaled, plain = (
         Inversion().with_settings(start="uniform", rescale=rescale, **STILL) for rescale in (True, False)
     )
-    assert first_match(rescaled, PLAIN) == pytest.approx(first_match(plain, PLAIN), rel=1e-4)
+    assert first_match(rescaled, plain_pixels()) == pytest.approx(first_match(plain, plain_pixels()), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["per_batch", "keep_last", "rescale"])

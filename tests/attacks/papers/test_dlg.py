@@ -1,9 +1,11 @@
 """DLG: samples and labels together, by L-BFGS and by Adam."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from leakgauge import data, models
+from leakgauge import models
 from leakgauge.attacks import dlg
 from leakgauge.attacks.inversion.lbfgs import LBFGS
 from leakgauge.attacks.inversion.optimisers import Adam
@@ -13,19 +15,20 @@ from leakgauge.core.errors import UnknownName
 from leakgauge.evaluation import psnr
 from leakgauge.federation.client import fedsgd
 from leakgauge.testing import small_case
+from tests.shared import digits
 
-OBSERVATION, TRUTH = fedsgd(models.lenet(shape=(1, 8, 8), seed=0), data.load("digits").share([11]))
 
-
-def run(attack, observation=OBSERVATION, **options):
-    return attack(observation, progress=False, **options)
+@pytest.fixture(scope="module")
+def one_digit():
+    return fedsgd(models.lenet(shape=(1, 8, 8), seed=0), digits().share([11]))
 
 
 @pytest.mark.parametrize(("optimiser", "options"), [("lbfgs", {}), ("adam", {"steps": 1500})])
-def test_a_digit_and_its_label_come_back(optimiser, options):
-    result = run(dlg(optimiser=optimiser, **options))
-    assert psnr(result.samples, TRUTH.inputs).item() > 25
-    assert result.labels.tolist() == TRUTH.targets.tolist()
+def test_a_digit_and_its_label_come_back(optimiser, options, one_digit):
+    observation, truth = one_digit
+    result = dlg(optimiser=optimiser, **options)(observation, progress=False)
+    assert psnr(result.samples, truth.inputs).item() > 25
+    assert result.labels.tolist() == truth.targets.tolist()
     assert result.labels.dtype == torch.long
 
 
@@ -38,8 +41,8 @@ def test_the_settings_are_the_papers():
     assert adam.stop.max_steps == 4000
 
 
-def test_the_labels_are_variables_with_their_own_start_for_each_restart():
-    solution, _ = dlg(steps=1, restarts=3).optimise(OBSERVATION, torch.zeros(1, 10), 0, lambda *_: None)
+def test_the_labels_are_variables_with_their_own_start_for_each_restart(one_digit):
+    solution, _ = dlg(steps=1, restarts=3).optimise(one_digit[0], torch.zeros(1, 10), 0, lambda *_: None)
     assert solution.variables["labels"].shape == (1, 10)
     starts = []
 
@@ -48,9 +51,7 @@ def test_the_labels_are_variables_with_their_own_start_for_each_restart():
             starts.append(super().__call__(observation, generator))
             return starts[-1]
 
-    from dataclasses import replace
-
-    run(replace(dlg(steps=1, restarts=3), labels=Watched()))
+    replace(dlg(steps=1, restarts=3), labels=Watched())(one_digit[0], progress=False)
     assert len(starts) == 3
     assert not torch.equal(starts[0], starts[1])
 
@@ -60,7 +61,7 @@ def test_granted_labels_are_taken():
     known = observation.knowing(labels=truth.targets)
     solution, _ = dlg(steps=1).optimise(known, truth.targets, 0, lambda *_: None)
     assert list(solution.variables) == ["inputs"]
-    assert torch.equal(run(dlg(steps=1), known).labels, truth.targets)
+    assert torch.equal(dlg(steps=1)(known, progress=False).labels, truth.targets)
 
 
 def test_an_optimiser_that_there_is_not_is_named():

@@ -1,12 +1,11 @@
 import pytest
 
-from leakgauge import data, models
+from leakgauge import models
 from leakgauge.core.errors import InvalidInput
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defences import LocalWork
 from leakgauge.federation.rounds import run_federation
-
-DIGITS = data.load("digits")
+from tests.shared import digits
 
 
 def model():
@@ -14,7 +13,7 @@ def model():
 
 
 def test_the_client_follows_the_changed_recipe():
-    own = DIGITS.share(range(6))
+    own = digits().share(range(6))
     observation, truth = fedavg(
         model(), own, lr=0.1, epochs=1, batch_size=2, defences=LocalWork(epochs=3, batch_size=99)
     )
@@ -24,7 +23,7 @@ def test_the_client_follows_the_changed_recipe():
 
 def test_a_federation_follows_it_too():
     found = run_federation(
-        model(), [DIGITS.share(range(6)), DIGITS.share(range(6, 12))], rounds=1, lr=0.1, batch_size=2, watch=[0],
+        model(), [digits().share(range(6)), digits().share(range(6, 12))], rounds=1, lr=0.1, batch_size=2, watch=[0],
         defences=LocalWork(epochs=2),
     )  # fmt: skip
     assert found.observations[0][0].training.epochs == 2
@@ -32,4 +31,4 @@ def test_a_federation_follows_it_too():
 
 def test_fedsgd_has_no_local_work():
     with pytest.raises(InvalidInput, match="FedSGD has no local training"):
-        fedsgd(model(), DIGITS.share(range(6)), defences=LocalWork(epochs=2))
+        fedsgd(model(), digits().share(range(6)), defences=LocalWork(epochs=2))

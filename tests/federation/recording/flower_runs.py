@@ -43,7 +43,7 @@ class Federation:
             "OMP_NUM_THREADS": "1",
         }
 
-    def run(self, *words, seconds=300, **settings):
+    def run(self, *words, **settings):
         """Run the example app, wait until it is done, and return its log."""
         config = " ".join(f"{key.replace('_', '-')}={_toml(value)}" for key, value in settings.items())
         done = subprocess.run(
@@ -52,7 +52,6 @@ class Federation:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=seconds,
             check=False,
         )
         logged = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
@@ -96,14 +95,12 @@ def started(folder, *words):
     here = ("--host", "127.0.0.1", "--port", str(federation.port))
     quiet = ("--insecure", "--disable-runtime-dependency-installation")
     with process(federation, "superlink", "flower-superlink", *quiet, *here, *words) as running:
-        deadline = time.monotonic() + 60
         while True:
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{federation.port}/health", timeout=2):
                     break
             except (urllib.error.URLError, OSError):
                 assert running.poll() is None, (folder / "superlink.log").read_text()
-                assert time.monotonic() < deadline
                 time.sleep(0.2)
         yield federation
 

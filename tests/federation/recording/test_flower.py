@@ -7,32 +7,23 @@ import runpy
 import subprocess
 import sys
 
-import flwr.server.strategy as older
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
-from flwr.client import NumPyClient
-from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import LocalDpMod
-from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters
-from flwr.compat.common.recorddict_compat import fitins_to_recorddict
-from flwr.server.compat.grid_client_proxy import GridClientProxy
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAdam,
-    FedAvg,
-    FedMedian,
-    Krum,
-)
-from flwr.supercore.task_identity import TaskIdentity
 
 import leakgauge as lg
 from leakgauge.attacks import local_model
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec, LocalTraining
-from leakgauge.federation.recording.flower import Recorder
 from tests.federation.networks import NETWORKS, client, mlp, same
 from tests.federation.recording import flower_runs
+from tests.shared import LazyModule
+
+clientapp = LazyModule("flwr.clientapp")
+common = LazyModule("flwr.common")
+flower = LazyModule("flwr.app")
+older = LazyModule("flwr.server.strategy")
+strategies = LazyModule("flwr.serverapp.strategy")
+recording = LazyModule("leakgauge.federation.recording.flower")
 
 DATA = DataSpec((1, 4, 4), 3)
 RUN = 11
@@ -41,6 +32,8 @@ RUN = 11
 @pytest.fixture(autouse=True)
 def identity(monkeypatch):
     """Set the run and node of this process, which messages read, as Flower's own processes do."""
+    from flwr.supercore.task_identity import TaskIdentity
+
     monkeypatch.setattr(TaskIdentity, "_run_id", RUN)
     monkeypatch.setattr(TaskIdentity, "_task_id", 1)
     monkeypatch.setattr(TaskIdentity, "_node_id", 1)
@@ -64,16 +57,16 @@ def trained(model, state, node):
 
 
 def client_app(make=network, mods=(), fails=()):
-    app = ClientApp()
+    app = clientapp.ClientApp()
 
     @app.train(mods=list(mods))
     def train(message, context):
         if context.node_id in fails:
-            return Message(Error(code=0, reason="broken"), reply_to=message)
+            return flower.Message(flower.Error(code=0, reason="broken"), reply_to=message)
         state = trained(make(), message.content["arrays"].to_torch_state_dict(), context.node_id)
         metrics = {"num-examples": 4, "partition-id": context.node_id - 100}
-        content = {"arrays": ArrayRecord(state), "metrics": MetricRecord(metrics)}
-        return Message(content=RecordDict(content), reply_to=message)
+        content = {"arrays": flower.ArrayRecord(state), "metrics": flower.MetricRecord(metrics)}
+        return flower.Message(content=flower.RecordDict(content), reply_to=message)
 
     return app
 
@@ -83,7 +76,7 @@ class Grid:
 
     def __init__(self, app, nodes=3):
         self.app, self.nodes = app, range(100, 100 + nodes)
-        self.states = {node: RecordDict() for node in self.nodes}
+        self.states = {node: flower.RecordDict() for node in self.nodes}
 
     def get_node_ids(self):
         return list(self.nodes)
@@ -93,7 +86,7 @@ class Grid:
         for message in messages:
             node = message.metadata.dst_node_id
             config = {"batch-size": 2, "local-epochs": 1}
-            context = Context(RUN, node, {"partition-id": node - 100}, self.states[node], config)
+            context = flower.Context(RUN, node, {"partition-id": node - 100}, self.states[node], config)
             answers.append(self.app(message, context))
         return answers
 
@@ -103,29 +96,29 @@ def run(strategy, app, rounds=2, make=network):
     random.seed(0)  # Flower draws the order of the clients, and with it that of the sum
     result = strategy.start(
         grid=Grid(app),
-        initial_arrays=ArrayRecord(make().state_dict()),
+        initial_arrays=flower.ArrayRecord(make().state_dict()),
         num_rounds=rounds,
-        train_config=ConfigRecord({"lr": 0.1}),
+        train_config=flower.ConfigRecord({"lr": 0.1}),
     )
     return result.arrays.to_torch_state_dict()
 
 
 def average(**options):
-    return FedAvg(fraction_evaluate=0.0, **options)
+    return strategies.FedAvg(fraction_evaluate=0.0, **options)
 
 
 STRATEGIES = {
     "FedAvg": average,
-    "FedAdam": lambda: FedAdam(fraction_evaluate=0.0),
-    "FedMedian": lambda: FedMedian(fraction_evaluate=0.0),
-    "Krum": lambda: Krum(fraction_evaluate=0.0),
-    "clipped": lambda: DifferentialPrivacyServerSideFixedClipping(average(), 0.0, 0.001, 3),
+    "FedAdam": lambda: strategies.FedAdam(fraction_evaluate=0.0),
+    "FedMedian": lambda: strategies.FedMedian(fraction_evaluate=0.0),
+    "Krum": lambda: strategies.Krum(fraction_evaluate=0.0),
+    "clipped": lambda: strategies.DifferentialPrivacyServerSideFixedClipping(average(), 0.0, 0.001, 3),
 }
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_any_strategy_trains_as_before_and_its_messages_are_those_of_the_clients(name, tmp_path):
-    recorder = Recorder(tmp_path, network(), DATA, config={"batch-size": 2, "local-epochs": 1})
+    recorder = recording.Recorder(tmp_path, network(), DATA, config={"batch-size": 2, "local-epochs": 1})
     weights = run(recorder.strategy(STRATEGIES[name]()), client_app())
     assert same(weights, run(STRATEGIES[name](), client_app()))
     observations = lg.load_all(tmp_path, network())
@@ -138,7 +131,7 @@ def test_any_strategy_trains_as_before_and_its_messages_are_those_of_the_clients
 
 
 def test_both_sides_see_the_same(tmp_path):
-    both = {side: Recorder(tmp_path / side, network(), DATA) for side in ("server", "client")}
+    both = {side: recording.Recorder(tmp_path / side, network(), DATA) for side in ("server", "client")}
     run(both["server"].strategy(average()), client_app(mods=[both["client"].mod]))
     server, own = (lg.load_all(tmp_path / side, network()) for side in ("server", "client"))
     for one, other in zip(server, own, strict=True):
@@ -150,9 +143,11 @@ def test_both_sides_see_the_same(tmp_path):
 
 
 def test_the_place_among_the_mods_decides_what_is_seen(tmp_path):
-    first, last = (Recorder(tmp_path / name, network(), DATA) for name in ("first", "last"))
+    first, last = (recording.Recorder(tmp_path / name, network(), DATA) for name in ("first", "last"))
+    from flwr.clientapp.mod import LocalDpMod
+
     noise = LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=1.0, delta=1e-5)
-    server = Recorder(tmp_path / "server", network(), DATA)
+    server = recording.Recorder(tmp_path / "server", network(), DATA)
     run(server.strategy(average()), client_app(mods=[first.mod, noise, last.mod]), rounds=1)
     outside, inside, seen = (lg.load_all(tmp_path / name, network()) for name in ("first", "last", "server"))
     for sent, honest, arrived in zip(outside, inside, seen, strict=True):
@@ -163,7 +158,7 @@ def test_the_place_among_the_mods_decides_what_is_seen(tmp_path):
 
 @pytest.mark.parametrize("method", ["secant", "last_returned", "lmra"])
 def test_a_clients_own_model_is_rebuilt_from_the_folder(tmp_path, method):
-    recorder = Recorder(tmp_path, network(), DATA, config={"batch-size": 2, "local-epochs": 1})
+    recorder = recording.Recorder(tmp_path, network(), DATA, config={"batch-size": 2, "local-epochs": 1})
     run(recorder.strategy(average()), client_app(), rounds=6)
     rounds = lg.load_rounds(tmp_path, "client-1", network())
     options = {"steps": 5, "rounds": 1, "training": 5} if method == "lmra" else {}
@@ -175,7 +170,7 @@ def test_a_clients_own_model_is_rebuilt_from_the_folder(tmp_path, method):
 
 
 def test_statistics_of_batches_are_part_of_the_messages(tmp_path):
-    recorder = Recorder(tmp_path, NETWORKS["batch norm"](), DATA)
+    recorder = recording.Recorder(tmp_path, NETWORKS["batch norm"](), DATA)
     run(recorder.strategy(average()), client_app(NETWORKS["batch norm"]), make=NETWORKS["batch norm"])
     observations = lg.load_all(tmp_path, NETWORKS["batch norm"]())
     assert len(observations) == 6  # averaged counters, which arrive as fractions, do not stop the second round
@@ -183,11 +178,11 @@ def test_statistics_of_batches_are_part_of_the_messages(tmp_path):
 
 
 def test_chosen_rounds_and_clients(tmp_path):
-    chosen = Recorder(tmp_path / "chosen", network(), DATA, every=2, clients=[0, 102])
+    chosen = recording.Recorder(tmp_path / "chosen", network(), DATA, every=2, clients=[0, 102])
     run(chosen.strategy(average()), client_app(), rounds=3)
     names = [path.name for path in sorted((tmp_path / "chosen").rglob("*.safetensors"))]
     assert names == [f"client-{k}_round-00000{n}.safetensors" for k in (0, 2) for n in (1, 3)]
-    some = Recorder(tmp_path / "some", network(), DATA, clients=2)
+    some = recording.Recorder(tmp_path / "some", network(), DATA, clients=2)
     run(some.strategy(average()), client_app(), rounds=2)
     assert len({one.client for one in lg.load_all(tmp_path / "some", network())}) == 2
     with pytest.raises(InvalidInput, match="Choose by ids"):
@@ -195,8 +190,11 @@ def test_chosen_rounds_and_clients(tmp_path):
 
 
 def test_clients_that_fail_are_left_out(tmp_path):
-    recorder = Recorder(tmp_path, network(), DATA)
-    run(recorder.strategy(average()), client_app(fails=[101], mods=[Recorder(tmp_path / "own", network(), DATA).mod]))
+    recorder = recording.Recorder(tmp_path, network(), DATA)
+    run(
+        recorder.strategy(average()),
+        client_app(fails=[101], mods=[recording.Recorder(tmp_path / "own", network(), DATA).mod]),
+    )
     assert {one.client for one in lg.load_all(tmp_path, network())} == {"client-0", "client-2"}
     assert len(lg.load_all(tmp_path / "own", network())) == 4
 
@@ -212,8 +210,8 @@ def test_nothing_that_goes_wrong_in_recording_harms_the_training(tmp_path, monke
         raise problem
 
     monkeypatch.setattr(os, "fsync", fail)
-    mods = [Recorder(tmp_path / "own", network(), DATA).mod]
-    weights = run(Recorder(tmp_path, network(), DATA).strategy(average()), client_app(mods=mods))
+    mods = [recording.Recorder(tmp_path / "own", network(), DATA).mod]
+    weights = run(recording.Recorder(tmp_path, network(), DATA).strategy(average()), client_app(mods=mods))
     assert same(weights, plain)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     words = [record.message for record in caplog.records if record.name == "leakgauge"]
@@ -224,47 +222,57 @@ def test_nothing_that_goes_wrong_in_recording_harms_the_training(tmp_path, monke
 @pytest.mark.parametrize("broken", ["keep", "selects", "_keep_answer"])
 def test_not_even_a_mistake_of_ours_harms_the_training(tmp_path, monkeypatch, broken):
     plain = run(average(), client_app())
-    monkeypatch.setattr(Recorder, broken, lambda *_, **__: 1 / 0)
-    mods = [Recorder(tmp_path, network(), DATA).mod]
-    assert same(run(Recorder(tmp_path, network(), DATA).strategy(average()), client_app(mods=mods)), plain)
+    monkeypatch.setattr(recording.Recorder, broken, lambda *_, **__: 1 / 0)
+    mods = [recording.Recorder(tmp_path, network(), DATA).mod]
+    assert same(run(recording.Recorder(tmp_path, network(), DATA).strategy(average()), client_app(mods=mods)), plain)
 
 
 def test_the_wrong_model_is_logged(tmp_path, caplog):
-    run(Recorder(tmp_path, NETWORKS["conv"](), DATA).strategy(average()), client_app())
+    run(recording.Recorder(tmp_path, NETWORKS["conv"](), DATA).strategy(average()), client_app())
     assert "Is this the right model?" in caplog.text
     assert not list(tmp_path.iterdir())
 
 
 def test_a_strategy_with_a_loop_of_its_own_is_recorded(tmp_path):
-    class Own(FedAvg):
+    class Own(strategies.FedAvg):
         def start(self, grid, initial_arrays, **_):
-            answers = grid.send_and_receive(iter(self.configure_train(1, initial_arrays, ConfigRecord(), grid)))
+            answers = grid.send_and_receive(iter(self.configure_train(1, initial_arrays, flower.ConfigRecord(), grid)))
             return self.aggregate_train(server_round=1, replies=iter(answers))
 
-    recorder = Recorder(tmp_path, network(), DATA)
-    recorder.strategy(Own()).start(Grid(client_app()), ArrayRecord(network().state_dict()))
+    recorder = recording.Recorder(tmp_path, network(), DATA)
+    recorder.strategy(Own()).start(Grid(client_app()), flower.ArrayRecord(network().state_dict()))
     assert len(lg.load_all(tmp_path, network())) == 3
 
 
-@pytest.mark.parametrize(
-    ("what", "words"), [(FedAvg, r"not its class: FedAvg\(\)"), ("fedavg", "is not a strategy of Flower")]
-)
-def test_what_is_no_strategy_is_refused(tmp_path, what, words):
-    with pytest.raises(InvalidInput, match=words):
-        Recorder(tmp_path, network(), DATA).strategy(what)
+def test_what_is_no_strategy_is_refused(tmp_path):
+    recorder = recording.Recorder(tmp_path, network(), DATA)
+    with pytest.raises(InvalidInput, match=r"not its class: FedAvg\(\)"):
+        recorder.strategy(strategies.FedAvg)
+    with pytest.raises(InvalidInput, match="is not a strategy of Flower"):
+        recorder.strategy("fedavg")
 
 
 def results(nodes, masked):
     """Return a round of the older API: instructions, results and their mean, which is the result of all if masked."""
+    from flwr.server.compat.grid_client_proxy import GridClientProxy
+
     start = [value.numpy() for value in network().state_dict().values()]
     instructions = [
-        (GridClientProxy(node, None, RUN), FitIns(ndarrays_to_parameters(start), {"lr": 0.1, "batch-size": 2}))
+        (
+            GridClientProxy(node, None, RUN),
+            common.FitIns(common.ndarrays_to_parameters(start), {"lr": 0.1, "batch-size": 2}),
+        )
         for node in nodes
     ]
     states = [[v.numpy() for v in trained(network(), network().state_dict(), node).values()] for node in nodes]
-    mean = ndarrays_to_parameters([sum(values) / len(nodes) for values in zip(*states, strict=True)])
+    mean = common.ndarrays_to_parameters([sum(values) / len(nodes) for values in zip(*states, strict=True)])
     answers = [
-        (proxy, FitRes(Status(Code.OK, ""), mean if masked else ndarrays_to_parameters(state), 4, {}))
+        (
+            proxy,
+            common.FitRes(
+                common.Status(common.Code.OK, ""), mean if masked else common.ndarrays_to_parameters(state), 4, {}
+            ),
+        )
         for (proxy, _), state in zip(instructions, states, strict=True)
     ]
     return instructions, answers, mean
@@ -274,7 +282,7 @@ def results(nodes, masked):
 def test_older_strategies_and_sums(tmp_path, monkeypatch, masked):
     instructions, answers, mean = results((5, 6, 7), masked)
     monkeypatch.setattr(older.FedAvg, "configure_fit", lambda *_: instructions)
-    strategy = Recorder(tmp_path, network(), DATA, every=2).strategy(older.FedAvg())
+    strategy = recording.Recorder(tmp_path, network(), DATA, every=2).strategy(older.FedAvg())
     for number in (1, 2):
         strategy.configure_fit(number, None, None)
         parameters, _ = strategy.aggregate_fit(number, answers, [])
@@ -289,21 +297,23 @@ def test_older_strategies_and_sums(tmp_path, monkeypatch, masked):
     assert (one.training.samples, one.training.batch_size, one.training.lr) == (12, 6, 0.1)
 
 
-class OlderClient(NumPyClient):
-    """A client of the older API, which SecAgg+ needs."""
-
-    def fit(self, parameters, config):
-        names = network().state_dict()
-        state = dict(zip(names, map(torch.from_numpy, parameters), strict=True))
-        return [value.numpy() for value in trained(network(), state, 100).values()], 4, {}
-
-
 def test_a_mod_records_an_older_client(tmp_path):
-    recorder = Recorder(tmp_path, network(), DATA)
-    app = ClientApp(client_fn=lambda context: OlderClient().to_client(), mods=[recorder.mod])
-    start = ndarrays_to_parameters([value.numpy() for value in network().state_dict().values()])
-    content = fitins_to_recorddict(FitIns(start, {"lr": 0.1}), keep_input=True)
-    app(Message(content, 100, "train", group_id="3"), Context(RUN, 100, {}, RecordDict(), {}))
+    from flwr.client import NumPyClient
+    from flwr.compat.common.recorddict_compat import fitins_to_recorddict
+
+    class OlderClient(NumPyClient):
+        """A client of the older API, which SecAgg+ needs."""
+
+        def fit(self, parameters, config):
+            names = network().state_dict()
+            state = dict(zip(names, map(torch.from_numpy, parameters), strict=True))
+            return [value.numpy() for value in trained(network(), state, 100).values()], 4, {}
+
+    recorder = recording.Recorder(tmp_path, network(), DATA)
+    app = clientapp.ClientApp(client_fn=lambda context: OlderClient().to_client(), mods=[recorder.mod])
+    start = common.ndarrays_to_parameters([value.numpy() for value in network().state_dict().values()])
+    content = fitins_to_recorddict(common.FitIns(start, {"lr": 0.1}), keep_input=True)
+    app(flower.Message(content, 100, "train", group_id="3"), flower.Context(RUN, 100, {}, flower.RecordDict(), {}))
     [one] = lg.load_all(tmp_path, network())
     assert (one.client, one.round, one.training.lr, one.training.samples) == ("node-100", 3, 0.1, 4)
     assert same(one.returned, trained(network(), network().state_dict(), 100))

@@ -1,11 +1,8 @@
 """LMRA's rows: one federation for all methods, each measure beside chance, and the linear case."""
 
-import sys
-
 import pytest
 import torch
 
-from leakgauge import cli
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.progress import silent
 from leakgauge.data import load
@@ -275,12 +272,10 @@ def test_clients_are_spread_evenly():
     assert len(frequent_classes(digits)) == 4
 
 
-def test_the_command_line_names_lmras_rows(monkeypatch, capsys):
+def test_the_command_line_names_lmras_rows(command):
     assert "lmra" in papers()
-    monkeypatch.setattr(sys, "argv", ["leakgauge", "bench", "lmra", "--list"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    printed = capsys.readouterr().out
+    code, printed, _ = command("bench", "lmra", "--list")
+    assert code == 0
     for row in (
         "linear/exact",
         "linear/stochastic",

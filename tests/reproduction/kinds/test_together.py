@@ -2,14 +2,12 @@
 
 import csv
 import json
-import sys
 import tomllib
 from dataclasses import replace
 
 import pytest
 import torch
 
-from leakgauge import cli
 from leakgauge.attacks import epafl
 from leakgauge.attacks.inversion.stopping import MaxSteps
 from leakgauge.core.errors import InvalidInput, UnknownName
@@ -189,20 +187,18 @@ def test_rows_are_found_by_pattern(folder):
         find_rows("mine", "table9/*")
 
 
-def test_figures_are_kept_and_shown_where_there_is_no_chance_level(folder, monkeypatch, capsys):
+def test_figures_are_kept_and_shown_where_there_is_no_chance_level(folder, command):
     (figure,) = figures("table1/together", methods=["epafl"], clients=2).values()
     rows = {row["metric"]: row for row in csv.DictReader(save_result(figure, "the command").read_text().splitlines())}
     assert rows["iterations"]["chance"] == ""
     assert rows["asr"]["clients"] == "2"
-    words = ["leakgauge", "bench", "mine", "--row", "table1/together", "--clients", "2", "--no-save"]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert "speedup_over_one_by_one" in capsys.readouterr().out
-    monkeypatch.setattr(sys, "argv", [*words, "--json", "--method", "epafl"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert json.loads(capsys.readouterr().out)["clients"] == 2
+    words = ["bench", "mine", "--row", "table1/together", "--clients", "2", "--no-save"]
+    code, out, _ = command(*words)
+    assert code == 0
+    assert "speedup_over_one_by_one" in out
+    code, out, _ = command(*words, "--json", "--method", "epafl")
+    assert code == 0
+    assert json.loads(out)["clients"] == 2
 
 
 def test_clients_of_several_samples_are_refused(folder):

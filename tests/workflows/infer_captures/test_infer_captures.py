@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 from torch import nn
 
 import leakgauge as lg
-from leakgauge import cli
 from leakgauge.attacks import attribute
 from leakgauge.attacks import local_model as inference
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
@@ -247,19 +245,15 @@ def test_statistics_and_unknown_recipes_leave_attacks_out_in_words(tmp_path):
     assert again.losses == found.losses  # a kept model without statistics is the same
 
 
-def test_the_command_refuses_a_damaged_file_and_goes_on(tmp_path, monkeypatch, capsys):
+def test_the_command_refuses_a_damaged_file_and_goes_on(tmp_path, monkeypatch, command):
     root = record(tmp_path, table_clients(clients=3, rows=10), rounds=4)
     (root / "captures" / "client-0_round-000001.safetensors").write_bytes(b"nothing")
     for number in (1, 2):
         (root / "captures" / f"client-2_round-00000{number}.safetensors").unlink()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli.screen, "width", 200)
     words = ["infer", "captures", "--method", "secant", "--data", "data", "--sensitive", "secret"]
-    monkeypatch.setattr(sys, "argv", ["leakgauge", *words])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    out, err = capsys.readouterr()
-    assert stop.value.code == 2
+    code, out, err = command(*words)
+    assert code == 2
     assert "leakgauge:" not in err
     assert "refused: captures/client-0_round-000001.safetensors" in out
     assert "refused: all of client-2: the secant method needs at least 3 rounds, not 2" in out
