@@ -41,17 +41,10 @@ def findings():
     ],
 )
 def test_conditions_are_read_and_compared(text, condition, holds):
-<<<<<<< HEAD
     read = read_condition(text, ["idlg", "agic"])
     assert read == condition
     assert read.breaks(FINDING) == holds
     assert read_condition(str(read), ["idlg", "agic"]) == condition
-=======
-    found = read_condition(text, ["idlg", "agic"])
-    assert found == condition
-    assert found.breaks(findings()[0]) == holds
-    assert read_condition(str(found), ["idlg", "agic"]) == condition
->>>>>>> ef3fdb636176ce4d8e85f0c64665d2f6b8582576
 
 
 @pytest.mark.parametrize(
