@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import leakgauge as lg
-from leakgauge.attacks.local_model import build
-from leakgauge.workflows.attack_captures import ClientData
-from leakgauge.workflows.infer_captures import figures_table, infer_captures, write_inferred
+from leakgauge.reports.inference import inferences_table
 
 # Each clinic has 60 patients. The model predicts the progression of their diabetes. The patients were distributed at
 # random, so the clinics differ only in the patients they hold.
@@ -28,9 +26,8 @@ for place, rounds in federation.observations.items():
     lg.save_all(rounds, "captures")
     np.savez(f"records/client-{place}.npz", x=clinics[place].inputs.numpy(), y=clinics[place].targets.numpy())
 
-files = sorted(Path("captures").glob("*.safetensors"))
-inferred = infer_captures(files, build("lmra"), "inferred", data=ClientData(Path("records")), sensitive="sex")
-for row in figures_table(inferred, brief=True):
-    print("".join(f"{cell:<16}" for cell in row))
-print(inferred.verdict()[0])
-print(write_inferred(inferred, "inferred", "python examples/many_rounds.py"))
+inferred = lg.infer("captures", "lmra", data="records", sensitive="sex", command="python examples/many_rounds.py")
+for row in inferences_table(inferred, brief=True):
+    print("".join(f"{cell:<26}" for cell in row))
+print(inferred.sentence())
+print(inferred.page)

@@ -43,7 +43,7 @@ def findings():
 def test_conditions_are_read_and_compared(text, condition, holds):
     read = read_condition(text, ["idlg", "agic"])
     assert read == condition
-    assert read.breaks(FINDING) == holds
+    assert read.breaks(findings()[0]) == holds
     assert read_condition(str(read), ["idlg", "agic"]) == condition
 
 
