@@ -1,1 +1,1 @@
-"""The types and tools that every other package shares."""
+"""The types and tools that all other packages share."""

@@ -1,6 +1,6 @@
 """Checks of numeric arguments, made before any work starts.
 
-Each check returns the value, or raises :class:`~leakgauge.core.errors.InvalidInput` with the argument's name.
+Each check returns the value, or raises :class:`~leakgauge.core.errors.InvalidInput` with the name of the argument.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from leakgauge.core.errors import InvalidInput
 
 
 def whole_number(name: str, value: object, *, at_least: int = 1) -> int:
-    """Return a whole number, and refuse any other value.
+    """Return the value if it is a whole number, and raise an error otherwise.
 
     Args:
-        name: The name of the argument, for the message.
-        value: The value to check. Booleans are refused. Whole numbers of numpy are accepted.
+        name: The name of the argument, for the error message.
+        value: The value to check. Booleans are not accepted. Whole numbers of numpy are accepted.
         at_least: The smallest number that is accepted.
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < at_least:
@@ -26,13 +26,13 @@ def whole_number(name: str, value: object, *, at_least: int = 1) -> int:
 
 
 def positive(name: str, value: object, *, up_to: float = math.inf, hint: str = "") -> float:
-    """Return a finite number above 0, and refuse any other value.
+    """Return the value if it is a finite number above 0, and raise an error otherwise.
 
     Args:
-        name: The name of the argument, for the message.
+        name: The name of the argument, for the error message.
         value: The value to check.
         up_to: The largest number that is accepted.
-        hint: Words about the limits, added to the message.
+        hint: Words about the limits, which are added to the error message.
     """
     if not (is_finite(value) and 0 < value <= up_to):  # type: ignore[operator]
         raise _refused(name, "a number above 0", " and up to", up_to, value, hint)
@@ -40,13 +40,13 @@ def positive(name: str, value: object, *, up_to: float = math.inf, hint: str = "
 
 
 def not_negative(name: str, value: object, *, below: float = math.inf, hint: str = "") -> float:
-    """Return a finite number of at least 0, and refuse any other value.
+    """Return the value if it is a finite number of at least 0, and raise an error otherwise.
 
     Args:
-        name: The name of the argument, for the message.
+        name: The name of the argument, for the error message.
         value: The value to check.
-        below: The number that is too large already.
-        hint: Words about the limits, added to the message.
+        below: The upper limit. Only numbers below it are accepted.
+        hint: Words about the limits, which are added to the error message.
     """
     if not (is_finite(value) and 0 <= value < below):  # type: ignore[operator]
         raise _refused(name, "a number of at least 0", " and below", below, value, hint)
@@ -54,10 +54,10 @@ def not_negative(name: str, value: object, *, below: float = math.inf, hint: str
 
 
 def finite(name: str, value: object) -> float:
-    """Return a finite number, and refuse any other value.
+    """Return the value if it is a finite number, and raise an error otherwise.
 
     Args:
-        name: The name of the argument, for the message.
+        name: The name of the argument, for the error message.
         value: The value to check.
     """
     if not is_finite(value):
@@ -66,10 +66,10 @@ def finite(name: str, value: object) -> float:
 
 
 def boolean(name: str, value: object) -> bool:
-    """Return True or False, and refuse any other value.
+    """Return the value if it is ``True`` or ``False``, and raise an error otherwise.
 
     Args:
-        name: The name of the argument, for the message.
+        name: The name of the argument, for the error message.
         value: The value to check.
     """
     if not isinstance(value, bool):
@@ -78,7 +78,7 @@ def boolean(name: str, value: object) -> bool:
 
 
 def is_finite(value: object) -> bool:
-    """Return whether a value is a finite number that fits into a float. Booleans are no numbers here."""
+    """Return whether a value is a finite number that fits into a float. Booleans do not count as numbers."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 

@@ -1,7 +1,7 @@
 """Files that hold tensors and a JSON document about them, in the safetensors format.
 
-A file is written under a temporary name and then renamed, so that a reader never sees half of it. A digest over
-document and tensors reveals any change. Nothing is ever unpickled.
+A file is written under a temporary name and then renamed, so that a reader never sees a half-written file. A
+digest over the document and the tensors reveals any change. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def write_container(
     Args:
         path: The file, whose name ends in ``.safetensors``.
         kind: The kind of content, such as "observation".
-        version: The version of the format of this kind.
+        version: The version of the file format for this kind.
         document: A JSON document.
         tensors: The tensors by name.
     """
     target = Path(path)
     if target.suffix != SUFFIX:
         raise FileError(f"{target}: the file's name must end in {SUFFIX}")
-    # The format refuses tensors that share memory, as frozen weights before and after training do, so they are copied.
+    # The format refuses tensors that share memory, as frozen weights before and after training do, so all are copied.
     contents = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
@@ -66,13 +66,14 @@ def read_container(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read a file, check that it is intact, and return its document and tensors.
 
+    Files above 16 MB are checked with ``max_bytes`` before their tensors are read, so that a file cannot fill the
+    memory. At that time the document is not verified yet, so ``max_bytes`` must not use it for anything else.
+
     Args:
         path: The file.
         kind: The expected kind of content.
         version: The newest version that can be read. Older versions are read too.
-        max_bytes: A function that returns the largest size of a file with a given document. Files above 16 MB are
-            checked with it before their tensors are read, so that they cannot fill the memory. The document may have
-            been altered, so it must not be used for anything else.
+        max_bytes: A function that returns the largest allowed size in bytes of a file with a given document.
     """
     source = Path(path)
     header, raw = _read_bytes(source, kind, version, max_bytes)
@@ -95,7 +96,7 @@ def read_container(
 def _read_bytes(
     source: Path, kind: str, version: int, max_bytes: Callable[[Mapping[str, Any]], int] | None
 ) -> tuple[dict[str, Any], bytes]:
-    """Return the metadata of a file, whose kind and version fit, and the whole content of the file."""
+    """Check the kind and the version of a file, and return its metadata and its whole content."""
     try:
         with open(source, "rb", opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
@@ -114,11 +115,11 @@ def _read_bytes(
 
 
 def write_atomically(target: Path, contents: bytes) -> None:
-    """Write a file, which then exists either completely or not at all.
+    """Write a file atomically, so that it is written either completely or not at all.
 
     Args:
         target: The file. Missing folders are created.
-        contents: The content.
+        contents: The bytes to write.
     """
     temporary = None
     try:
@@ -144,7 +145,8 @@ def write_atomically(target: Path, contents: bytes) -> None:
 def _unnamed(target: Path, contents: bytes) -> Path | None:
     """Write to a file that has no name until it is complete, and return its temporary path.
 
-    Even a killed process leaves no half-written file then. Only Linux has such files. Elsewhere ``None`` is returned.
+    Even if the process is killed, no half-written file is left. Only Linux has files without a name. On other systems,
+    ``None`` is returned.
     """
     try:
         file = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, 0o666)
@@ -167,7 +169,7 @@ def _unnamed(target: Path, contents: bytes) -> Path | None:
 
 
 def output_folder(path: Location) -> Path:
-    """Create a folder for results, or raise an error if it cannot be written to."""
+    """Create a folder for results and return its path, or raise an error if the folder cannot be written to."""
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -185,12 +187,12 @@ def _umask() -> int:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a path without blocking on a pipe that has no writer."""
+    """Open a path and return its file descriptor. Do not block on a pipe that has no writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _start(source: Path, file: BinaryIO, size: int) -> bytes:
-    """Return the first bytes of a file, which are the length of the header and the header."""
+    """Return the first bytes of a file. They hold the length of the header and then the header itself."""
     start = file.read(8)
     length = int.from_bytes(start, "little")
     if size < 8 or length > size - 8:
@@ -213,7 +215,7 @@ def _header(source: Path, start: bytes) -> dict[str, Any]:
 
 
 def _check_kind(source: Path, header: Mapping[str, Any], kind: str, version: int) -> None:
-    """Refuse a file of another kind or of a newer version."""
+    """Raise an error if the file is of another kind or of a newer version."""
     actual = header.get("leakgauge")
     if actual != kind:
         description = f"{_article(actual)} of Leakgauge" if isinstance(actual, str) else "not a file of Leakgauge"

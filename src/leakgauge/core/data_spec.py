@@ -14,16 +14,17 @@ from leakgauge.core.errors import InvalidInput
 class DataSpec:
     """The shape of one sample, its target, and the normalisation of the model's inputs.
 
-    Samples are stored as a person sees them: pixels in [0, 1], or table values in their own units. A model takes
-    ``(sample - mean) / std``.
+    Samples are stored as a person sees them: pixels in [0, 1], or table values in their own units. The input of
+    a model is ``(sample - mean) / std``.
 
     Args:
         shape: The shape of one sample: (channels, height, width) for an image, (columns,) for a row of a table.
         classes: The number of classes, or ``None`` for a regression.
-        mean: The mean of the samples. Either one number, or one for each channel or column.
-        std: The standard deviation of the samples. Either one number, or one for each channel or column.
+        mean: The mean of the samples, as one number or as one number for each channel or column.
+        std: The standard deviation of the samples, as one number or as one number for each channel or column.
         bounded: Whether all values lie in [0, 1], as pixels do.
-        columns: The names of a table's columns. Names such as ``job=clerk`` are one-hot columns of one feature.
+        columns: The names of a table's columns. A name such as ``job=clerk`` marks a one-hot column of the feature
+            ``job``.
     """
 
     shape: tuple[int, ...]
@@ -72,12 +73,12 @@ class DataSpec:
 
     @property
     def is_image(self) -> bool:
-        """Whether a sample is (channels, height, width)."""
+        """Whether a sample is an image of shape (channels, height, width)."""
         return len(self.shape) == 3
 
     @property
     def one_hot_groups(self) -> dict[str, list[int]]:
-        """The columns named ``feature=value``, by feature.
+        """The numbers of the columns that are named ``feature=value``, grouped by feature.
 
         >>> DataSpec((3,), 2, bounded=False, columns=("age", "sex=f", "sex=m")).one_hot_groups
         {'sex': [1, 2]}
@@ -94,7 +95,7 @@ class DataSpec:
         return like.new_tensor(self.mean).reshape(shape), like.new_tensor(self.std).reshape(shape)
 
     def normalise(self, samples: Tensor) -> Tensor:
-        """Convert samples, as a person sees them, to inputs of the model."""
+        """Convert samples as a person sees them to inputs of the model."""
         mean, std = self._statistics(samples)
         return (samples - mean) / std
 

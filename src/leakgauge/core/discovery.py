@@ -1,4 +1,4 @@
-"""A walk over the modules of a package, for registries that collect the declarations in them."""
+"""A walk over the modules of a package, for registries that collect what these modules declare."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def modules_of(package: str, *, without: str) -> Iterator[ModuleType]:
     """Import and yield the modules of a package, in the order of their names.
 
     Args:
-        package: The full name of the package. Packages inside it are not walked.
-        without: The full name of a module to leave out, which is the registry that calls this function.
+        package: The full name of the package. Packages inside this package are left out.
+        without: The full name of a module to leave out. It is the registry that calls this function.
     """
     for module in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
         if module.name != without and not module.ispkg:

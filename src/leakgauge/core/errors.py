@@ -1,19 +1,19 @@
 """The exceptions that Leakgauge raises on purpose.
 
-Each message explains what is wrong, why, and what to do next. The command line prints it unchanged.
+Each message explains what is wrong, why, and what to do next. The command line prints the message unchanged.
 
 ::
 
     LeakgaugeError
     ├── InvalidInput        an argument, tensor or recipe cannot be used (also a ValueError)
-    │   └── UnknownName     a name that is not in a table of names (also a KeyError)
+    │   └── UnknownName     a name is not in a table of names (also a KeyError)
     ├── MissingKnowledge    an attack needs something that the observation does not hold
     ├── FileError           a file cannot be read or written
-    │   ├── CorruptFile     truncated, altered, foreign, or holding impossible values
-    │   └── FutureVersion   written by a newer Leakgauge
-    ├── DataNotFound        a dataset is neither on this machine nor downloadable
+    │   ├── CorruptFile     a file is truncated, altered, of another kind, or holds impossible values
+    │   └── FutureVersion   a file was written by a newer Leakgauge
+    ├── DataNotFound        a dataset is not on this machine and cannot be downloaded
     ├── MissingExtra        an optional dependency is not installed (also an ImportError)
-    └── TasksFailed         some tasks of a sweep failed, the others are done
+    └── TasksFailed         some tasks of a sweep failed, and the others are done
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from collections.abc import Iterable, Mapping
 
 
 class LeakgaugeError(Exception):
-    """Base of every exception that Leakgauge raises on purpose."""
+    """The base of every exception that Leakgauge raises on purpose."""
 
 
 class InvalidInput(LeakgaugeError, ValueError):
-    """An argument, tensor or recipe cannot be used."""
+    """The error for an argument, a tensor or a recipe that cannot be used."""
 
 
 class UnknownName(InvalidInput, KeyError):
-    """A name that is not in a table of names. The message lists the valid names and suggests the nearest.
+    """The error for a name that is not in a table of names.
+
+    The message lists the valid names and suggests the most similar name.
 
     Args:
-        kind: What the name stands for, such as "model".
+        kind: The kind of thing that has the name, such as "model".
         name: The unknown name.
         valid: The names that exist.
     """
@@ -51,30 +53,30 @@ class UnknownName(InvalidInput, KeyError):
 
 
 class MissingKnowledge(LeakgaugeError):
-    """An attack needs something that the observation does not hold."""
+    """The error for an attack that needs knowledge that the observation does not hold."""
 
 
 class FileError(LeakgaugeError):
-    """A file cannot be read or written."""
+    """The error for a file that cannot be read or written."""
 
 
 class CorruptFile(FileError):
-    """A file is truncated, altered, foreign, or holds impossible values."""
+    """The error for a file that is truncated, altered or of another kind, or that holds impossible values."""
 
 
 class FutureVersion(FileError):
-    """A file was written by a newer version of Leakgauge."""
+    """The error for a file that a newer version of Leakgauge wrote."""
 
 
 class DataNotFound(LeakgaugeError):
-    """A dataset is neither on this machine nor downloadable."""
+    """The error for a dataset that is not on this machine and cannot be downloaded."""
 
 
 class MissingExtra(LeakgaugeError, ImportError):
-    """An optional dependency is not installed.
+    """The error for an optional dependency that is not installed.
 
     Args:
-        feature: The feature that needs the package, as the subject of the message.
+        feature: The feature that needs the package. It is the subject of the error message.
         package: The missing package.
         extra: The extra of Leakgauge that installs the package.
     """
@@ -87,10 +89,10 @@ class MissingExtra(LeakgaugeError, ImportError):
 
 
 class TasksFailed(LeakgaugeError):
-    """Some tasks of a sweep failed. The others are done.
+    """The error for a sweep in which some tasks failed. The other tasks are done.
 
     Args:
-        failures: A sentence for each failed task, by the task's name.
+        failures: One sentence about each failed task, by the name of the task.
         total: The number of all tasks.
     """
 
@@ -117,7 +119,7 @@ def install_line(extra: str) -> str:
 
 
 def printable(text: str, longest: int = 300) -> str:
-    """Replace control characters in a text from a file, and shorten it, so that a terminal can print it safely.
+    """Replace control characters in a text and shorten the text, so that a terminal can print it safely.
 
     Args:
         text: The text.

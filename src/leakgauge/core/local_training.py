@@ -23,7 +23,7 @@ class LocalTraining:
         momentum: The momentum of SGD.
         weight_decay: The weight decay of SGD.
         loss: The name of the loss, from :data:`leakgauge.federation.training.LOSSES`.
-        mode: The mode of the client's model: "train" (batch statistics, dropout) or "eval".
+        mode: The mode of the client's model, "train" (with batch statistics and dropout) or "eval".
     """
 
     lr: float | None = None
@@ -64,15 +64,15 @@ class LocalTraining:
 
     @property
     def steps(self) -> int:
-        """The number of local steps."""
+        """The number of local steps in all epochs."""
         return len(self.batch_sizes) * int(self.need("epochs"))
 
     @property
     def applied_gradients(self) -> float:
-        """The number of gradients that the client applies, which momentum ``m`` raises above the number of steps.
+        """The number of gradients that the client applies. With momentum ``m``, it is larger than the number of steps.
 
         The velocity applies the gradients of earlier steps again. A gradient that is ``s`` steps older than the last
-        one counts ``1 + m + ... + m^s``.
+        gradient counts as ``1 + m + ... + m^s`` gradients.
         """
         momentum, steps = float(self.momentum or 0.0), self.steps
         if not momentum:
@@ -80,7 +80,7 @@ class LocalTraining:
         return sum((1 - momentum ** (steps - step)) / (1 - momentum) for step in range(steps))
 
     def need(self, name: str) -> float:
-        """Return the value of a field, or raise :class:`~leakgauge.core.errors.MissingKnowledge` if it is unknown."""
+        """Return the value of a field, or raise :class:`~leakgauge.core.errors.MissingKnowledge` if it is ``None``."""
         value = getattr(self, name)
         if value is None:
             raise MissingKnowledge(

@@ -1,4 +1,4 @@
-"""One figure with its interval, its chance level and how many values it is of."""
+"""One figure with its interval, its chance level and the number of values behind it."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: The direction in which a figure is worse for the client: a higher PSNR, a lower label error.
+#: The direction in which a figure is worse for the client. A higher PSNR is worse, and a lower label error is worse.
 Direction = Literal["higher", "lower"]
 
 
 @dataclass(frozen=True, eq=False)
 class Measure:
-    """One metric over samples, records or clients, with its 95% interval, beside its chance level.
+    """One metric over samples, records or clients, with its 95% interval and its chance level.
 
     Args:
-        name: The metric, as :data:`leakgauge.evaluation.METRICS` lists it.
-        value: The mean, or the share.
-        low: The lower end of the 95% interval. ``None`` where a single value gives no interval.
-        high: The upper end of the 95% interval.
-        chance: The value that a guess without the message reaches. ``None`` where no guess is defined.
-        n: The number of values that the figure is of.
-        of: The kind of these values: samples, labels, records or clients.
-        direction: The direction in which the client is worse off.
-        worst: The single value that is worst for a client.
+        name: The name of the metric, as in :data:`leakgauge.evaluation.METRICS`.
+        value: The mean or the share over all values.
+        low: The lower end of the 95% interval, or ``None`` if there is no interval, as for a single value.
+        high: The upper end of the 95% interval, or ``None`` if there is no interval, as for a single value.
+        chance: The value that a guess without the message reaches, or ``None`` if no guess is defined.
+        n: The number of values behind the figure.
+        of: The kind of the values, such as samples, labels, records or clients.
+        direction: The direction in which the figure is worse for the client.
+        worst: The single value that is the worst for a client.
         unit: The unit, such as dB.
         chance_source: The guess that reaches the chance level, in words.
         data_range: The range of pixel values that the metric assumes.
-        per_sample: One value for each original sample. ``None`` for a metric of all samples together.
+        per_sample: One value for each original sample, or ``None`` for a metric of all samples together.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Measure:
 
     @property
     def above_chance(self) -> bool:
-        """Whether the interval lies on the attacker's side of chance. A single value stands for itself."""
+        """Whether the whole interval is better for the attacker than chance. Without an interval, the value decides."""
         if self.chance is None:
             return False
         tolerance = 1e-6 * max(1.0, abs(self.chance))
@@ -65,7 +65,7 @@ class Measure:
         return self.value - self.chance if self.direction == "higher" else self.chance - self.value
 
     def interval(self, digits: int = 4) -> str:
-        """Return the interval as text, or a dash where there is none."""
+        """Return the interval as text, or a dash if there is no interval."""
         return "-" if self.low is None or self.high is None else f"{self.low:.{digits}g} to {self.high:.{digits}g}"
 
     def to_row(self) -> dict[str, Any]:
@@ -75,6 +75,6 @@ class Measure:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Measure:
-        """Return the figure that :meth:`to_row` made a dictionary of."""
+        """Return the figure, given its dictionary from :meth:`to_row`."""
         known = {one.name for one in fields(cls)}
         return cls(row["metric"], **{key: value for key, value in row.items() if key in known and key != "name"})

@@ -1,7 +1,7 @@
 """The message of one client in one round, as an honest-but-curious server sees it. It is the input of every attack.
 
-The fields are the threat model. A field that the attacker does not know is ``None``. Knowledge that is granted beyond
-the exchanged tensors, such as labels, is a named field, which reports print.
+The fields state the threat model. A field that the attacker does not know is ``None``. Labels and other knowledge
+beyond the exchanged tensors have fields of their own. If the attacker is given such knowledge, reports print it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Observation:
         training: The known settings of the client's local training.
         gradient: The gradient that came back (FedSGD).
         returned: The weights that came back after local training (FedAvg).
-        buffers: The batch-norm statistics before training. ``None`` if they are withheld.
-        returned_buffers: The batch-norm statistics after training. ``None`` if they are withheld.
-        labels: Granted knowledge: the label of each sample.
-        label_counts: Granted knowledge: the number of samples of each class.
-        label_batches: Granted knowledge: the labels in the order in which the client trained on them, as a tensor of
-            shape (epochs, samples).
-        defences: Granted knowledge: the ``repr`` of each defence, in order. ``()`` means that there is none.
+        buffers: The batch-norm statistics before training, or ``None`` if they are withheld.
+        returned_buffers: The batch-norm statistics after training, or ``None`` if they are withheld.
+        labels: The label of each sample, if the attacker is given it.
+        label_counts: The number of samples in each class, if the attacker is given it.
+        label_batches: The labels in the order in which the client trained on them, if the attacker is given them. The
+            shape is (epochs, samples).
+        defences: The ``repr`` of each defence in order, if the attacker is given it. ``()`` means no defence.
         client: The name of the client.
         round: The number of the round.
     """
@@ -74,7 +74,7 @@ class Observation:
             tensors, expected = getattr(self, name), statistics if "buffers" in name else parameters
             if tensors is not None:
                 _check_tensors(name, tensors, expected)
-                # Attacks count layers, so the order is the model's, whatever the order of arrival.
+                # Attacks count layers, so the tensors are put into the order of the model.
                 object.__setattr__(self, name, {key: tensors[key] for key in expected})
         if self.labels is not None:
             self._check_labels(self.labels)
@@ -134,7 +134,7 @@ class Observation:
         self._check_labels_agree(batches.sort(1).values)
 
     def _check_labels_agree(self, ordered: Tensor) -> None:
-        """Check that all granted labels are the same. ``ordered`` holds the sorted labels of each epoch."""
+        """Raise an error if the granted labels contradict each other. ``ordered`` has sorted labels for each epoch."""
         if bool((ordered != ordered[0]).any()):
             raise InvalidInput("label_batches must hold the same labels in every epoch, in any order")
         if self.labels is not None and not torch.equal(self.labels.sort().values, ordered[0].to(self.labels)):
@@ -157,7 +157,7 @@ class Observation:
         return next(iter(self.sent.values())).device
 
     def difference(self) -> Params:
-        """Return ``sent - returned`` (FedAvg) or the gradient (FedSGD): the unscaled direction of the update."""
+        """Return the unscaled update, which is ``sent - returned`` for FedAvg and the gradient for FedSGD."""
         if self.gradient is not None:
             return self.gradient
         assert self.returned is not None
@@ -167,19 +167,19 @@ class Observation:
         """Return the sum of the client's gradients over its local steps.
 
         This is ``(sent - returned) / lr`` for FedAvg, and the gradient for FedSGD. Update models and observations are
-        compared on this scale. It is exact for plain SGD, and a first-order approximation with momentum or weight
-        decay.
+        compared on this scale. The sum is exact for plain SGD. With momentum or weight decay, it is a first-order
+        approximation.
         """
         if self.gradient is not None:
             return self.gradient
         return scale(self.difference(), 1 / self.training.need("lr"))
 
     def model_buffers(self) -> Params:
-        """Return the buffers to run the model with: those that were sent, or else those of the architecture."""
+        """Return the buffers to run the model with. Buffers that were not sent are taken from the architecture."""
         return {**to(buffers_of(self.model), self.device), **(self.buffers or {})}
 
     def knowing(self, **known: object) -> Observation:
-        """Return a copy with more knowledge.
+        """Return a copy of the observation, in which the attacker knows more.
 
         Args:
             known: Settings of the local training, such as ``lr``, and fields of the observation, such as ``labels``.
@@ -194,7 +194,7 @@ class Observation:
         return replace(self, **{"training": training, **other})  # type: ignore[arg-type]
 
     def to(self, device: torch.device | str) -> Observation:
-        """Return a copy on another device."""
+        """Return a copy of the observation on another device."""
         trees = {name: getattr(self, name) for name in TENSOR_TREES}
         labels = {name: getattr(self, name) for name in LABEL_FIELDS}
         moved: dict[str, Any] = {name: None if tree is None else to(tree, device) for name, tree in trees.items()}
@@ -202,7 +202,7 @@ class Observation:
         return replace(self, model=copy.deepcopy(self.model).to(device), **moved)
 
     def threat_model(self) -> list[str]:
-        """Return sentences about the attacker: what it sees, knows, does not know and is granted."""
+        """Return sentences about what the attacker sees, knows, does not know and is granted."""
         message = {"gradient": "the gradient of one batch", "weights": "the weights after local training"}[self.kind]
         settings = {item.name: getattr(self.training, item.name) for item in fields(LocalTraining)}
         if self.kind == "gradient":  # the other settings have no effect on one step with one batch

@@ -26,14 +26,14 @@ from leakgauge.models import MODELS, build, recipe_of
 
 KIND = "observation"
 VERSION = 2  # version 1 had no label batches and no defences
-#: The longest name and options of a model, in characters. No network of Leakgauge has thousands of layers, which take
-#: time even if they are not allocated.
+#: The largest number of characters in the name and options of a model. No network of Leakgauge has thousands of layers.
+#: To build so many layers takes time, even if no memory is allocated.
 _LONGEST_RECIPE = 10_000
-#: The largest number of copies of a model's weights and statistics: sent, returned, and one more.
+#: The largest number of copies of a model's weights and statistics in a file: sent, returned, and one more.
 _COPIES = 3
-#: The size of the rest in bytes: the header, and the labels of millions of samples.
+#: The largest size in bytes of everything else, which is the header and the labels of millions of samples.
 _BESIDES = 64 * 2**20
-#: The largest size in bytes of a model that is built from the name in a file. Larger models must be passed.
+#: The largest size in bytes of a model that is built from the name in a file. Larger models must be passed to ``load``.
 _LARGEST_NAMED_MODEL = 512 * 2**20
 #: The keys of the document.
 _DOCUMENT = {"model", "frozen", "data", "training", "client", "round", "kind", "defences"}
@@ -68,12 +68,12 @@ def save(observation: Observation, path: Location) -> Path:
 def load(path: Location, model: nn.Module | None = None) -> Observation:
     """Load one observation.
 
-    The file may be cut short, altered, foreign or of a newer version. Its tensors may hold NaN, or may not fit the
-    model. The error then names the file, the problem and the expected content.
+    An error is raised if the file is cut short, altered, of another kind or of a newer version. An error is also raised
+    if the tensors hold NaN or do not fit the model. The error names the file, the problem and the expected content.
 
     Args:
         path: The file.
-        model: The model. It is needed if the architecture is not one of Leakgauge's.
+        model: The model. It is needed if the architecture is not a model of Leakgauge.
     """
     document, tensors = read_container(path, KIND, VERSION, max_bytes=partial(_max_bytes, Path(path), model))
     try:
@@ -105,7 +105,7 @@ def save_all(observations: Iterable[Observation], folder: Location) -> list[Path
 
 
 def stem(observation: Observation) -> str:
-    """Return the name of an observation's file without its suffix, made of client and round."""
+    """Return the name of an observation's file without the suffix. It consists of the client and the round."""
     return f"{plain(observation.client)}_round-{observation.round:06d}"
 
 
@@ -114,18 +114,18 @@ def load_all(folder: Location, model: nn.Module | None = None) -> list[Observati
 
     Args:
         folder: A folder, or a single file.
-        model: The model. It is needed if the architecture is not one of Leakgauge's.
+        model: The model. It is needed if the architecture is not a model of Leakgauge.
     """
     return [load(path, model) for path in observation_files(folder)]
 
 
 def load_rounds(folder: Location, client: str, model: nn.Module | None = None) -> list[Observation]:
-    """Load all rounds of one client in order, for attacks on many rounds.
+    """Load all observations of one client in the order of the rounds, for attacks on many rounds.
 
     Args:
         folder: A folder of observations.
         client: The name of the client.
-        model: The model. It is needed if the architecture is not one of Leakgauge's.
+        model: The model. It is needed if the architecture is not a model of Leakgauge.
     """
     files = observation_files(folder)
     candidates = [path for path in files if path.name.startswith(f"{plain(client)}_round-")]
@@ -195,7 +195,7 @@ def _assemble(
 
 
 def _trees(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors whose keys are ``tree/name``, by tree and name."""
+    """Group tensors with keys ``tree/name`` by tree, and within each tree by name."""
     trees: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         if key not in LABEL_FIELDS:
@@ -216,7 +216,7 @@ def _from_json(kind: type, values: Mapping[str, Any]) -> Any:
 
 
 def _max_bytes(path: Path, model: nn.Module | None, document: Mapping[str, Any]) -> int:
-    """Return the largest size of an observation's file. It is smaller if only the file names the model."""
+    """Return the largest allowed size of a file in bytes. The limit is lower if the model is not passed."""
     if model is not None:
         return _COPIES * 8 * _size(model) + _BESIDES
     try:
@@ -231,7 +231,10 @@ def _size(model: nn.Module) -> int:
 
 
 def _outline(path: Path, recipe: Mapping[str, Any] | None) -> nn.Module:
-    """Build the model that a file names on the meta device, where nothing is allocated. Refuse users' models."""
+    """Build the model that a file names, on the meta device, where no memory is allocated.
+
+    Raise an error if the model is not a model of Leakgauge.
+    """
     if recipe is None or recipe["name"] not in MODELS:
         maker = "" if recipe is None else f" (it was made by {recipe['name']!r})"
         raise FileError(
@@ -250,13 +253,13 @@ def _outline(path: Path, recipe: Mapping[str, Any] | None) -> nn.Module:
 def _rebuild(
     path: Path, recipe: Mapping[str, Any] | None, frozen: Sequence[str], sent: Mapping[str, Tensor]
 ) -> nn.Module:
-    """Build the model that a file names, and check that the weights in the file fit."""
+    """Build the model that a file names, and check that the weights in the file fit the model."""
     outline = _outline(path, recipe)
     assert recipe is not None
     expected = {name: tuple(value.shape) for name, value in outline.named_parameters()}
     if expected != {name: tuple(value.shape) for name, value in sent.items()}:
         raise CorruptFile(f"{path}: the weights do not have the shapes of the model {recipe['name']!r}")
-    with seeded(0):  # these weights are not used, and must not change the caller's random state
+    with seeded(0):  # the first weights are not used, and must not change the caller's random state
         model = build(recipe["name"], **recipe["options"])
         types = {value.dtype for value in sent.values()}
         if len(types) == 1 and (only := types.pop()).is_floating_point:  # Observation refuses other types by name
@@ -267,6 +270,6 @@ def _rebuild(
 
 
 def plain(text: str) -> str:
-    """Return a client's name in a form that is safe inside a file name."""
+    """Return a text, such as a client's name, in a form that is safe inside a file name."""
     safe = "".join(character if character.isalnum() or character in "-_" else "-" for character in text)
-    return safe[:40] or "client"  # a character may take four bytes, a file name 255
+    return safe[:40] or "client"  # a character may take four bytes, and a file name may have 255

@@ -1,4 +1,4 @@
-"""Arithmetic on ``{name: tensor}``, the form of weights, gradients and updates."""
+"""Arithmetic on dictionaries ``{name: tensor}``, the form of weights, gradients and updates."""
 
 from __future__ import annotations
 
@@ -21,31 +21,33 @@ def buffers_of(model: nn.Module) -> Params:
 
 
 def elementwise(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Params:
-    """Apply a function to the tensors of the same name.
+    """Apply a function to the tensors that have the same name in all dictionaries.
 
     Args:
-        function: The function. It gets one tensor from each tree.
-        trees: The trees, all with the same names.
+        function: The function. It gets one tensor from each dictionary.
+        trees: The dictionaries, all with the same names.
     """
     return {name: function(*(tree[name] for tree in trees)) for name in trees[0]}
 
 
 def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
-    """Return ``a - b``."""
+    """Return ``a - b``, tensor by tensor."""
     return elementwise(torch.sub, a, b)
 
 
 def scale(a: Mapping[str, Tensor], factor: float) -> Params:
-    """Return ``factor * a``."""
+    """Return ``factor * a``, tensor by tensor."""
     return elementwise(lambda value: value * factor, a)
 
 
 def weighted_mean(trees: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Params:
-    """Return the weighted mean of several trees. Integer tensors, such as step counters, come from the first tree.
+    """Return the weighted mean of several dictionaries of tensors.
+
+    Integer tensors, such as step counters, are taken from the first dictionary.
 
     Args:
-        trees: The trees, all with the same names.
-        weights: One weight for each tree. They need not add up to 1.
+        trees: The dictionaries, all with the same names.
+        weights: One weight for each dictionary. The weights need not add up to 1.
     """
     total = float(sum(weights))
 

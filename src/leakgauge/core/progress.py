@@ -1,4 +1,4 @@
-"""The progress bar of long work."""
+"""The progress bar for long work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Report = Callable[[int, int | None, float], None]
 
 
 def silent(step: int, total: int | None, loss: float) -> None:
-    """Ignore a report of progress."""
+    """Ignore a report about progress."""
 
 
 @contextmanager
@@ -18,9 +18,9 @@ def progress_bar(description: str, progress: bool | Report | None = None) -> Ite
     """Yield a function ``report(step, total, loss)`` that shows the progress.
 
     Args:
-        description: The words beside the bar.
-        progress: A function that gets the reports, or whether to show a bar on standard error. ``None`` shows a bar if
-            standard error is a terminal.
+        description: The text beside the bar.
+        progress: A function that gets the reports, or whether to show a bar on standard error. By default, a bar is
+            shown if standard error is a terminal.
     """
     if callable(progress):
         yield progress

@@ -1,4 +1,4 @@
-"""Independent seeds for the parts of one run, so that the draws of one part do not affect another."""
+"""Independent seeds for the parts of one run, so that the random numbers of one part do not affect another part."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 
 def derive(seed: int, *keys: object) -> int:
-    """Return the seed of one part of a run, which is the same on every machine and in every process.
+    """Return the seed of one part of a run. It is the same on every machine and in every process.
 
     Args:
         seed: The seed of the run.
-        keys: The name of the part.
+        keys: The values that together name the part.
     """
     digest = hashlib.sha256(repr((int(seed), *keys)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
@@ -25,7 +25,7 @@ def generator(seed: int, *keys: object) -> torch.Generator:
 
     Args:
         seed: The seed of the run.
-        keys: The name of the part.
+        keys: The values that together name the part.
     """
     return torch.Generator().manual_seed(derive(seed, *keys))
 
@@ -36,7 +36,7 @@ def seeded(seed: int, *keys: object) -> Iterator[None]:
 
     Args:
         seed: The seed of the run.
-        keys: The name of the part.
+        keys: The values that together name the part.
     """
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(derive(seed, *keys))

@@ -13,15 +13,17 @@ from leakgauge.core.errors import InvalidInput
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """The private samples behind one client's update. No attack may import this module, which a contract in CI checks.
+    """The private samples behind one client's update.
+
+    No attack may import this module. A contract in CI checks this rule.
 
     Args:
         inputs: The samples as a person sees them, with pixels in [0, 1].
         targets: The labels, or the targets of a regression.
         data: The description of one sample.
         order: The rows of ``inputs`` in the order of training, one tensor for each local step.
-        reference_inputs: Samples of other people. The chance level is the score of a guess from them, which does not
-            use the update.
+        reference_inputs: Samples of other people. The chance level is the score of a guess that uses these samples
+            and not the update.
         reference_targets: The targets of the reference samples.
     """
 
@@ -56,7 +58,7 @@ class Truth:
 
     @property
     def label_counts(self) -> Tensor:
-        """The number of the client's samples of each class."""
+        """The number of the client's samples in each class."""
         if self.data.classes is None:
             raise InvalidInput("label counts exist only for classification, but this data is a regression")
         return torch.bincount(self.targets, minlength=self.data.classes)

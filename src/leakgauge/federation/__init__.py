@@ -1,1 +1,1 @@
-"""Clients and servers: local training, one round, many rounds, defences and recordings."""
+"""Clients and servers: their local training, single rounds, many rounds, defences and recordings."""

@@ -1,9 +1,9 @@
-r"""The message of a server that gets only the sum of several clients' messages.
+r"""The view of a server that gets only the sum of several clients' messages.
 
-Let client :math:`k` have :math:`N_k` samples. The messages' mean, weighted by samples, is exactly the gradient of all
-clients' samples as one batch where clients send gradients. Where they send weights, it is to first order the message of
-one client that has all samples and whose batches are the clients' batches together. The recipe of the sum states
-this, and attacks work on it as on any other message.
+Let client :math:`k` have :math:`N_k` samples. The mean of the messages is weighted by :math:`N_k`. If the clients send
+gradients, the mean is exactly the gradient of all clients' samples as one batch. If the clients send weights, the mean
+is, to first order, the message of one client that has all samples. Each batch of this imagined client joins one batch
+of every real client. The recipe of the sum describes the imagined client. Attacks treat the sum like any other message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from leakgauge.core.truth import Truth
 
 
 def aggregate(parts: Sequence[tuple[Observation, Truth]]) -> tuple[Observation, Truth]:
-    """Return the messages of several clients of one round as one, with all their samples as its truth.
+    """Combine the messages of several clients of one round into one message, with all samples as its truth.
 
     Args:
         parts: The message and the samples of each client.
@@ -53,7 +53,7 @@ def aggregate(parts: Sequence[tuple[Observation, Truth]]) -> tuple[Observation, 
 
 
 def _check_same_round(observations: Sequence[Observation]) -> None:
-    """Refuse messages that did not start from the same weights."""
+    """Raise an error if the messages differ in the weights that were sent, in their kind or in their data."""
     first = observations[0]
     for message in observations[1:]:
         same_weights = all(torch.equal(value, first.sent[name]) for name, value in message.sent.items())
@@ -62,7 +62,7 @@ def _check_same_round(observations: Sequence[Observation]) -> None:
 
 
 def _recipe_of_sum(recipes: Sequence[LocalTraining], samples: int) -> LocalTraining:
-    """Return the recipe of one client with all samples. What is unknown of a client stays unknown."""
+    """Return the recipe of one client with all samples. A setting that is unknown for a client stays unknown."""
     sizes = [recipe.batch_size for recipe in recipes]
     known = [size for size in sizes if size is not None]
     return replace(

@@ -30,14 +30,14 @@ class Recipe:
     """The training settings that all clients share.
 
     Args:
-        lr: The learning rate. ``None`` where a single gradient is sent.
-        epochs: The passes over the client's samples.
-        batch_size: The samples of a local step. ``None`` means all of the client's samples.
+        lr: The learning rate. It is ``None`` if the client sends a single gradient.
+        epochs: The number of passes over the client's samples.
+        batch_size: The number of samples in a local step. By default, all of the client's samples.
         momentum: The momentum of SGD.
         weight_decay: The weight decay of SGD.
-        loss: A name in :data:`~leakgauge.federation.training.LOSSES`. ``None`` means cross-entropy for classes and
-            mean squared error for a regression.
-        mode: Whether the model trains in train or in eval mode.
+        loss: The name of a loss in :data:`~leakgauge.federation.training.LOSSES`. By default, it is cross-entropy for
+            classes and mean squared error for a regression.
+        mode: The mode of the model during training, ``"train"`` or ``"eval"``.
     """
 
     lr: float | None = None
@@ -49,7 +49,7 @@ class Recipe:
     mode: Mode = "train"
 
     def for_client(self, data: Dataset) -> LocalTraining:
-        """Return the recipe of the client with this data. A batch is never larger than the data."""
+        """Return the training settings of a client that holds ``data``. A batch is never larger than the data."""
         if not len(data):
             raise InvalidInput(f"client {data.name!r} has no samples to train on")
         size = len(data) if self.batch_size is None else self.batch_size
@@ -87,19 +87,19 @@ def fedsgd(  # noqa: PLR0913
     Args:
         model: The global model. It is not changed.
         data: The client's samples.
-        loss: A name in :data:`~leakgauge.federation.training.LOSSES`. ``None`` means cross-entropy for classes and
-            mean squared error for a regression.
-        mode: Whether the client's model is in train or in eval mode.
+        loss: The name of a loss in :data:`~leakgauge.federation.training.LOSSES`. By default, it is cross-entropy for
+            classes and mean squared error for a regression.
+        mode: The mode of the client's model, ``"train"`` or ``"eval"``.
         share_statistics: Whether the server gets batch-norm statistics.
-        defences: The client's defences, applied in this order (:mod:`leakgauge.federation.defences`).
-        granted: The granted knowledge: ``"labels"``, ``"label_counts"`` or ``"label_batches"`` (the labels of each
-            batch).
+        defences: The client's defences (:mod:`leakgauge.federation.defences`), in the order in which they are applied.
+        granted: The additional knowledge that the attacker is given: any of ``"labels"``, ``"label_counts"`` and
+            ``"label_batches"`` (the labels of each batch).
         hidden: The parts of the recipe that the attacker does not know, such as ``"lr"`` or ``"samples"``.
         knows_defence: Whether the attacker knows the client's defences.
-        client: The client's name. ``None`` means the name of the data.
+        client: The client's name. By default, the name of the data.
         round: The number of the round.
-        participations: The rounds in which the client takes part overall. A defence with a privacy budget spreads it
-            over these.
+        participations: The number of rounds in which the client takes part overall. A defence with a privacy budget
+            spreads the budget over these rounds.
         seed: The seed of the client's random numbers.
 
     Returns:
@@ -161,24 +161,24 @@ def fedavg(  # noqa: PLR0913
         model: The global model. It is not changed.
         data: The client's samples.
         lr: The learning rate.
-        epochs: The passes over the client's samples.
-        batch_size: The samples of a local step. ``None`` means all of them as one batch.
+        epochs: The number of passes over the client's samples.
+        batch_size: The number of samples in a local step. By default, all samples form one batch.
         momentum: The momentum of SGD.
         weight_decay: The weight decay of SGD.
-        loss: A name in :data:`~leakgauge.federation.training.LOSSES`. ``None`` means cross-entropy for classes and
-            mean squared error for a regression.
-        mode: Whether the client's model is in train or in eval mode.
+        loss: The name of a loss in :data:`~leakgauge.federation.training.LOSSES`. By default, it is cross-entropy for
+            classes and mean squared error for a regression.
+        mode: The mode of the client's model, ``"train"`` or ``"eval"``.
         share_statistics: Whether the server gets batch-norm statistics.
-        defences: The client's defences, applied in this order (:mod:`leakgauge.federation.defences`).
-        granted: The granted knowledge: ``"labels"``, ``"label_counts"`` or ``"label_batches"`` (the labels of each
-            batch).
+        defences: The client's defences (:mod:`leakgauge.federation.defences`), in the order in which they are applied.
+        granted: The additional knowledge that the attacker is given: any of ``"labels"``, ``"label_counts"`` and
+            ``"label_batches"`` (the labels of each batch).
         hidden: The parts of the recipe that the attacker does not know, such as ``"lr"`` or ``"samples"``.
         knows_defence: Whether the attacker knows the client's defences.
-        client: The client's name. ``None`` means the name of the data.
+        client: The client's name. By default, the name of the data.
         round: The number of the round.
-        participations: The rounds in which the client takes part overall. A defence with a privacy budget spreads it
-            over these.
-        seed: The seed of the client's random numbers, the order of its samples included.
+        participations: The number of rounds in which the client takes part overall. A defence with a privacy budget
+            spreads the budget over these rounds.
+        seed: The seed of the client's random numbers, including the order of its samples.
 
     Returns:
         What the server sees, and the client's samples for scoring.
@@ -208,7 +208,7 @@ def fedavg(  # noqa: PLR0913
 
 
 def check_training(defences: Sequence[Defence], model: nn.Module, training: LocalTraining, exposure: Exposure) -> None:
-    """Refuse a model, a recipe or a grant that a defence of the local training cannot serve."""
+    """Raise an error if a defence that replaces local training does not support the model, recipe or grants."""
     defence = training_of(defences)
     if defence is not None:
         defence.check(model, training)
@@ -224,7 +224,7 @@ def _defended_gradient(
     participations: int,
     seed: int,
 ) -> tuple[Params, Params]:
-    """Return the gradient that a client sends, and its buffers afterwards."""
+    """Return the gradient that a client sends after its defences, and the client's buffers after the forward pass."""
     trainer = Trainer(model, training, protection=protection)
     state = trainer.start(start.weights, start.buffers)
     defence = training_of(protection.defences)
@@ -258,11 +258,11 @@ def train_client(
         training: The recipe.
         start: The weights and buffers to start from.
         protection: The client's defences.
-        participations: The rounds in which the client takes part overall.
+        participations: The number of rounds in which the client takes part overall.
         seed: The seed of the client's random numbers.
 
     Returns:
-        The rows of each local step, and the weights and buffers that the client returns.
+        The sample rows of each local step, and the weights and buffers that the client returns.
     """
     defence = training_of(protection.defences)
     try:
@@ -283,14 +283,14 @@ def train_client(
 
 
 def protected(protection: Protection, sent: Params, returned: Params) -> Params:
-    """Return the weights that a client sends, after the defences on its update."""
+    """Return the weights that a client sends, after its defences have changed its update."""
     update = subtract(sent, returned)
     changed = protection.on_update(update)
     return returned if changed is update else subtract(sent, changed)
 
 
 def order_of(training: LocalTraining, seed: int) -> tuple[Tensor, ...]:
-    """Return the rows of each of a client's local steps."""
+    """Return the rows of the samples in each local step of a client."""
     samples, size, epochs = (int(training.need(name)) for name in ("samples", "batch_size", "epochs"))
     return draw_order(samples, size, epochs, generator(seed, "order"))
 
@@ -309,7 +309,7 @@ def truth_of(data: Dataset, order: tuple[Tensor, ...]) -> Truth:
 
 
 def prepared(data: Dataset, weights: Params) -> Batch:
-    """Return all samples and targets of a client, normalised, on the device and in the type of ``weights``."""
+    """Return the normalised samples and the targets of a client, with the device and number type of ``weights``."""
     like = next(iter(weights.values()))
     inputs = data.spec.normalise(data.inputs.to(like.device, like.dtype))
     targets = data.targets.to(like.device)
@@ -317,7 +317,7 @@ def prepared(data: Dataset, weights: Params) -> Batch:
 
 
 def check_model(model: nn.Module, data: Dataset, loss: str) -> None:
-    """Refuse a model that does not fit the data or the loss."""
+    """Raise an error if the model does not fit the data or the loss."""
     weights = parameters_of(model)
     if not weights:
         raise InvalidInput("the model has no parameters, so there is nothing to train")
@@ -334,7 +334,7 @@ def check_model(model: nn.Module, data: Dataset, loss: str) -> None:
 
 
 def _check_outputs(outputs: int, targets: int, data: Dataset, loss: str) -> None:
-    """Refuse a model whose outputs for one sample do not fit the loss. A user's own loss takes any outputs."""
+    """Raise an error if the outputs for one sample do not fit the loss. A user's own loss accepts any outputs."""
     expected = {"cross_entropy": data.spec.classes, "binary_cross_entropy": targets, "mse": targets}.get(loss, outputs)
     if expected is None:
         raise InvalidInput(f"the loss {loss!r} needs classes, but {data.name!r} is a regression. Use loss='mse'.")
@@ -346,7 +346,7 @@ def _check_outputs(outputs: int, targets: int, data: Dataset, loss: str) -> None
 
 
 def explained(problem: ValueError) -> InvalidInput:
-    """Return the error to raise for a problem inside a client's training."""
+    """Return an error that explains a problem inside a client's training."""
     if "more than 1 value per channel" in str(problem):
         return InvalidInput(
             "batch norm in train mode cannot train on a batch of one sample. "

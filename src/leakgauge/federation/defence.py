@@ -3,19 +3,18 @@
 A defence derives from the class of its place. A defence that acts at two places derives from both classes.
 
 =========================  ====================================================================================
-class                      place
+class                      what its defences do
 =========================  ====================================================================================
-:class:`RecipeDefence`     before training: it changes the recipe, such as the batch size or the epochs
-:class:`BatchDefence`      at each local step: it changes the batch before the network gets it
-:class:`GradientDefence`   it changes gradients: of each sample of a batch (``on="samples"``) or of the batch
-                           (``on="gradient"``) at each local step, or the update that is sent (``on="update"``)
-:class:`TrainingDefence`   it replaces the whole local training
-:class:`ServerDefence`     between clients and server: the server gets only the mean of several messages
+:class:`RecipeDefence`     change the recipe before training, such as the batch size or the number of epochs
+:class:`BatchDefence`      change each batch before the network gets the batch
+:class:`GradientDefence`   change the gradients of samples, the gradients of batches, or the update that is sent
+:class:`TrainingDefence`   replace the whole local training
+:class:`ServerDefence`     combine the messages of several clients, so that the server gets only their mean
 =========================  ====================================================================================
 
 A client applies several defences in the order given: ``fedavg(..., defences=(RandomPruning(0.2),
-GaussianNoise(0.01)))``. Each defence draws from its own random generator, derived from the client's seed. Its random
-numbers therefore do not depend on the other defences, nor on whether clients are trained together.
+GaussianNoise(0.01)))``. Each defence draws from its own random generator, derived from the client's seed. The random
+numbers of a defence therefore do not depend on the other defences, nor on whether clients are trained together.
 """
 
 from __future__ import annotations
@@ -40,14 +39,15 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Defence:
-    """Something that a client does to protect its samples. Derive from the class of the place where it acts.
+    """A measure that a client takes to protect its samples.
 
-    Subclasses are frozen dataclasses. Their fields are the settings, and ``__post_init__`` refuses settings that
-    cannot work. Their ``repr`` is the record that observations and reports hold.
+    A new defence derives from the subclass for the place where it acts. It is a frozen dataclass, and its fields are
+    its settings. Its ``__post_init__`` raises an error if the settings cannot work. Observations and reports store its
+    ``repr``.
 
     Attributes:
         name: The name in configuration files and on the command line. A class in the package
-            :mod:`leakgauge.federation.defences` that sets it is registered under this name.
+            :mod:`leakgauge.federation.defences` that sets ``name`` is registered under this name.
     """
 
     name: ClassVar[str] = ""
@@ -80,11 +80,16 @@ class BatchDefence(Defence, ABC):
 class GradientDefence(Defence, ABC):
     """A defence that changes gradients.
 
+    There are three places where it can act:
+
+    - ``"samples"`` is the gradient of each sample at each local step. This needs memory for one gradient per sample
+      of a batch. It does not work with batch norm in train mode.
+    - ``"gradient"`` is the gradient of the batch at each local step.
+    - ``"update"`` is the update that the client sends. The update is a gradient, or the weights that the client got
+      minus the weights that it returns.
+
     Args:
-        on: The gradients that it changes. ``"samples"`` is the gradient of each sample at each local step. It takes
-            the memory of one gradient for each sample of a batch, and does not work with batch norm in train mode.
-            ``"gradient"`` is the gradient of the batch at each local step. ``"update"`` is what the client sends: its
-            gradient, or the difference between the weights it got and the weights it returns.
+        on: The place where the defence acts, from the list above.
     """
 
     on: Place = field(default="samples", kw_only=True)
@@ -97,10 +102,12 @@ class GradientDefence(Defence, ABC):
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
         """Return the gradients that the client uses instead, with the same names, shapes and types.
 
+        Each gradient is protected separately. Parameters that the model does not use have a gradient of zeros. They
+        are protected like the other parameters.
+
         Args:
-            gradients: The gradients by parameter. The first dimension of each tensor counts the gradients: the
-                samples of a batch, or one. Each gradient is protected separately. Parameters that the model does not
-                use have a gradient of zeros and are protected like the others.
+            gradients: The gradients by parameter. The first dimension of each tensor has one entry per gradient. With
+                ``on="samples"`` there is one gradient for each sample of the batch. Otherwise there is one gradient.
             draw: The random generator of this defence, on the CPU.
         """
 
@@ -110,7 +117,7 @@ class Trained:
     """The result of a local training.
 
     Args:
-        order: The rows of the samples at each step.
+        order: The rows of the samples that each step used.
         weights: The weights after the last step.
         buffers: The buffers after the last step.
     """
@@ -134,14 +141,14 @@ class TrainingDefence(Defence, ABC):
         seed: int,
         on_batch: Callable[[Batch], Batch],
     ) -> Trained:
-        """Train one client.
+        """Train one client, and return the result.
 
         Args:
             model: The architecture.
             samples: All of the client's samples and targets, normalised.
             training: The recipe.
             start: The weights and buffers to start from.
-            participations: The rounds in which the client takes part overall.
+            participations: The number of rounds in which the client takes part overall.
             seed: The seed of the client's random numbers.
             on_batch: The function that applies the client's batch defences to a batch.
         """
@@ -150,19 +157,19 @@ class TrainingDefence(Defence, ABC):
     def gradient(
         self, model: nn.Module, samples: Batch, training: LocalTraining, start: Trained, participations: int, seed: int
     ) -> Params:
-        """Return one gradient of all samples at the weights of ``start``, for FedSGD."""
+        """Return the gradient of all samples at the weights of ``start``, which a FedSGD client sends."""
 
     @abstractmethod
     def check(self, model: nn.Module, training: LocalTraining) -> None:
-        """Refuse a model or a recipe that it cannot train."""
+        """Raise an error if the defence cannot train this model with this recipe."""
 
     def spent(self, training: LocalTraining, participations: int = 1, *, planned: int | None = None) -> float | None:
-        """Return the epsilon that a client has spent, or ``None`` where the defence guarantees nothing.
+        """Return the epsilon that a client has spent, or ``None`` if the defence gives no guarantee.
 
         Args:
             training: The client's recipe.
-            participations: The rounds in which the client has taken part.
-            planned: The rounds over which the budget is spread. ``None`` means ``participations``.
+            participations: The number of rounds in which the client has taken part.
+            planned: The number of rounds over which the budget is spread. By default, ``participations``.
         """
         return None
 
@@ -174,14 +181,14 @@ class ServerDefence(Defence, ABC):
 
     @abstractmethod
     def check(self, messages: int) -> None:
-        """Refuse a number of messages that is too small to hide a single message."""
+        """Raise an error if there are too few messages to hide a single message."""
 
 
 class Protection:
     """The defences of one client, each with its own random generator.
 
     Args:
-        defences: The defences, in their order.
+        defences: The defences, in the order in which they are applied.
         seed: The client's seed.
         classes: The number of classes, or ``None`` for a regression.
     """
@@ -202,26 +209,27 @@ class Protection:
         return training_of(self.defences) is not None or self._acts_on("gradient")
 
     def on_batch(self, batch: Batch) -> Batch:
-        """Return the batch that the network gets."""
+        """Return the batch after the defences that change batches."""
         for defence, draw in zip(self.defences, self._generators, strict=True):
             if isinstance(defence, BatchDefence):
                 batch = defence.on_batch(batch, self.classes, draw)
         return batch
 
     def mean_gradient(self, gradients: Params) -> Params:
-        """Return the batch's gradient, given the gradients of its samples.
+        """Return the gradient of a batch, given the gradients of its samples.
 
-        Defences on samples come first, then the mean, then defences on the batch's gradient.
+        First, the defences on samples change the gradients of the samples. Then the defences on the batch change the
+        mean of these gradients.
         """
         changed = self._changed(gradients, "samples")
         return self.on_gradient({name: value.mean(0) for name, value in changed.items()})
 
     def on_gradient(self, gradient: Params) -> Params:
-        """Return the batch's gradient after the defences on it."""
+        """Return the gradient of a batch after the defences that change it."""
         return self._changed_single(gradient, "gradient")
 
     def on_update(self, update: Params) -> Params:
-        """Return the update after the defences on it. Without any, it is the same object."""
+        """Return the update after the defences that change it. Without such defences, return the same object."""
         return self._changed_single(update, "update")
 
     def _acts_on(self, place: Place) -> bool:
@@ -252,13 +260,13 @@ def _outline(tensors: Params) -> dict[str, tuple[torch.Size, torch.dtype]]:
 def check_defences(
     defences: Defence | Iterable[Defence], model: nn.Module, mode: Mode, *, server: bool = False
 ) -> tuple[Defence, ...]:
-    """Return the defences as a tuple, and refuse those that do not work here.
+    """Return the defences as a tuple, or raise an error if one of them does not work here.
 
     Args:
-        defences: One defence or several, in their order.
+        defences: One defence, or several in the order in which they are applied.
         model: The model that the client trains.
-        mode: Whether the model trains in train or in eval mode.
-        server: Whether several clients take part, as a :class:`ServerDefence` needs.
+        mode: The mode of the model during training, ``"train"`` or ``"eval"``.
+        server: Whether several clients take part. A :class:`ServerDefence` needs several clients.
     """
     if isinstance(defences, str) or not isinstance(defences, (Defence, Iterable)):
         raise InvalidInput(_not_a_defence(defences))
@@ -278,7 +286,7 @@ def check_defences(
 
 
 def _check_sample_gradients(defence: Defence, model: nn.Module) -> None:
-    """Refuse a model for which the gradient of a single sample does not exist."""
+    """Raise an error if the model mixes samples, so that a single sample has no gradient."""
     layer = mixes_samples(model)
     if layer is not None:
         raise InvalidInput(
@@ -288,7 +296,7 @@ def _check_sample_gradients(defence: Defence, model: nn.Module) -> None:
 
 
 def _check_combination(chain: tuple[Defence, ...]) -> None:
-    """Refuse defences that do not work together."""
+    """Raise an error if two defences do not work together."""
     trainings = [defence for defence in chain if isinstance(defence, TrainingDefence)]
     if len(trainings) > 1:
         raise InvalidInput(
@@ -311,12 +319,12 @@ def recipe_with(defences: Sequence[Defence], training: LocalTraining) -> LocalTr
 
 
 def clients_in_a_sum(defences: Sequence[Defence]) -> int:
-    """Return the least number of clients in a mean that the server gets, or 1 where it gets single messages."""
+    """Return the smallest number of clients that a message to the server combines. It is 1 for single messages."""
     return max((defence.clients for defence in defences if isinstance(defence, ServerDefence)), default=1)
 
 
 def training_of(defences: Sequence[Defence]) -> TrainingDefence | None:
-    """Return the defence that replaces the local training, if there is one."""
+    """Return the defence that replaces the local training, or ``None`` if there is none."""
     return next((defence for defence in defences if isinstance(defence, TrainingDefence)), None)
 
 
@@ -325,7 +333,7 @@ def _not_a_defence(value: object) -> str:
 
 
 def mixes_samples(model: nn.Module) -> str | None:
-    """Return the name of the first layer that computes or stores statistics over a batch, if there is one."""
+    """Return the name of the first layer that computes or stores batch statistics, or ``None`` if there is none."""
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) or (isinstance(module, _NormBase) and module.track_running_stats):
             return str(name)

@@ -1,4 +1,4 @@
-"""The server's view of one client's round: what it gets, what it is granted, what is hidden from it."""
+"""The server's view of one client's round: the message, the granted knowledge and the hidden settings."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Exposure:
     """The attacker's knowledge beyond the exchanged weights.
 
     Args:
-        granted: The granted knowledge about labels, names from :data:`GRANTS`.
-        hidden: The hidden parts of the recipe, names from :data:`HIDEABLE`.
+        granted: The names of the granted knowledge about labels, from :data:`GRANTS`.
+        hidden: The names of the hidden parts of the recipe, from :data:`HIDEABLE`.
         knows_defence: Whether the attacker knows the client's defences.
         share_statistics: Whether the server gets batch-norm statistics.
     """
@@ -53,18 +53,18 @@ class Exposure:
 
     @classmethod
     def of(cls, granted: Iterable[str], hidden: Iterable[str], knows_defence: bool, share_statistics: bool) -> Exposure:
-        """Return the exposure for the arguments of a public function, where a single name may be a plain text."""
+        """Return the exposure for the arguments of a public function. A single name may be a plain text."""
         names = [(given,) if isinstance(given, str) else tuple(given) for given in (granted, hidden)]
         return cls(names[0], names[1], knows_defence, share_statistics)
 
     def check(self, data: Dataset) -> None:
-        """Refuse grants that this client's data cannot serve."""
+        """Raise an error if the client's data does not have the granted knowledge."""
         for name in ("label_counts", "label_batches"):
             if name in self.granted and data.spec.classes is None:
                 raise InvalidInput(f"{name} cannot be granted, because this data is a regression and has no classes")
 
     def check_order(self, training_defence: Defence | None) -> None:
-        """Refuse granted batches where a defence draws batches without a fixed size."""
+        """Raise an error if label batches are granted and a defence draws batches of no fixed size."""
         if training_defence is not None and "label_batches" in self.granted:
             raise InvalidInput(
                 f"label_batches cannot be granted, because {training_defence!r} draws batches of no fixed size"
@@ -73,7 +73,7 @@ class Exposure:
 
 @dataclass(frozen=True, eq=False)
 class Exchanged:
-    """The tensors of one client's round, before anything is withheld.
+    """The tensors of one client's round, before anything is withheld from the server.
 
     Args:
         sent: The weights that the server sends.
@@ -81,7 +81,7 @@ class Exchanged:
         returned_buffers: The batch-norm statistics after the round.
         gradient: The gradient that the client returns (FedSGD).
         returned: The weights that the client returns (FedAvg).
-        order: The rows of each local step.
+        order: The rows of the samples in each local step.
     """
 
     sent: Params
@@ -142,7 +142,7 @@ def observe(
 
 
 def architecture_of(model: nn.Module, share_statistics: bool) -> nn.Module:
-    """Return the attacker's copy of a model, with fresh batch-norm statistics where those are withheld."""
+    """Return the attacker's copy of a model. If batch-norm statistics are not shared, they are reset in the copy."""
     architecture = copy.deepcopy(model)
     if not share_statistics:
         for module in architecture.modules():

@@ -1,9 +1,10 @@
-r"""The model that a client would have trained alone, as the reference for LMRA. No attack sees it.
+r"""The model that a client would have trained alone, as the reference for LMRA. No attack sees this model.
 
-LMRA's optimal local model is :math:`\theta_c^* = \arg\min_\theta L_c(\theta)`. For a linear regression it is the
-solution of a linear system. Otherwise it is the end of training on the client's data alone, from the federation's first
-model, when the loss no longer falls or almost none of it is left. The audit chooses the optimiser. The client's plain
-SGD may take thousands of epochs where Adam takes hundreds.
+LMRA's optimal local model is :math:`\theta_c^* = \arg\min_\theta L_c(\theta)`. For a linear regression, it is the
+solution of a linear system. Otherwise, it is the result of training on the client's data alone. This training starts
+from the first model of the federation. It ends when the loss no longer falls, or when almost nothing of the first loss
+is left. The audit chooses the optimiser. Plain SGD, which the client uses, may need thousands of epochs for a result
+that Adam reaches in hundreds.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from leakgauge.data.dataset import Dataset
 from leakgauge.federation.client import Recipe, check_model, prepared
 from leakgauge.federation.training import Batch, State, Trainer, draw_order
 
-#: The number of checks without a lower loss after which training has converged. One is not enough, because the loss of
-#: SGD goes up and down.
+#: The number of checks without a lower loss after which training has converged. One check is not enough, because the
+#: loss of SGD goes up and down.
 STILL = 10
-#: The relative distance above the lowest loss within which a check counts as no change. A higher loss is a leap.
+#: The relative distance from the lowest loss up to which a check counts as no change. A loss above that is a leap.
 LEAP = 0.1
-#: The number of passes over all data for batch-norm statistics. Each pass keeps nine tenths of the earlier statistics.
+#: The number of passes over all data that update batch-norm statistics. Each pass keeps nine tenths of the old ones.
 SETTLE = 100
 
 
 @dataclass(frozen=True, eq=False)
 class Alone:
-    """The result of a client's training alone.
+    """The result of training one client alone.
 
     Args:
-        weights: The weights of the lowest loss.
+        weights: The weights with the lowest loss.
         buffers: The batch-norm statistics that belong to these weights.
         epochs: The number of epochs that were trained.
         losses: The loss on all of the client's data, before training and after every ``patience`` epochs.
@@ -67,25 +68,26 @@ def train_alone(  # noqa: PLR0913
     patience: int = 20,
     seed: int = 0,
 ) -> Alone:
-    """Train a client alone until its loss no longer falls, and return the model of the lowest loss.
+    """Train a client alone until its loss no longer falls, and return the model with the lowest loss.
 
-    The loss on all data is checked every ``patience`` epochs. Training has converged after ten checks whose loss was
-    within a tenth of the lowest and not lower by ``tolerance``. SGD may leap away from a minimum and come back, and
-    such a leap does not count as a check.
+    The loss on all data is checked every ``patience`` epochs. Training has converged after ten checks without progress.
+    A check shows progress if its loss is lower than the lowest loss by the relative ``tolerance``. Progress starts the
+    count again. SGD may leap away from a minimum and come back. A check with a loss of more than a tenth above the
+    lowest loss is such a leap, and is not counted.
 
     Args:
         model: The model to start from. It is not changed.
         data: The client's samples.
         lr: The learning rate.
-        epochs: The most epochs to train.
-        batch_size: The samples of a step. ``None`` means all of them as one batch.
-        loss: A name in :data:`~leakgauge.federation.training.LOSSES`. ``None`` means cross-entropy for classes and
-            mean squared error for a regression.
-        mode: Whether the model trains in train or in eval mode.
+        epochs: The largest number of epochs to train.
+        batch_size: The number of samples in a step. By default, all samples form one batch.
+        loss: The name of a loss in :data:`~leakgauge.federation.training.LOSSES`. By default, it is cross-entropy for
+            classes and mean squared error for a regression.
+        mode: The mode of the model during training, ``"train"`` or ``"eval"``.
         adam: Whether to use Adam instead of plain SGD.
         tolerance: The relative decrease of the loss that counts as progress.
-        fitted: The share of the first loss at which training has converged in any case. A network that can memorise
-            its data would otherwise never converge.
+        fitted: The share of the first loss at which training counts as converged. Without this rule, a network that
+            can memorise its data would never converge.
         patience: The number of epochs between two checks.
         seed: The seed of the order of samples and of dropout.
     """
@@ -114,7 +116,7 @@ def train_alone(  # noqa: PLR0913
 
 
 class _Progress:
-    """The losses of a training so far, the state of the lowest one, and whether training has converged."""
+    """The losses of a training so far, the state with the lowest loss, and whether training has converged."""
 
     def __init__(self, tolerance: float, fitted: float, loss: float, state: State) -> None:
         self.tolerance, self.fitted = tolerance, fitted
@@ -123,7 +125,7 @@ class _Progress:
         self.still, self.converged = 0, False
 
     def check(self, loss: float, state: State) -> None:
-        """Add the loss of a state."""
+        """Add the loss of a state, and decide whether training has converged."""
         self.losses.append(loss)
         if loss < (1 - self.tolerance) * self.mark:
             self.mark, self.still = loss, 0
@@ -135,7 +137,7 @@ class _Progress:
 
 
 def _settled(trainer: Trainer, state: State, inputs: Tensor) -> Params:
-    """Return the batch-norm statistics that belong to the weights. Those at the end of training lag behind."""
+    """Return the batch-norm statistics that fit the weights. The statistics at the end of training lag behind."""
     buffers = {name: value.clone() for name, value in state.buffers.items()}
     if buffers and trainer.mode == "train":
         with torch.no_grad(), trainer.active():
@@ -170,7 +172,7 @@ def _loss(trainer: Trainer, state: State, inputs: Tensor, targets: Tensor) -> fl
 
 
 def least_squares_optimum(data: Dataset, *, bias: bool) -> Params:
-    """Return the optimum of a linear regression by a direct solve, as ``head.weight`` and ``head.bias``.
+    """Solve a linear regression directly, and return the optimum as ``head.weight`` and ``head.bias``.
 
     Args:
         data: The client's samples.

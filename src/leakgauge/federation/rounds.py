@@ -1,4 +1,4 @@
-"""Federated averaging over many rounds, with the messages of watched clients recorded."""
+"""Federated averaging over many rounds, which records the messages of watched clients."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ class Federation:
     Args:
         weights: The weights of the global model.
         buffers: The batch-norm statistics of the global model.
-        observations: The recorded messages of each watched client, by its index.
-        truths: The samples of each watched client, by its index.
-        history: The number of finished rounds and the test score, for each tested round.
+        observations: The recorded messages of each watched client, by the index of the client.
+        truths: The samples of each watched client, by the index of the client.
+        history: The number of finished rounds and the test score, as one pair for each tested round.
         rounds: The number of finished rounds.
         interrupted: Whether Ctrl-C ended the training.
-        spent: The epsilon that each client has spent, where a defence accounts for it.
+        spent: The epsilon that each client has spent, by the index of the client. It is empty if no defence computes
+            an epsilon.
     """
 
     weights: Params
@@ -63,7 +64,7 @@ class Federation:
     spent: dict[int, float] = field(default_factory=dict)
 
     def load_into(self, model: nn.Module) -> nn.Module:
-        """Copy the trained weights and statistics into ``model``, and return it."""
+        """Copy the trained weights and statistics into ``model``, and return ``model``."""
         with torch.no_grad():
             for name, value in (*model.named_parameters(), *model.named_buffers()):
                 value.copy_({**self.weights, **self.buffers}[name])
@@ -99,37 +100,37 @@ def run_federation(  # noqa: PLR0913
 ) -> Federation:
     """Train a model by federated averaging (McMahan et al. 2017) and record the messages of watched clients.
 
-    Ctrl-C ends the training and returns what was reached.
+    Ctrl-C ends the training early. The result of the finished rounds is then returned.
 
     Args:
         model: The first global model. It is not changed.
         clients: The samples of each client.
         rounds: The number of rounds.
         lr: The learning rate of the clients.
-        epochs: The passes over a client's samples in a round.
-        batch_size: The samples of a local step. ``None`` means all of a client's samples as one batch.
+        epochs: The number of passes over a client's samples in a round.
+        batch_size: The number of samples in a local step. By default, all of a client's samples form one batch.
         momentum: The momentum of the clients' SGD.
         weight_decay: The weight decay of the clients' SGD.
-        loss: A name in :data:`~leakgauge.federation.training.LOSSES`. ``None`` means cross-entropy for classes and
-            mean squared error for a regression.
-        mode: Whether the clients' models are in train or in eval mode.
-        clients_per_round: The number of clients drawn at random in each round. ``None`` means all of them.
-        weighting: The weights of the average, ``"samples"`` or ``"uniform"``.
-        share_statistics: Whether batch-norm statistics are sent and averaged. If not, each client keeps its own and
-            the server never sees them.
-        defences: The defences of every client, applied in this order.
+        loss: The name of a loss in :data:`~leakgauge.federation.training.LOSSES`. By default, it is cross-entropy for
+            classes and mean squared error for a regression.
+        mode: The mode of the clients' models, ``"train"`` or ``"eval"``.
+        clients_per_round: The number of clients that are drawn at random in each round. By default, all clients.
+        weighting: The weight of a client in the average: its number of samples (``"samples"``) or 1 (``"uniform"``).
+        share_statistics: Whether batch-norm statistics are sent and averaged. If not, each client keeps its own
+            statistics, and the server never sees them.
+        defences: The defences of every client, in the order in which they are applied.
         watch: The indices of the clients whose messages are recorded.
-        every: The interval between recorded rounds.
-        granted: The knowledge granted to the attacker, as in :func:`~leakgauge.federation.client.fedavg`.
+        every: The interval between recorded rounds. 1 records every round.
+        granted: The additional knowledge that the attacker is given, as in :func:`~leakgauge.federation.client.fedavg`.
         hidden: The parts of the recipe that the attacker does not know.
         knows_defence: Whether the attacker knows the defences.
-        test: The test data, scored by accuracy or by mean squared error. With private statistics the score is the
-            mean over the statistics of all clients.
+        test: The test data, scored by accuracy or by mean squared error. If statistics are not shared, the model is
+            scored with the statistics of each client, and the mean score is taken.
         test_every: The interval between tested rounds. The last round is always tested.
-        together: Whether clients with equal recipes train in one vectorised step. ``None`` means only where the model
-            is small and can be vectorised, and no defence needs the gradient of each sample or acts on steps.
+        together: Whether clients with equal recipes train in one vectorised step. By default, they do if the model is
+            small and can be vectorised, and if no defence needs the gradient of each sample or acts on steps.
         seed: The seed of all random numbers.
-        progress: A function that is called with the finished and the total rounds after each round.
+        progress: A function that is called after each round, with the number of finished rounds and of all rounds.
     """
     _check_counts(clients, rounds, test, every=every, test_every=test_every)
     sampling = _Sampling(clients_per_round, weighting, seed)
@@ -162,8 +163,8 @@ def evaluate(model: nn.Module, data: Dataset, weights: Params, buffers: Params, 
     Args:
         model: The architecture.
         data: The test samples.
-        weights: The weights to test.
-        buffers: The batch-norm statistics to test.
+        weights: The weights of the model.
+        buffers: The batch-norm statistics of the model.
         batch: The number of samples in one forward pass.
     """
     total = 0.0
@@ -188,7 +189,7 @@ class _Sampling:
     seed: int
 
     def check(self, clients: int) -> None:
-        """Refuse a selection or a weighting that is not possible."""
+        """Raise an error if the number of clients per round or the weighting is not valid."""
         if self.clients_per_round is not None and not 1 <= self.clients_per_round <= clients:
             raise InvalidInput(f"clients_per_round must lie between 1 and {clients}, not {self.clients_per_round}")
         if self.weighting not in ("samples", "uniform"):
@@ -214,7 +215,7 @@ class _Watching:
     every: int
 
     def check(self, clients: int) -> None:
-        """Refuse clients that do not exist."""
+        """Raise an error if a watched client does not exist."""
         for index in self.clients:
             if not 0 <= index < clients:
                 raise InvalidInput(f"client {index} cannot be watched. The clients are 0 to {clients - 1}.")
@@ -244,7 +245,7 @@ class _Plan:
     together: bool | None
 
     def check(self) -> None:
-        """Refuse a plan that cannot work, before any work starts."""
+        """Raise an error if the plan cannot work, before any work starts."""
         for data, recipe in zip(self.clients, self.recipes, strict=True):
             self.exposure.check(data)
             check_model(self.model, data, recipe.loss)
@@ -274,7 +275,7 @@ class _Training:
     def __init__(self, plan: _Plan) -> None:
         self.plan = plan
         self.weights, self.buffers = parameters_of(plan.model), buffers_of(plan.model)
-        #: The statistics that each client keeps for itself, where they are not shared.
+        #: The statistics that each client keeps for itself, if statistics are not shared.
         self.private_buffers = [self.buffers for _ in plan.clients]
         self.samples = [prepared(data, self.weights) for data in plan.clients]
         self.architecture = architecture_of(plan.model, plan.exposure.share_statistics)
@@ -287,7 +288,7 @@ class _Training:
         self.done = 0
 
     def run(self, progress: Callable[[int, int], None] | None) -> Federation:
-        """Train all rounds, and return what was reached."""
+        """Train until the last round or until Ctrl-C, and return the result."""
         interrupted = False
         try:
             for number in range(self.plan.rounds):
@@ -338,7 +339,7 @@ class _Training:
             return self.train(self.shared, jobs, self.weights)
 
     def _record(self, number: int, jobs: Mapping[int, Job], answers: Mapping[int, Answer]) -> None:
-        """Record the messages of the watched clients, or the mean of all messages where the server gets only that."""
+        """Record the messages of the watched clients. If the server gets only a mean, record this mean."""
         seen = {
             index: self._observation(index, number, jobs[index], answer)
             for index, answer in answers.items()
@@ -392,7 +393,7 @@ class _Training:
         self.history.append((self.done, fmean(scores)))
 
     def _spent(self) -> dict[int, float]:
-        """Return the epsilon of each client that took part, where a defence accounts for it."""
+        """Return the epsilon of each client that took part, or an empty dictionary if no defence computes it."""
         defence = training_of(self.plan.defences)
         if defence is None:
             return {}
@@ -405,7 +406,7 @@ class _Training:
 
 
 def _check_counts(clients: Sequence[Dataset], rounds: int, test: Dataset | None, **intervals: int) -> None:
-    """Refuse an empty federation, empty test data, and numbers of rounds below 1."""
+    """Raise an error if there are no clients or no test samples, or if a number of rounds is below 1."""
     if not clients:
         raise InvalidInput("a federation needs at least one client")
     for name, value in {"rounds": rounds, **intervals}.items():

@@ -1,7 +1,7 @@
 """The clients of one round, trained one by one or together in vectorised steps.
 
 Clients with equal batch shapes can train together as one vectorised step over stacked weights. This is faster for small
-models, where starting the operations of a step takes longer than computing them.
+models, because their operations take longer to start than to compute.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOGETHER_BELOW = 200_000
 
 
 class CannotTrainTogether(InvalidInput):
-    """A model that cannot be vectorised, for example because it branches on a value."""
+    """The error for a model that cannot be vectorised, for example because it branches on a value."""
 
 
 class Answer(NamedTuple):
@@ -44,7 +44,7 @@ class Shared:
         model: The architecture.
         defences: The defences of every client.
         classes: The number of classes, or ``None`` for a regression.
-        participations: The rounds over which a defence spreads its privacy budget.
+        participations: The number of rounds over which a defence spreads its privacy budget.
     """
 
     model: nn.Module
@@ -53,7 +53,7 @@ class Shared:
     participations: int
 
     def protection(self, seed: int) -> Protection:
-        """Return the defences of the client with this seed."""
+        """Return the defences of one client, with random generators from the client's seed."""
         return Protection(self.defences, seed, self.classes)
 
 
@@ -75,17 +75,18 @@ class Job:
 
 
 def pays_off(weights: Params, protection: Protection) -> bool:
-    """Return whether training clients together is faster than one by one.
+    """Return whether training clients together is faster than training them one by one.
 
-    It is not for large models, nor for defences that need the gradient of each sample, because those of all clients
-    would be in memory at once.
+    It is not faster for large models. It is also not faster if a defence needs the gradient of each sample, because the
+    gradients of all clients would be in memory at once. If a defence acts on each step, clients cannot train
+    together.
     """
     small = sum(value.numel() for value in weights.values()) < TOGETHER_BELOW
     return small and not protection.needs_sample_gradients and not protection.acts_on_steps
 
 
 def train_one_by_one(shared: Shared, jobs: Sequence[Job], weights: Params) -> list[Answer]:
-    """Train the clients one after another, each from ``weights``."""
+    """Train the clients one after another. Each client starts from ``weights``."""
     answers = []
     for job in jobs:
         start = Trained((), weights, job.buffers)
@@ -155,7 +156,10 @@ def _plain_step(trainer: Trainer, state: State, batch: Batch, _: Sequence[Protec
 
 
 def _defended_step(trainer: Trainer, state: State, batch: Batch, protections: Sequence[Protection]) -> State:
-    """Return the state after one step: all samples' gradients at once, then each client's defences separately."""
+    """Return the state after one step of all clients at once, with defences that act on samples.
+
+    The gradients of all samples are computed together. Then the defences of each client change its gradients.
+    """
 
     def of_samples(weights: Params, buffers: Params, batch: Batch) -> tuple[Params, Params]:
         return trainer.sample_gradients(State(weights, {}, buffers), batch)

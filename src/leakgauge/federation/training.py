@@ -1,26 +1,27 @@
 r"""Local training, as real clients run it and as attackers differentiate through it.
 
-One step of SGD with momentum :math:`\mu` and weight decay :math:`\omega` on batch :math:`(x_t, y_t)`:
+One step of SGD with momentum :math:`\mu` and weight decay :math:`\omega` on the batch :math:`(x_t, y_t)` is
 
 .. math::
     g_t = \nabla_\theta\, \ell(f(x_t; \theta_t), y_t) + \omega\,\theta_t, \qquad
     v_{t+1} = \mu v_t + g_t, \qquad
     \theta_{t+1} = \theta_t - \eta\, v_{t+1}.
 
-:func:`local_sgd` runs :math:`T` such steps in one of three ways, with the same numbers:
+:func:`local_sgd` runs :math:`T` such steps in one of three ways. All of them give the same numbers.
 
-=============  =====================================================  ======================================
-``gradients``  what is stored                                         cost of an attack step
-=============  =====================================================  ======================================
-``"none"``     nothing (the real client)                              \-
-``"graph"``    every step's graph                                     least time, memory grows with T graphs
-``"adjoint"``  the states of every sqrt(T)-th step, and the graph of  about one training more, memory of one
-               one step at a time, from the last to the first         graph and 2 sqrt(T) states
-=============  =====================================================  ======================================
+=============  =======================================  ======================================================
+``gradients``  what is stored                           cost of an attack step
+=============  =======================================  ======================================================
+``"none"``     nothing, as in a real client             \-
+``"graph"``    the graph of every step                  least time, and memory for T graphs
+``"adjoint"``  the state before every sqrt(T)-th step   time of about one more training, and memory for one
+                                                        graph and 2 sqrt(T) states
+=============  =======================================  ======================================================
 
-The last two differentiate :math:`\theta_T` with respect to the inputs and to soft labels. The adjoint carries
-:math:`(a_\theta, a_v)` backwards through the vector-Jacobian product of each step. Between two stored states it trains
-forward again, with the same random numbers for dropout.
+``"graph"`` and ``"adjoint"`` can differentiate :math:`\theta_T` with respect to the inputs and to soft labels. The
+adjoint goes from the last step to the first, with the graph of one step at a time. It carries :math:`(a_\theta, a_v)`
+backwards through the vector-Jacobian product of each step. Between two stored states it trains forward again, with the
+same random numbers for dropout.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(outputs.reshape(targets.shape), targets.to(outputs.dtype))
 
 
-#: The losses by name. Add your own with ``LOSSES["mine"] = function_of(outputs, targets)``.
+#: The losses by name. To add a function of outputs and targets, write ``LOSSES["mine"] = function``.
 LOSSES: dict[str, Loss] = {
     "cross_entropy": F.cross_entropy,
     "mse": mean_squared_error,
@@ -67,7 +68,7 @@ LOSSES: dict[str, Loss] = {
 
 @contextmanager
 def in_mode(model: nn.Module, mode: Mode) -> Iterator[None]:
-    """Put a model into train or eval mode, and restore the mode of each of its parts afterwards."""
+    """Put a model into train or eval mode, and restore the mode of each of its modules afterwards."""
     before = {module: module.training for module in model.modules()}
     model.train(mode == "train")
     try:
@@ -78,12 +79,14 @@ def in_mode(model: nn.Module, mode: Mode) -> Iterator[None]:
 
 
 def draw_order(samples: int, batch_size: int, epochs: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Return the rows of each local step. Every epoch has a new order, and its last batch may be smaller.
+    """Return the rows of the samples in each local step.
+
+    Every epoch has a new random order. The last batch of an epoch may be smaller.
 
     Args:
         samples: The number of the client's samples.
-        batch_size: The samples of a step.
-        epochs: The passes over all samples.
+        batch_size: The number of samples in a step.
+        epochs: The number of passes over all samples.
         generator: The random generator of the order.
     """
     return tuple(rows for _ in range(epochs) for rows in torch.randperm(samples, generator=generator).split(batch_size))
@@ -95,7 +98,7 @@ class State:
 
     Args:
         weights: The weights.
-        velocity: The velocity of the trained weights. Empty without momentum.
+        velocity: The velocity of the trained weights. It is empty if there is no momentum.
         buffers: The batch-norm statistics and other buffers.
     """
 
@@ -107,12 +110,14 @@ class State:
 class Trainer:
     """The step function of one model under one recipe.
 
+    ``functional`` does not change the numbers, with two exceptions. Dropout masks on transposed tensors differ, and
+    weight decay also shrinks parameters that the forward pass does not use.
+
     Args:
         model: The architecture.
         training: The recipe.
-        functional: Whether gradients come from ``torch.func``, as ``torch.func.vmap`` over steps needs. The numbers
-            are the same, with two exceptions. Dropout masks on transposed tensors differ, and weight decay also
-            shrinks parameters that the forward pass does not use.
+        functional: Whether gradients are computed with ``torch.func``. This is needed for ``torch.func.vmap`` over
+            steps.
         protection: The client's defences.
     """
 
@@ -139,7 +144,7 @@ class Trainer:
             raise InvalidInput("no parameter of the model requires a gradient, so there is nothing to train")
 
     def start(self, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None) -> State:
-        """Return the state before the first step. ``buffers=None`` means the model's own."""
+        """Return the state before the first step. If ``buffers`` is ``None``, the buffers of the model are used."""
         velocity = {name: torch.zeros_like(weights[name]) for name in self.trainable} if self.momentum else {}
         initial = buffers_of(self.model) if buffers is None else buffers
         return State(dict(weights), velocity, {name: value.clone() for name, value in initial.items()})
@@ -148,7 +153,7 @@ class Trainer:
     def active(self) -> Iterator[None]:
         """Set the model's mode, and compute attention by its plain formula, while steps are taken.
 
-        Fused attention kernels have no second derivative, and their dropout masks differ from the formula's.
+        Fused attention kernels have no second derivative, and their dropout masks differ from those of the formula.
         """
         with in_mode(self.model, self.mode), sdpa_kernel(SDPBackend.MATH):
             yield
@@ -158,21 +163,21 @@ class Trainer:
         return self.loss_function(outputs, targets)
 
     def gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
-        """Return the gradient of the loss on one batch (without weight decay), and the buffers after it.
+        """Return the gradient of the loss on one batch (without weight decay), and the buffers after the forward pass.
 
         The gradient is zero for parameters that are frozen or not used.
 
         Args:
-            state: The state to compute the gradient at.
+            state: The state at which the gradient is computed.
             batch: The inputs and targets.
-            graph: Whether the gradient is itself differentiable.
+            graph: Whether the gradient can be differentiated.
         """
         partial, buffers = self._gradient(state, batch, graph=graph)
         every = {name: partial[name] if name in partial else torch.zeros_like(v) for name, v in state.weights.items()}
         return every, buffers
 
     def _gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
-        """Return the gradient of the parameters that have one, after the defences, and the buffers."""
+        """Return the gradient after the defences, and the buffers. Parameters without a gradient are left out."""
         if self.protection is None:
             return self._plain_gradient(state, batch, graph=graph)
         batch = self.protection.on_batch(batch)
@@ -210,8 +215,8 @@ class Trainer:
     def sample_gradients(self, state: State, batch: Batch) -> tuple[Params, Params]:
         """Return the gradient of each sample's loss, stacked along the first dimension, and the buffers afterwards.
 
-        For a loss that is a mean over samples, the mean of these gradients is the batch's gradient. They are computed
-        with ``torch.func``.
+        If the loss is a mean over samples, the mean of these gradients is the gradient of the batch. The gradients are
+        computed with ``torch.func``.
         """
         trained, fixed, buffers = self._parts(state)
 
@@ -238,7 +243,7 @@ class Trainer:
             ) from problem
 
     def step(self, state: State, batch: Batch, *, graph: bool) -> State:
-        """Return the state after one local step. With ``graph`` it is differentiable."""
+        """Return the state after one local step. With ``graph``, this state can be differentiated."""
         return self.descend(state, *self._gradient(state, batch, graph=graph))
 
     def descend(self, state: State, gradient: Params, buffers: Params) -> State:
@@ -251,7 +256,7 @@ class Trainer:
         """
         weights, velocity = dict(state.weights), dict(state.velocity)
         for name, value in gradient.items():
-            # A sum with a factor reads the numbers once less than a product and a sum, forwards and backwards.
+            # ``add`` with ``alpha`` reads the numbers one time less than a product and a sum would, in both passes.
             if self.weight_decay:
                 value = value.add(state.weights[name], alpha=self.weight_decay)
             if self.momentum:
@@ -271,16 +276,16 @@ def local_sgd(
     functional: bool = False,
     protection: Protection | None = None,
 ) -> tuple[Params, Params]:
-    """Train weights on batches one after another, and return the weights and buffers after the last.
+    """Train weights on one batch after another, and return the weights and buffers after the last batch.
 
     Args:
         model: The architecture. Its own weights are neither used nor changed.
         weights: The weights to start from.
         batches: The inputs and targets of each step.
         training: The recipe, of which ``lr``, ``momentum``, ``weight_decay``, ``loss`` and ``mode`` are used.
-        buffers: The buffers to start from. ``None`` means the model's own.
-        gradients: The way in which the result can be differentiated, from the table above.
-        functional: Whether ``"graph"`` works under ``torch.func.vmap``.
+        buffers: The buffers to start from. By default, the buffers of the model.
+        gradients: The way to differentiate the result, from the table at the top of this module.
+        functional: Whether ``"graph"`` must work under ``torch.func.vmap``.
         protection: The defences of a real client. They cannot be differentiated.
     """
     training.need("lr")
@@ -310,8 +315,9 @@ class _AdjointRun:
 
     def __init__(self, trainer: Trainer, start: State, steps: int) -> None:
         self.trainer, self.start, self.steps = trainer, start, steps
-        # One state is stored for each segment, and the states of one segment at a time. Segments of sqrt(steps) take
-        # the least memory. Storing all states costs more in fresh memory pages than it saves in training again.
+        # The first state of every segment is stored, and in the backward pass also all states of one segment. Segments
+        # of sqrt(steps) steps take the least memory. To store all states would be slower than to train again, because
+        # of fresh memory pages.
         self.segment = max(1, math.isqrt(steps))
         self.states: dict[int, State] = {}
         self.random: list[_RandomState] = []
@@ -328,7 +334,7 @@ class _AdjointRun:
         return state
 
     def states_of_segment(self, first: int, batches: Sequence[Batch]) -> list[State]:
-        """Return the states before each step of a segment, trained again from its stored state."""
+        """Train a segment again from its stored state, and return the state before each step."""
         states = [self.states[first]]
         for index in range(first, min(first + self.segment, self.steps) - 1):
             with self.random[index].restored():
@@ -337,7 +343,7 @@ class _AdjointRun:
 
 
 class _RandomState:
-    """The state of the random generators before a step, with which dropout draws the same masks again."""
+    """The state of the random generators before a step. When it is restored, dropout draws the same masks again."""
 
     def __init__(self, device: torch.device) -> None:
         self.cpu = torch.get_rng_state()
@@ -362,7 +368,7 @@ class _Adjoint(torch.autograd.Function):
         ctx.run = run
         ctx.save_for_backward(*tensors)
         final = run.forward(list(zip(tensors[: run.steps], tensors[run.steps :], strict=True)))
-        # Detached, because autograd would otherwise mark unchanged weights, which are the caller's tensors.
+        # Weights that did not change are the caller's tensors. Without detach, autograd would mark these tensors.
         return tuple(final.weights[name].detach() for name in run.trainer.trainable)
 
     @staticmethod
@@ -400,7 +406,12 @@ def _step_adjoint(
     adjoint: Params,
     momentum_adjoint: Params,
 ) -> tuple[Params, Params, Tensor | None, Tensor | None]:
-    """Carry the adjoints of weights and velocity back through one step, and return those of its batch too."""
+    """Carry the adjoints of weights and velocity back through one step.
+
+    Returns:
+        The adjoints of weights and velocity before the step, and the gradients of the inputs and the targets. A
+        gradient that is not wanted is ``None``.
+    """
     with torch.enable_grad():
         weights = {name: state.weights[name].detach().requires_grad_() for name in trainer.trainable}
         velocity = {name: value.detach().requires_grad_() for name, value in state.velocity.items()}

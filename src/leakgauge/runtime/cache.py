@@ -1,7 +1,7 @@
 """The cache of finished work: one SQLite file for results, and safetensors files for their tensors.
 
 A result is stored under the hash of its definition and of Leakgauge's own source code. Results of other code are
-therefore never returned. An entry is complete or absent, also after a process was killed. Several processes may write
+therefore never returned. An entry is complete or absent, even after a process was killed. Several processes may write
 to the same folder.
 """
 
@@ -32,11 +32,11 @@ __all__ = ["Cache", "Entry", "code_digest", "key_of", "run_cached", "source_dige
 
 FILE, TENSORS = "cache.sqlite", "tensors"
 KIND, VERSION = "result", 1
-#: Seconds to wait for another process that is writing.
+#: The seconds to wait for another process that is writing.
 _PATIENCE = 60.0
-#: The age in seconds from which a file without a row is a leftover. A younger one may be about to get its row.
+#: The age in seconds from which a file without a database row is a leftover. A younger file may still get its row.
 _LEFTOVER = 3600.0
-#: The names of our tensor files, and of the temporary files that are renamed to them.
+#: The names of the cache's tensor files, and of the temporary files that are later renamed to tensor files.
 _TENSOR_FILE = re.compile(rf"([0-9a-f]{{32}}){re.escape(SUFFIX)}")
 _TEMPORARY_FILE = re.compile(rf"\.[0-9a-f]{{32}}{re.escape(SUFFIX)}\..+")
 _TABLE = """
@@ -48,10 +48,10 @@ create table if not exists entries (
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One finished piece of work.
+    """The stored result of one finished piece of work.
 
     Args:
-        document: Figures and texts, as plain values and dataclasses of Leakgauge.
+        document: The figures and texts of the result, as plain values and dataclasses of Leakgauge.
         tensors: The tensors of the result, by name.
     """
 
@@ -63,8 +63,7 @@ class Cache:
     """A folder of finished work.
 
     Args:
-        folder: The folder. It is created if it does not exist. Files in it that the cache did not write stay as they
-            are.
+        folder: The folder. It is created if it does not exist. Files that the cache did not write are not changed.
 
     Raises:
         FutureVersion: A newer Leakgauge wrote the cache.
@@ -106,7 +105,7 @@ class Cache:
             definition: Everything that the result depends on, as plain values.
 
         Returns:
-            ``None`` if there is no entry, or only a damaged one.
+            The entry, or ``None`` if there is no entry or only a damaged entry.
         """
         key = key_of(definition)
         with self._open() as connection:
@@ -121,7 +120,7 @@ class Cache:
             return None
 
     def put(self, definition: Any, document: Any, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """Store a result. It is on disk when this returns, and replaces an earlier one.
+        """Store a result, and replace an earlier one. The result is on disk when this method returns.
 
         Args:
             definition: Everything that the result depends on, as plain values.
@@ -149,7 +148,7 @@ class Cache:
 
     @contextmanager
     def _open(self, *, writing: bool = False) -> Iterator[sqlite3.Connection]:
-        """Open one transaction. A writing one waits for other writers before it reads or writes anything."""
+        """Open one transaction. A writing transaction first waits for other writers."""
         path = self.folder / FILE
         try:
             with closing(sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)) as connection, connection:
@@ -161,7 +160,7 @@ class Cache:
             ) from problem
 
     def _remove_leftovers(self, connection: sqlite3.Connection) -> None:
-        """Remove our files that interrupted runs left behind, and no others."""
+        """Remove the cache's own files that interrupted runs left behind. Other files are kept."""
         known = {key for (key,) in connection.execute("select key from entries")}
         for path in self._tensors.iterdir():
             tensor_file = _TENSOR_FILE.fullmatch(path.name)
@@ -171,7 +170,7 @@ class Cache:
 
 
 def key_of(definition: Any) -> str:
-    """Return the key of a definition: the hash of its plain values and of Leakgauge's source code."""
+    """Return the key of a definition, which is a hash of its plain values and of Leakgauge's source code."""
     text = json.dumps([code_digest(), _text(definition)])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -183,8 +182,8 @@ def run_cached(
 
     Args:
         tasks: The tasks. Their results are plain values and dataclasses of Leakgauge.
-        definitions: For each task's name, everything that its result depends on, as plain values.
-        folder: The folder of the cache. Without one, nothing is cached.
+        definitions: Everything that the result of a task depends on, as plain values, by the name of the task.
+        folder: The folder of the cache. If it is ``None``, nothing is cached.
         options: The options of :func:`leakgauge.runtime.run_tasks`.
     """
     if folder is None:
@@ -208,7 +207,7 @@ def _text(definition: Any) -> str:
 
 
 def _age(path: Path) -> float:
-    """Return the age of a file in seconds. A file that is gone has none."""
+    """Return the age of a file in seconds, or 0 if the file is gone."""
     try:
         return time.time() - path.stat().st_mtime
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""JSON for results: plain values, and dataclasses and enums that Leakgauge defines.
+"""The JSON form of results, which are plain values, or dataclasses and enums of Leakgauge.
 
 A dataclass is stored as its import path and its fields. Only paths inside ``leakgauge`` are written and read, so a file
-that was altered cannot make this process import or build anything else. Tuples and dictionaries with keys other than
-text keep their type, and numbers may be infinite or NaN.
+that was altered cannot make this process import or build anything else. Tuples stay tuples. The keys of dictionaries
+may be other values than text, and numbers may be infinite or NaN.
 
 >>> decode(encode({"steps": (1, 2), 3: float("inf")}))
 {'steps': (1, 2), 3: inf}
@@ -28,7 +28,7 @@ def encode(value: Any) -> str:
 
 
 def decode(text: str) -> Any:
-    """Return the value of a text that :func:`encode` wrote.
+    """Return the value that :func:`encode` wrote as JSON text.
 
     Raises:
         CorruptFile: The text was altered, or names a class outside Leakgauge.
@@ -85,7 +85,7 @@ def _from_plain(value: Any) -> Any:
 
 
 def _path_of(kind: type) -> str:
-    """Return the import path of a class, or refuse a class that is not Leakgauge's."""
+    """Return the import path of a class, or raise an error if Leakgauge does not define the class."""
     path = f"{kind.__module__}:{kind.__qualname__}"
     if not _inside(kind.__module__) or "<locals>" in path:
         raise InvalidInput(
@@ -96,7 +96,7 @@ def _path_of(kind: type) -> str:
 
 
 def _class_at(path: str, *, dataclass: bool) -> Any:
-    """Return the class at an import path inside Leakgauge."""
+    """Return the class at an import path, or raise an error if the path does not lead to a class of Leakgauge."""
     module, _, name = path.partition(":")
     if not _inside(module):
         raise CorruptFile(f"a stored result names the class {path!r}, which is not Leakgauge's; the file was altered")

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-#: The endings of the files of the package that are code or templates.
+#: The suffixes of the package's files that are code or templates.
 _CODE = (".py", ".html", ".css", ".js", ".jinja", ".j2")
-#: The most objects that are visited inside the objects given. Code beyond that is seen through imports only.
+#: The largest number of objects that are visited. The code of further objects is found through imports only.
 _MOST_OBJECTS = 100_000
 #: The types of values that hold no code.
 _PLAIN = (bool, int, float, complex, str, bytes, types.NoneType)
@@ -37,10 +37,10 @@ def code_digest() -> str:
 def source_digest(*objects: Any) -> str:
     """Return the digest of the user's source code behind some objects.
 
-    It covers the source files of the modules that define the objects, their classes and what they hold, and the modules
-    that these import, at any depth. The standard library, installed packages and Leakgauge are left out. For an object
-    that has no source file, such as one of a notebook, it covers the source of that object and of what it uses.
-    It never raises. What cannot be read is left out.
+    The digest covers the source files of the modules that define the objects, their classes and the objects inside
+    them. It also covers the modules that these modules import, at any depth. The standard library, installed packages
+    and Leakgauge are left out. If an object has no source file, as in a notebook, the digest covers the source of the
+    object and of everything that it uses. The function never raises an error. Code that cannot be read is left out.
 
     Args:
         objects: Models, datasets, factories, functions or classes. The submodules of an ``nn.Module`` and the
@@ -56,15 +56,15 @@ def source_digest(*objects: Any) -> str:
 
 
 class _Sources:
-    """The source files and texts behind objects, each as a name with a digest in ``entries``."""
+    """A collection of the source files and texts behind objects. Each of its ``entries`` is a name with a digest."""
 
     def __init__(self) -> None:
         self.entries: set[str] = set()
-        self._objects: dict[int, Any] = {}  # by identity, and held so that no identity is used twice
+        self._objects: dict[int, Any] = {}  # by id, and kept alive so that no id is used twice
         self._modules: set[str] = set()
 
     def add(self, item: Any) -> None:
-        """Add the code behind an object, and behind all that it holds."""
+        """Add the code behind an object and behind all objects that it holds."""
         waiting = collections.deque([item])
         while waiting and len(self._objects) < _MOST_OBJECTS:
             item = waiting.popleft()
@@ -75,7 +75,7 @@ class _Sources:
                 waiting.extend(value for value in self._visit(item) if not isinstance(value, _PLAIN))
 
     def _visit(self, item: Any) -> Iterator[Any]:
-        """Add one object. Yield the objects on which it depends."""
+        """Add the code of one object, and yield the objects on which it depends."""
         if isinstance(item, types.ModuleType):
             self._module(item.__name__)
         elif isinstance(item, functools.partial):
@@ -92,7 +92,7 @@ class _Sources:
             yield from self._class(item)
         else:
             yield type(item)
-            yield from getattr(item, "__dict__", {}).values()  # with the submodules of an nn.Module
+            yield from getattr(item, "__dict__", {}).values()  # these include the submodules of an nn.Module
 
     def _function(self, function: types.FunctionType) -> Iterator[Any]:
         yield from (inspect.unwrap(function), function.__defaults__, function.__kwdefaults__)
@@ -112,7 +112,7 @@ class _Sources:
         yield from members
 
     def _globals_of(self, function: types.FunctionType) -> Iterator[Any]:
-        """Yield the global objects that a function uses, and add those that are plain values."""
+        """Yield the global objects that a function uses, and add the plain values among them to the entries."""
         for name in sorted(_names_in(function.__code__)):
             if name in function.__globals__:
                 value = function.__globals__[name]
@@ -121,7 +121,7 @@ class _Sources:
                 yield value
 
     def _text(self, item: Any, fallback: Callable[[], str]) -> None:
-        """Add an object that has no source file by its source text or, failing that, by its compiled code."""
+        """Add an object without a source file, by its source text or, if there is none, by its compiled code."""
         try:
             text = inspect.getsource(item)
         except Exception:
@@ -129,7 +129,7 @@ class _Sources:
         self.entries.add(f"{item.__module__}.{item.__qualname__}:{hashlib.sha256(text.encode()).hexdigest()}")
 
     def _module(self, name: str | None) -> bool:
-        """Add a module and all that it imports. Return whether its source need not be read object by object."""
+        """Add a module and all that it imports. Return ``False`` if its objects must be added one by one instead."""
         if name is None or name in ("__main__", "__mp_main__"):
             return False
         if name in self._modules:
@@ -175,13 +175,13 @@ def _imported_names(node: ast.AST, package: str) -> Iterator[str]:
 
 
 def _with_packages(name: str) -> list[str]:
-    """Return the names of the packages around a module, from the outermost, and its own."""
+    """Return the names of the packages around a module, from the outermost inwards, and then the module's own name."""
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 def _files_of(names: Iterable[str], folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the modules that have a file, each with it."""
+    """Yield the name and the file of each module that has a file."""
     for name in names:
         path = _file_of(name, folder)
         if path is not None:
@@ -195,7 +195,10 @@ def _root_of(module: str, path: Path) -> Path:
 
 
 def _file_of(name: str, folder: Path | None = None) -> Path | None:
-    """Return the file of a module, without importing it. ``folder`` is searched before the usual places."""
+    """Return the file of a module without importing the module, or ``None`` if no file is found.
+
+    ``folder`` is searched before the usual places.
+    """
     with contextlib.suppress(Exception):
         if name in sys.modules:
             file = getattr(sys.modules[name], "__file__", None)
@@ -212,7 +215,7 @@ def _file_of(name: str, folder: Path | None = None) -> Path | None:
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether a file belongs to the standard library, to an installed package or to Leakgauge."""
+    """Return whether a file belongs to the standard library, to an installed package or to Leakgauge."""
     if {"site-packages", "dist-packages"} & set(path.parts) or path.is_relative_to(_PACKAGE):
         return True
     return any(path.is_relative_to(folder) for folder in _library_folders())
@@ -224,7 +227,7 @@ def _library_folders() -> tuple[Path, ...]:
 
 
 def _is_foreign_name(module: str) -> bool:
-    """Whether a module without a file is built into Python or belongs to a package that is installed."""
+    """Return whether a module without a file is built into Python or belongs to an installed package."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
         return True
@@ -233,7 +236,7 @@ def _is_foreign_name(module: str) -> bool:
 
 
 def _names_in(code: types.CodeType) -> set[str]:
-    """Return the global names and attributes in a code object and in those inside it."""
+    """Return the global names and attributes in a code object and in the code objects inside it."""
     inner = [_names_in(value) for value in code.co_consts if isinstance(value, types.CodeType)]
     return set(code.co_names).union(*inner)
 
@@ -252,7 +255,7 @@ def _code_text(code: types.CodeType) -> str:
 
 
 def _member_text(member: Any) -> str:
-    """Return a member of a class as text, where it is a function or a plain value."""
+    """Return a member of a class as text. If it is neither a function nor a plain value, the text is empty."""
     if isinstance(member, types.FunctionType):
         return _code_text(member.__code__)
     return repr(member) if isinstance(member, _PLAIN) else ""

@@ -1,6 +1,6 @@
-"""The live display of a sweep on standard error: a line for each running task, and one for the whole sweep.
+"""The live display of a sweep on standard error, with one line for each running task and one for the whole sweep.
 
-Where standard error is not a terminal, one line is printed for each task that ends.
+If standard error is not a terminal, one line is printed for each task that ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leakgauge.runtime import Task, Watch
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Show the progress of a sweep, with bars on a terminal and with lines elsewhere."""
+    """Yield a listener that shows the progress of a sweep, with bars on a terminal and with plain lines elsewhere."""
     if not sys.stderr.isatty():
         yield Lines()
         return
@@ -31,7 +31,7 @@ def watching() -> Iterator[Watch]:
 
 
 def bars(screen: Console) -> Progress:
-    """Return lines with a bar, the progress of the task and the time that is left."""
+    """Return a live display. Each of its lines has a name, a bar, the progress and the time that is left."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
@@ -45,7 +45,7 @@ def bars(screen: Console) -> Progress:
 
 @dataclass
 class _Running:
-    """A running task: its kind, when it began, and the share of its steps that is done."""
+    """A running task with its kind, the time when it began, and the share of its steps that is done."""
 
     kind: str
     began: float
@@ -58,9 +58,9 @@ class _Running:
 class Clock(Watch):
     """An estimate of the time that is left in a sweep.
 
-    The time of a task is the average of the finished tasks of its kind. Before any has finished, it is extrapolated
-    from the share of steps that the running tasks of its kind have done. Tasks of a kind without either are not
-    counted.
+    The expected time of a task is the average time of the finished tasks of its kind. If no such task has finished, the
+    time is extrapolated from the running tasks of its kind that have reported steps. If there are no such tasks either,
+    the task is not counted.
     """
 
     def __init__(self) -> None:
@@ -70,26 +70,26 @@ class Clock(Watch):
         self._taken: dict[str, list[float]] = {}
 
     def planned(self, tasks: Sequence[Task]) -> None:
-        """Add tasks to those before."""
+        """Add tasks to the sweep."""
         self.total += len(tasks)
         self._waiting |= {task.name: task.resolved_kind for task in tasks}
 
     def began(self, task: Task) -> None:
-        """Start the time of a task."""
+        """Start to measure the time of a task."""
         self._waiting.pop(task.name, None)
         self._running[task.name] = _Running(task.resolved_kind, time.monotonic())
 
     def step(self, task: Task, step: int, total: int | None, loss: float) -> None:
-        """Record the share of its steps that a task has done."""
+        """Record the share of the steps that a task has done."""
         self._running[task.name].share = min(1.0, step / total) if total else 0.0
 
     def again(self, task: Task, why: str) -> None:
-        """Put a task back among those that wait."""
+        """Put a task back among the waiting tasks."""
         self._running.pop(task.name, None)
         self._waiting[task.name] = task.resolved_kind
 
     def done(self, task: Task) -> None:
-        """Record the time that a task of this kind takes."""
+        """Record the time that a finished task took."""
         self.ended += 1
         run = self._running.pop(task.name)
         self._taken.setdefault(run.kind, []).append(run.seconds())
@@ -101,7 +101,10 @@ class Clock(Watch):
         self._running.pop(task.name, None)
 
     def seconds(self, task: Task) -> float:
-        """Return the seconds of a running task so far, or of the last finished task of its kind."""
+        """Return the seconds that a running task has taken so far.
+
+        If the task is not running, return the seconds of the last finished task of its kind.
+        """
         if task.name in self._running:
             return self._running[task.name].seconds()
         return self._taken[task.resolved_kind][-1]
@@ -111,7 +114,10 @@ class Clock(Watch):
         return self._left(self._running[task.name])
 
     def left(self) -> tuple[float, bool]:
-        """Return the seconds left with as many tasks at a time as now, and whether all tasks are counted."""
+        """Return the seconds that the sweep has left, and whether this estimate counts all tasks.
+
+        The estimate assumes that as many tasks run at a time as now.
+        """
         parts = [self._left(run) for run in self._running.values()] + list(map(self._usual, self._waiting.values()))
         known = [part for part in parts if part is not None]
         longest = max((part for part in map(self._left, self._running.values()) if part is not None), default=0.0)
@@ -130,7 +136,7 @@ class Clock(Watch):
         return sum(taken) / len(taken) if taken else None
 
     def rest(self) -> str:
-        """Return the time of :meth:`left` in words, or an empty text if it is unknown."""
+        """Return the time that is left in words, or an empty text if this time is unknown."""
         seconds, everything = self.left()
         if self.ended == self.total or (seconds == 0 and not everything):
             return ""
@@ -141,17 +147,17 @@ class Lines(Clock):
     """A display that prints one line for each task that ends or is restarted."""
 
     def done(self, task: Task) -> None:
-        """Print the task and its time."""
+        """Print the name of the task and the time that it took."""
         super().done(task)
         self._print("done", f"{task.name} ({duration(self.seconds(task))})")
 
     def again(self, task: Task, why: str) -> None:
-        """Print the task and why it is restarted."""
+        """Print the name of the task and the reason for its restart."""
         super().again(task, why)
         self._print("restarted", f"{task.name}: {why}")
 
     def failed(self, task: Task, why: str) -> None:
-        """Print the task and its error."""
+        """Print the name of the task and its error."""
         super().failed(task, why)
         self._print("failed", f"{task.name}: {why}")
 
@@ -162,7 +168,7 @@ class Lines(Clock):
 
 
 class Bars(Clock):
-    """A display with a bar for each running task, one for the whole sweep, and lines above them for ended tasks.
+    """A display with one bar for each running task and one for the whole sweep. Lines above show the ended tasks.
 
     Args:
         bars: The live display of :func:`bars`.
@@ -175,7 +181,7 @@ class Bars(Clock):
         self._of: dict[str, TaskID] = {}
 
     def planned(self, tasks: Sequence[Task]) -> None:
-        """Show the number of tasks."""
+        """Add tasks to the sweep, and show the new number of tasks."""
         super().planned(tasks)
         self._show()
 
@@ -196,12 +202,12 @@ class Bars(Clock):
         self._show()
 
     def again(self, task: Task, why: str) -> None:
-        """Remove the bar of a task, and print why it is restarted."""
+        """Remove the bar of a task, and print the reason for its restart."""
         super().again(task, why)
         self._end(task, "[yellow]restarted[/yellow]", f"{task.name}: {why}")
 
     def done(self, task: Task) -> None:
-        """Remove the bar of a task, and print its time."""
+        """Remove the bar of a task, and print the time that it took."""
         super().done(task)
         self._end(task, "[green]done[/green]", f"{task.name} ({duration(self.seconds(task))})")
 

@@ -1,9 +1,10 @@
-"""The loop of the driver, which starts, restarts and gives up tasks on any kind of workers.
+"""The loop of the driver, which starts tasks on any kind of workers, restarts them and gives them up.
 
-**Memory.** No more tasks start than fit into memory. The need of a task is the larger of the memory that it states and
-the largest peak that was measured for its kind. Workers send the peak with every report, once a second, and at the end.
-Of a kind without a known need, one task starts. The others wait until it has reported a step, has ended or has run for
-ten seconds. Memory that running tasks have not taken yet, up to their need, is reserved. One task always runs.
+**Memory.** A task starts only if it fits into memory. The need of a task is the memory that the task states, or the
+largest peak that was measured for its kind if that is larger. Workers send their peak memory with every report, once a
+second, and at the end. If the need of a kind is unknown, only one task of this kind starts. The other tasks of this
+kind wait until the first one has reported a step, has ended or has run for ten seconds. Memory that running tasks need
+but have not taken yet is reserved. At least one task always runs, even if it does not fit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from leakgauge.runtime.tasks import PACE, Task, Watch, WorkerLost, in_one_line
 
-#: The seconds of work after which the peak so far counts as the need.
+#: The seconds of work after which the peak memory of a task so far counts as its need.
 SETTLED = 10.0
 
 
@@ -36,25 +37,25 @@ class Event(NamedTuple):
 
 
 class Workers(Protocol):
-    """The place where attempts run."""
+    """The workers of an engine, which run attempts at tasks."""
 
     def slots(self) -> int:
         """Return the number of attempts that may run at a time."""
 
     def start(self, attempt: int, task: Task, need: int | None) -> None:
-        """Start an attempt at a task, which needs ``need`` bytes of memory."""
+        """Start an attempt at a task, which needs ``need`` bytes of memory. ``None`` means an unknown need."""
 
     def events(self, timeout: float) -> list[Event]:
-        """Return the new events, after ``timeout`` seconds at the latest."""
+        """Return the new events. Wait for them for at most ``timeout`` seconds."""
 
     def stop(self, attempt: int) -> None:
-        """Kill an attempt. No more events of it are returned."""
+        """Kill an attempt. Later events of this attempt are not returned."""
 
     def free(self) -> int | None:
         """Return the memory in bytes that can be taken now, or ``None`` if the workers manage memory themselves."""
 
     def largest(self) -> int:
-        """Return the most memory in bytes that one task can have."""
+        """Return the largest amount of memory in bytes that one task can get."""
 
 
 @dataclass
@@ -71,13 +72,13 @@ class _Attempt:
 def drive(
     workers: Workers, tasks: Sequence[Task], watch: Watch, failures: dict[str, Exception]
 ) -> Iterator[tuple[Task, Any]]:
-    """Yield each task with its result, in the order in which they finish.
+    """Yield each task with its result, in the order in which the tasks finish.
 
     Args:
         workers: The workers.
         tasks: The tasks.
-        watch: Receives the progress.
-        failures: Receives the error of each task that failed, by the task's name.
+        watch: The listener that receives the progress.
+        failures: The dictionary that receives the error of each failed task, by the name of the task.
     """
     loop = _Loop(workers, tasks, watch, failures)
     while loop.waiting or loop.running:
@@ -88,7 +89,7 @@ def drive(
 
 
 class _Loop:
-    """The state of a sweep: tasks that wait, attempts that run, and the peak memory of each kind."""
+    """The state of a sweep: waiting tasks, running attempts, and the peak memory of each kind of task."""
 
     def __init__(self, workers: Workers, tasks: Sequence[Task], watch: Watch, failures: dict[str, Exception]) -> None:
         self.workers, self.watch, self.failures = workers, watch, failures
@@ -98,7 +99,7 @@ class _Loop:
         self.numbers = itertools.count()
 
     def start_fitting(self) -> None:
-        """Start the first waiting tasks for which there are workers and memory."""
+        """Start the waiting tasks for which there are workers and memory. Give up tasks that need too much memory."""
         slots = self.workers.slots()
         if len(self.running) >= slots:
             return
@@ -128,16 +129,16 @@ class _Loop:
         return free is None or need <= free
 
     def _free(self) -> int | None:
-        """Return the memory that is left when the running tasks have taken what they need."""
+        """Return the memory that running tasks will not need, or ``None`` if the workers manage memory themselves."""
         free = self.workers.free()
         if free is None:
             return None
         return free - sum(max(0, (self._need(run.task) or 0) - run.peak) for run in self.running.values())
 
     def handle(self, event: Event) -> Iterator[tuple[Task, Any]]:
-        """Handle an event. Yield the task with its result if it is done."""
+        """Handle an event. If its task is done, yield the task with its result."""
         attempt = self.running.get(event.attempt)
-        if attempt is None:  # it was stopped
+        if attempt is None:  # the attempt was stopped
             return
         now = time.monotonic()
         if attempt.began is None and event.kind not in ("failed", "lost"):  # a cluster may lose the first messages
@@ -184,7 +185,7 @@ class _Loop:
             self.peaks[kind] = max(self.peaks.get(kind, 0), attempt.peak)
 
     def stop_hung(self) -> None:
-        """Stop the attempts that have not reported for as long as their task allows."""
+        """Stop and restart the attempts that have not reported for longer than the limit of their task."""
         now = time.monotonic()
         for number, attempt in list(self.running.items()):
             limit = attempt.task.limit

@@ -1,16 +1,19 @@
-"""Three engines that run independent tasks and give the same results.
+"""Three engines that run independent tasks. All of them give the same results.
 
 ================  =====================================================================================================
-``in-process``    in this process, one task after the other
-``processes``     in one single-threaded process for each core (:mod:`leakgauge.runtime.processes`)
-``ray``           on a Ray cluster on this machine, started for the sweep. ``ray:ADDRESS`` is a running cluster, and
-                  ``ray:auto`` is the one that this machine belongs to (:mod:`leakgauge.runtime.on_ray`, extra ``ray``)
-``auto``          in this process, and in processes as soon as the work has taken longer than processes take to start;
-                  a script without ``if __name__ == "__main__"`` stays in this process
+``in-process``    in this process, one task after another
+``processes``     in single-threaded worker processes, usually one per core (:mod:`leakgauge.runtime.processes`)
+``ray``           on a Ray cluster on this machine, started for the sweep (:mod:`leakgauge.runtime.on_ray`)
+``ray:ADDRESS``   on a running Ray cluster
+``ray:auto``      on the running Ray cluster that this machine belongs to
+``auto``          first in this process, and later in worker processes if the work takes long
 ================  =====================================================================================================
 
-A task that fails does not stop the others. A task is restarted when it hangs, when its worker dies and when it runs out
-of memory. One exception at the end lists the tasks that failed.
+Ray needs the extra ``ray``. The engine ``auto`` changes to worker processes as soon as the work has taken longer than
+processes take to start. With ``auto``, a script without ``if __name__ == "__main__"`` stays in this process.
+
+A task that fails does not stop the other tasks. A task is restarted if it hangs, if its worker dies or if it runs out
+of memory. At the end, one exception lists the tasks that failed.
 """
 
 from __future__ import annotations
@@ -34,11 +37,11 @@ START = 3.0
 
 
 def check_engine(engine: str, jobs: int | None = None) -> None:
-    """Refuse an engine that does not exist, is not installed, or cannot run that many tasks at a time.
+    """Raise an error if an engine does not exist, is not installed, or cannot run ``jobs`` tasks at a time.
 
     Args:
-        engine: The name of an engine, with an address for a running Ray cluster.
-        jobs: The number of tasks at a time. ``None`` is one for each core.
+        engine: The name of an engine. For a running Ray cluster, it includes the address.
+        jobs: The number of tasks that run at a time. By default, one per core.
     """
     name = engine.partition(":")[0]
     if name not in ENGINES or (":" in engine and name != "ray"):
@@ -63,20 +66,21 @@ def run_tasks(
     watch: Watch | None = None,
     common: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[Task, Any]]:
-    """Yield each task with its result, in the order in which they finish.
+    """Yield each task with its result, in the order in which the tasks finish.
 
     The results depend neither on ``engine`` nor on ``jobs``. Ctrl-C ends the workers.
 
     Args:
         tasks: The tasks. Each has a different name.
-        engine: Where the tasks run: ``auto``, ``in-process``, ``processes``, ``ray`` or ``ray:ADDRESS``.
-        jobs: The number of tasks at a time. ``None`` is one for each core.
-        watch: Receives the progress.
-        common: Arguments that all tasks share. They are sent to each worker once.
+        engine: The engine that runs the tasks: ``auto``, ``in-process``, ``processes``, ``ray`` or ``ray:ADDRESS``.
+        jobs: The number of tasks that run at a time. ``None`` means one per core.
+        watch: The listener that receives the progress.
+        common: The arguments that all tasks share. They are sent to each worker once.
 
     Raises:
-        TasksFailed: Some tasks failed. It is raised when all others are done.
-        LeakgaugeError: All tasks failed by a mistake of the caller. The first error is raised unchanged.
+        TasksFailed: Some tasks failed. The error is raised when all other tasks are done.
+        LeakgaugeError: All tasks failed with an error of Leakgauge, such as a wrong argument. The first error is raised
+            unchanged.
     """
     check_engine(engine, jobs)
     watch, common = watch or Watch(), common or {}
@@ -129,7 +133,7 @@ def _can_start_processes() -> bool:
 
 
 class _ProcessesPay(BaseException):
-    """Ends a task in this process, because it is worth it to start processes now."""
+    """The signal that ends a task in this process, because it is now worth it to start worker processes."""
 
 
 def _here(
@@ -139,7 +143,10 @@ def _here(
     failures: dict[str, Exception],
     patience: float = math.inf,
 ) -> Generator[tuple[Task, Any], None, Sequence[Task]]:
-    """Run tasks one after the other. After ``patience`` seconds, return the rest if it is more than one task."""
+    """Run tasks one after another in this process, and yield each task with its result.
+
+    After ``patience`` seconds, the unfinished tasks are returned, unless only one is left.
+    """
     import torch  # not at the top, so that the command line starts quickly
 
     threads = torch.get_num_threads()
@@ -173,7 +180,7 @@ def _here(
 
 
 def _try(task: Task, watch: Watch, arguments: Mapping[str, Any]) -> Any:
-    """Return the result of a task, which is restarted after errors that may pass."""
+    """Run a task and return its result. After an error that may be temporary, restart the task."""
     for _ in range(task.tries - 1):
         watch.began(task)
         try:

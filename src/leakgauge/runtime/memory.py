@@ -1,8 +1,8 @@
 """The memory of this process and of the machine, in bytes.
 
-By default, the C library returns large tensors to the kernel when they are freed, and the kernel clears the pages of
-the next ones. For attacks that make many large tensors in each step, this takes up to half of the time. :func:`reuse`
-avoids it.
+By default, the C library returns the memory of large tensors to the kernel when they are freed. The kernel then clears
+the memory of the next tensors. For attacks that make many large tensors in each step, this takes up to half of the
+time. :func:`reuse` avoids it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def reuse() -> None:
 
 
 def give_back() -> None:
-    """Return memory that is kept but not in use to the kernel."""
+    """Give the unused memory of this process back to the kernel."""
     if (malloc_trim := _c_function("malloc_trim")) is not None:
         malloc_trim(0)
 
 
 def _c_function(name: str) -> Any:
-    """Return a function of the C library, or ``None`` if it has no function of that name."""
+    """Return a function of the C library, or ``None`` if the library has no function of that name."""
     try:
         return getattr(ctypes.CDLL(None), name, None)
     except (OSError, TypeError):
@@ -45,14 +45,17 @@ def _c_function(name: str) -> Any:
 
 
 def reset_peak() -> None:
-    """Let :func:`peak` count from now on. Only Linux can do this, other systems count from the start of the process."""
+    """Let :func:`peak` count from now on.
+
+    Only Linux can do this. On other systems, :func:`peak` counts from the start of the process.
+    """
     give_back()
     with contextlib.suppress(OSError):
         (PROCESS / "clear_refs").write_text("5")
 
 
 def peak() -> int:
-    """Return the most memory that this process has held. On Windows it is unknown, and 0 is returned."""
+    """Return the largest amount of memory that this process has held. On Windows, where it is unknown, return 0."""
     resident = _field(PROCESS / "status", "VmHWM:")
     if resident is not None:
         return resident
@@ -65,7 +68,7 @@ def peak() -> int:
 
 
 def total() -> int:
-    """Return the memory of the machine, or the limit of this process's control groups if that is lower."""
+    """Return the memory of the machine, or the limit of this process's control groups if this limit is lower."""
     if sys.platform == "win32":
         return sys.maxsize
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -73,7 +76,7 @@ def total() -> int:
 
 
 def available() -> int:
-    """Return the memory that can be taken now without swapping. On other systems than Linux, return the total."""
+    """Return the memory that can be taken now without swapping. On systems other than Linux, return the total."""
     machine = _field(Path("/proc/meminfo"), "MemAvailable:")
     amounts = [total() if machine is None else machine]
     amounts += [limit - used for limit, used in _limits()]
@@ -81,7 +84,7 @@ def available() -> int:
 
 
 def _limits() -> Iterator[tuple[int, int]]:
-    """Yield the limit and the use of each control group (version 2 or 1) around this process that has a limit."""
+    """Yield the memory limit and use of each control group (version 2 or 1) of this process that has a limit."""
     try:
         lines = (PROCESS / "cgroup").read_text().splitlines()
     except OSError:
@@ -108,7 +111,7 @@ def _limits() -> Iterator[tuple[int, int]]:
 
 
 def _field(path: Path, name: str, unit: int = 1024) -> int | None:
-    """Return the number after a name in a file of the kernel, in bytes."""
+    """Return the number after ``name`` in a file of the kernel, in bytes, or ``None`` if it is not there."""
     with contextlib.suppress(OSError):
         for line in path.read_text().splitlines():
             if line.split()[:1] == [name]:

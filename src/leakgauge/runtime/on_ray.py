@@ -1,8 +1,8 @@
 """The engine ``ray``: workers of a Ray cluster, started for the sweep or already running (extra ``ray``).
 
 A cluster that is started here listens on the loopback address only, has no dashboard, sends no usage statistics, and
-ends with the sweep. Ray chooses the machine of each task by cores (one for each task) and by memory (the need of the
-task, where it is known). The driver decides which tasks are restarted, as for every other engine.
+ends with the sweep. Ray runs each task on a machine that has a free core and the memory that the task needs, if this
+need is known. The driver decides which tasks are restarted, as for every other engine.
 """
 
 from __future__ import annotations
@@ -26,32 +26,34 @@ from leakgauge.runtime.driver import Event
 from leakgauge.runtime.processes import pickled, usable_cores
 from leakgauge.runtime.tasks import Task, execute, portable
 
-#: The environment while a local cluster starts. It sets loopback only, no usage statistics, no advice on devices that
-#: do not exist, and workers with the priority of this process. With Ray's default niceness of 15, a busy machine takes
-#: minutes to start them.
+#: The environment variables while a local cluster starts. With them, the cluster listens on the loopback address only,
+#: sends no usage statistics, prints no advice on devices that do not exist, and gives workers the priority of this
+#: process. With Ray's default niceness of 15, a busy machine takes minutes to start workers.
 SETTINGS = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray then binds to 127.0.0.1
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-#: The bytes for results, besides twice the size of the shared arguments. What does not fit goes to disk.
+#: The memory in bytes for results. Twice the size of the shared arguments is added. Results that do not fit go to disk.
 OBJECTS = 100 * 2**20
-#: Memory needs are rounded up to this. Ray reuses a worker only for tasks with the same need.
+#: The step in bytes to which memory needs are rounded up. Ray reuses a worker only for tasks with the same need.
 STEP = 256 * 2**20
-#: The seconds between two reports of a worker, and between two fetches of them. Each is a call between processes.
+#: The seconds between two reports of a worker, and between two fetches of reports. Both are calls between processes.
 NEWS = 1.0
 LOCAL, FOLDER = "local", "leakgauge-ray-"
-#: The folder that Ray itself uses by default. The names of sockets must be short.
+#: The folder that Ray itself uses by default. Its path is short, because the names of sockets must be short.
 PARENT = Path("/tmp")
 
 
 class OnRay:
-    """The workers of a cluster. Leaving the context ends the tasks and, if it was started here, the cluster.
+    """The workers of a Ray cluster.
+
+    Leaving the context ends the tasks. It also ends the cluster if the cluster was started here.
 
     Args:
-        address: The address of a running cluster, ``auto``, or an empty text to start one on this machine.
-        jobs: The number of tasks at a time. ``None`` is one for each core.
+        address: The address of a running cluster, ``auto``, or an empty text to start a cluster on this machine.
+        jobs: The number of tasks that run at a time. ``None`` means one per core.
         common: The arguments that all tasks share.
     """
 
@@ -83,16 +85,20 @@ class OnRay:
         self._ray.kill(self._mailbox)
 
     def slots(self) -> int:
-        """Return the number of jobs or, because a cluster may grow with its queue, twice the number of cores."""
+        """Return the number of attempts that may be sent to the cluster at a time.
+
+        On a running cluster, this is the number of jobs if it is given. Otherwise it is twice the number of cores,
+        because a cluster may grow with its queue.
+        """
         if self._jobs is not None and self._address != LOCAL:
             return self._jobs
         return 2 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def free(self) -> None:
-        """Return ``None``, because Ray starts only tasks that fit."""
+        """Return ``None``, because Ray itself starts only tasks that fit into memory."""
 
     def largest(self) -> int:
-        """Return the memory of the largest machine."""
+        """Return the memory in bytes of the machine that has the most."""
         return max((int(node["Resources"].get("memory", 0)) for node in self._ray.nodes() if node["Alive"]), default=0)
 
     def start(self, attempt: int, task: Task, need: int | None) -> None:
@@ -121,7 +127,7 @@ class OnRay:
             done, _ = self._ray.wait(running, num_returns=len(running), timeout=0)
         if done or time.monotonic() - self._fetched > NEWS:
             self._fetched = time.monotonic()
-            with contextlib.suppress(self._ray.exceptions.RayError):  # the process of the mailbox may die as well
+            with contextlib.suppress(self._ray.exceptions.RayError):  # the process of the mailbox may have died too
                 events += [Event(*message) for message in self._ray.get(self._mailbox.take.remote())]
         for reference in done:
             attempt = self._attempts.pop(reference)
@@ -169,16 +175,16 @@ def run_task(attempt: int, message: bytes, common: list[Any], mailbox: Any) -> t
 
 @lru_cache(maxsize=1)
 def _shared(reference: Any) -> Any:
-    """Return the arguments that all tasks share. A worker fetches and unpacks them once."""
+    """Return the arguments that all tasks share. Each worker fetches and unpacks them only once."""
     import ray
 
     return pickle.loads(ray.get(reference))
 
 
 def _mailbox(ray: Any) -> Any:
-    """Start a process of the cluster that holds the messages of workers until the driver fetches them."""
+    """Start and return a process of the cluster that holds messages of workers until the driver fetches them."""
 
-    class Mailbox:  # inside the function, so that Ray sends its code and its process need not import this module
+    class Mailbox:  # inside the function, so that Ray sends the code and the process need not import this module
         def __init__(self) -> None:
             self.messages: list[tuple[int, str, tuple[Any, ...]]] = []
 
@@ -193,7 +199,7 @@ def _mailbox(ray: Any) -> Any:
 
 
 def _reason(problem: Exception) -> str:
-    """Return in words why Ray lost a task."""
+    """Return the reason why Ray lost a task, in words."""
     name = type(problem).__name__
     if name == "OutOfMemoryError":
         return "its machine ran out of memory, and Ray killed its worker"
@@ -207,7 +213,7 @@ def _reason(problem: Exception) -> str:
 
 @contextlib.contextmanager
 def _connected(address: str, cores: int, shared: int) -> Iterator[Any]:
-    """Connect to Ray. On leaving, a cluster that was started here is ended, and any other is left unchanged."""
+    """Connect to Ray. On leaving, end the cluster if it was started here, and leave any other cluster unchanged."""
     import ray
 
     if ray.is_initialized():
@@ -247,8 +253,8 @@ def _silent(ray: Any) -> Iterator[None]:
 
 
 def _start(ray: Any, cores: int, shared: int, folder: Path) -> None:
-    """Start a cluster on this machine, and restore the environment."""
-    constants = ray._private.ray_constants  # Ray reads it from the environment only when it is imported
+    """Start a cluster on this machine, and restore the environment variables afterwards."""
+    constants = ray._private.ray_constants  # Ray reads this setting from the environment at import only
     before, enabled = {name: os.environ.get(name) for name in SETTINGS}, constants.ENABLE_RAY_CLUSTER
     os.environ.update(SETTINGS)
     constants.ENABLE_RAY_CLUSTER = False
@@ -269,7 +275,7 @@ def _start(ray: Any, cores: int, shared: int, folder: Path) -> None:
 
 
 def _folder() -> Path:
-    """Make a new folder for a cluster, and remove those of drivers that were killed."""
+    """Create and return a new folder for a cluster, and remove the folders of drivers that were killed."""
     for path in PARENT.glob(f"{FOLDER}*-*"):
         pid = path.name.removeprefix(FOLDER).partition("-")[0]
         if pid.isdigit() and not os.path.exists(f"/proc/{pid}") and os.path.isdir("/proc"):

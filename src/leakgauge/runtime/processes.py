@@ -1,7 +1,7 @@
 """The engine ``processes``: single-threaded worker processes, each with a pipe to the driver.
 
-On a CPU, attacks consist of many small operations. Two single-threaded processes do twice the work of one. Two threads
-in one process mostly wait for each other.
+On a CPU, attacks consist of many small operations. Two single-threaded processes do twice the work of one
+process. Two threads in one process mostly wait for each other.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from leakgauge.runtime import memory
 from leakgauge.runtime.driver import Event
 from leakgauge.runtime.tasks import Task, execute, portable
 
-#: The number of workers in a row that may end before they are ready. Then the sweep is given up.
+#: The sweep is given up when this many workers in a row have ended before they were ready.
 STILLBORN = 2
 
 
 class Processes:
-    """A pool of worker processes, in which dead ones are replaced. Leaving the context ends them.
+    """A pool of worker processes. Dead processes are replaced. Leaving the context ends all processes.
 
     Args:
         jobs: The number of processes.
@@ -56,15 +56,15 @@ class Processes:
         return self._jobs
 
     def free(self) -> int:
-        """Return the memory that is available on this machine."""
+        """Return the available memory of this machine in bytes."""
         return memory.available()
 
     def largest(self) -> int:
-        """Return the memory of this machine."""
+        """Return the total memory of this machine in bytes."""
         return memory.total()
 
     def start(self, attempt: int, task: Task, need: int | None) -> None:
-        """Send a task to an idle worker, or to a new one."""
+        """Send a task to an idle worker, or to a new worker if none is idle."""
         try:
             message = pickle.dumps((attempt, pickled(task, f"the task {task.name!r}")))
         except InvalidInput as problem:
@@ -99,7 +99,7 @@ class Processes:
             worker.end(at_once=True)
 
     def _check_start(self, worker: _Worker, why: str) -> None:
-        """Give up when several workers in a row end by themselves before they are ready."""
+        """Raise an error if several workers in a row have ended by themselves before they were ready."""
         self._stillborn = 0 if worker.ready or "killed" in why else self._stillborn + 1
         if self._stillborn == STILLBORN:
             raise LeakgaugeError(
@@ -122,7 +122,7 @@ class _Worker:
         self._unsent = [common]  # held until the worker is ready, so that the driver never waits for its start
 
     def give(self, attempt: int, message: bytes) -> None:
-        """Send a task, as soon as the worker is ready."""
+        """Send a task to the worker, at once or when the worker is ready."""
         self.attempt = attempt
         self._unsent.append(message)
         if self.ready:
@@ -135,7 +135,7 @@ class _Worker:
         self._unsent = []
 
     def read(self) -> list[Event]:
-        """Return the next message."""
+        """Return the next message as an event, or nothing if it is not about the current attempt."""
         attempt, kind, values = pickle.loads(self.connection.recv_bytes())
         if kind == "ready":
             self.ready = True
@@ -148,8 +148,8 @@ class _Worker:
         return [Event(attempt, kind, values)]
 
     def end(self, *, at_once: bool = False) -> str:
-        """End the process. Return how it ended, as the end of a sentence."""
-        self.process.join(0 if at_once else 5)  # a process that broke off has an exit code in a moment
+        """End the process. Return how it ended, in words that complete the sentence "its worker ..."."""
+        self.process.join(0 if at_once else 5)  # a process that broke off gets its exit code in a moment
         self.process.kill()
         self.process.join()
         code = self.process.exitcode or 0
@@ -189,7 +189,7 @@ def usable_cores() -> int:
 
 
 def prepare_worker() -> None:
-    """Limit a worker process to one thread, and end it with its driver."""
+    """Limit a worker process to one thread, and make it end when its driver ends."""
     import torch  # not at the top, so that the command line starts quickly
 
     torch.set_num_threads(1)
@@ -199,7 +199,7 @@ def prepare_worker() -> None:
 
 
 def _end_with_the_driver() -> None:
-    """Wait for the end of the driver, and exit. A driver that is killed cannot end its workers itself."""
+    """Wait until the driver ends, and then exit. A driver that is killed cannot end its workers itself."""
     driver = multiprocessing.parent_process()
     if driver is not None:
         multiprocessing.connection.wait([driver.sentinel])
@@ -207,11 +207,11 @@ def _end_with_the_driver() -> None:
 
 
 def pickled(value: Any, name: str) -> bytes:
-    """Return a value as bytes. Tensors are copied, because shared memory would end with the worker that made it.
+    """Return a value as bytes. Tensors are copied, because shared memory would vanish with the worker that made it.
 
     Args:
         value: The value.
-        name: The name of the value, for the message of an error.
+        name: The name of the value, for the error message.
     """
     try:
         return pickle.dumps(value)

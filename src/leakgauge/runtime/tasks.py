@@ -14,7 +14,7 @@ from typing import Any
 from leakgauge.core.errors import LeakgaugeError
 from leakgauge.runtime import memory
 
-#: The seconds between two progress reports of a worker, where reports are cheap.
+#: The seconds between two progress reports of a worker, if reports are cheap.
 PACE = 0.2
 #: The seconds between two messages of a worker about its peak memory.
 BEAT = 1.0
@@ -24,17 +24,18 @@ BEAT = 1.0
 class Task:
     """One call of a function, as a unit of work.
 
-    The function is called with ``arguments`` and with a keyword ``report``. It calls ``report(step, total, loss)`` to
-    show progress. A task is restarted when it hangs, when its worker dies and when it runs out of memory.
+    The function is called with ``arguments`` and with a keyword argument ``report``. It shows its progress by calling
+    ``report(step, total, loss)``. A task is restarted if it hangs, if its worker dies or if it runs out of memory.
 
     Args:
         name: A name that no other task of the sweep has.
         function: A function at the level of a module, so that workers can import it.
         arguments: The keyword arguments of the function.
-        kind: Tasks of the same kind need about the same memory. The default is one kind for each function.
-        memory: The peak memory of the task in bytes, if it is known. A larger measured peak replaces it.
-        limit: The seconds without a report after which the task counts as hung. ``None`` never counts as hung.
-        tries: The number of times that the task is started at most.
+        kind: The kind of the task. Tasks of the same kind need about the same memory. By default, the kind is the name
+            of the function.
+        memory: The peak memory of the task in bytes, if it is known. A larger measured peak replaces this number.
+        limit: The seconds without a report after which the task counts as hung. By default, it never does so.
+        tries: The largest number of times that the task is started.
     """
 
     name: str
@@ -47,12 +48,12 @@ class Task:
 
     @property
     def resolved_kind(self) -> str:
-        """The kind, or the name of the function where no kind is given."""
+        """The kind, or the name of the function if no kind is given."""
         return self.kind or f"{self.function.__module__}.{self.function.__qualname__}"
 
 
 class Watch:
-    """A receiver of the progress of a sweep, called in the driver. This base class ignores everything."""
+    """A listener that follows the progress of a sweep in the driver. This base class ignores everything."""
 
     def planned(self, tasks: Sequence[Task]) -> None:
         """Receive the tasks of the sweep."""
@@ -74,19 +75,20 @@ class Watch:
 
 
 class WorkerLost(RuntimeError):
-    """A worker died or hung in every attempt at a task."""
+    """The error for a task whose worker died or hung in every attempt."""
 
 
 def execute(task: Task, common: Mapping[str, Any], send: Callable[..., None], *, pace: float = PACE) -> tuple[Any, ...]:
     """Execute a task in a worker.
 
+    The messages to the driver are ``send("step", step, total, loss, peak)`` and ``send("beat", peak)``. In them,
+    ``peak`` is the memory in bytes that the worker has taken since the task began.
+
     Args:
         task: The task.
         common: The arguments that all tasks share.
-        send: Sends a message to the driver, from two threads. The messages are ``send("step", step, total, loss,
-            peak)`` and ``send("beat", peak)``. ``peak`` is the memory in bytes that the worker has taken since the
-            task began.
-        pace: The seconds between two ``step`` messages at least.
+        send: The function that sends a message to the driver. Two threads call it.
+        pace: The smallest number of seconds between two ``step`` messages.
 
     Returns:
         The last message: ``("done", pickled result, peak)`` or ``("failed", error, whether a restart may help)``.
@@ -122,20 +124,24 @@ def execute(task: Task, common: Mapping[str, Any], send: Callable[..., None], *,
 
 
 def is_transient(problem: Exception) -> bool:
-    """Return whether a restart may help. Memory, files and connections change. The seed and the code do not."""
+    """Return whether a restart may help against an error.
+
+    It may help if memory, a file or a connection caused the error, because these change. The seed and the code do not
+    change.
+    """
     if isinstance(problem, LeakgaugeError):
         return False
     return isinstance(problem, MemoryError | OSError) or _out_of_memory(problem)
 
 
 def _out_of_memory(problem: Exception) -> bool:
-    """Return whether an error is torch's, which is a plain ``RuntimeError``, for a lack of memory."""
+    """Return whether an error means that torch ran out of memory. Such an error is a plain ``RuntimeError``."""
     text = str(problem).lower()
     return isinstance(problem, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text)
 
 
 def portable(problem: Exception) -> Exception:
-    """Return an exception that can be pickled, with the worker's traceback as a note."""
+    """Return an error in a form that can be pickled, with the traceback of the worker as a note."""
     note = f"in a worker:\n{''.join(traceback.format_exception(problem))}"
     with contextlib.suppress(Exception):
         if str(pickle.loads(pickle.dumps(problem))) == str(problem):
@@ -150,7 +156,7 @@ def portable(problem: Exception) -> Exception:
 
 
 def in_one_line(problem: Exception) -> str:
-    """Return an error as one line. The type is left out where the message explains the error by itself."""
+    """Return an error as one line. The type is left out if the message explains the error by itself."""
     text = str(problem).partition("\n")[0]
     if isinstance(problem, LeakgaugeError | WorkerLost):
         return text

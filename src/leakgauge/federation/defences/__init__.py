@@ -1,4 +1,4 @@
-"""Defences by name, one idea in each file.
+"""The defences, one idea in each file, and their registry by name.
 
 A client applies its defences in the order given: ``fedavg(..., defences=(Clipping(1.0), GaussianNoise(0.01)))``. Every
 defence class in a file of this package that sets ``name`` is registered under this name.
@@ -52,7 +52,7 @@ DEFENCES: dict[str, type[Defence]] = _registered()
 
 
 def build(name: str, **options: Any) -> Defence:
-    """Return the defence of this name.
+    """Build a defence by its name.
 
     Args:
         name: A name in :data:`DEFENCES`.
@@ -71,7 +71,7 @@ def build(name: str, **options: Any) -> Defence:
 
 
 def __getattr__(name: str) -> Any:
-    """Return any other registered defence by the name of its class."""
+    """Return a registered defence that is not imported above, by the name of its class."""
     for defence in DEFENCES.values():
         if defence.__name__ == name:
             return defence

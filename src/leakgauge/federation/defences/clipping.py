@@ -1,7 +1,7 @@
-"""Gradients scaled down to a largest norm (Abadi et al. 2016, algorithm 1, without the noise).
+"""The clipping of gradients to a largest norm (Abadi et al. 2016, algorithm 1, without the noise).
 
-A gradient that is longer than the limit keeps its direction. Clipping alone guarantees nothing. It hides the length of
-a gradient, which an attack that compares only directions does not need.
+A gradient that is longer than the limit is scaled down and keeps its direction. Clipping alone gives no guarantee. It
+hides the length of a gradient, but an attack that compares only directions does not need the length.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from leakgauge.federation.defence import GradientDefence
 
 @dataclass(frozen=True)
 class Clipping(GradientDefence):
-    """Gradients scaled to an l2 norm of at most ``norm`` over all layers.
+    """Gradients that are scaled down to an l2 norm of at most ``norm``, taken over all layers.
 
     Args:
-        norm: The largest norm.
+        norm: The largest norm of a gradient.
         on: The gradients that are clipped, as in :class:`~leakgauge.federation.defence.GradientDefence`.
     """
 
@@ -34,7 +34,7 @@ class Clipping(GradientDefence):
         positive("the norm of clipping", self.norm)
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
-        """Return the gradients, none longer than the limit."""
+        """Return the gradients, scaled down so that none is longer than ``norm``."""
         squares = torch.stack([value.flatten(1).double().square().sum(1) for value in gradients.values()])
         factor = (self.norm / squares.sum(0).sqrt()).clamp_max(1)
 

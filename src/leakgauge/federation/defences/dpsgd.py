@@ -1,11 +1,12 @@
-r"""DP-SGD (Abadi et al. 2016) by Opacus, the only defence here with a proven guarantee.
+r"""DP-SGD (Abadi et al. 2016), computed by Opacus. It is the only defence here with a proven guarantee.
 
-At each local step, a batch is drawn by Poisson sampling, in which every sample takes part independently with
-probability :math:`q`. The gradient of each of its samples is clipped to the norm ``clip``, and Gaussian noise of
-deviation ``noise * clip`` is added to their sum. Opacus does all three. Its accountant gives the
-:math:`(\varepsilon, \delta)` that a client has spent on each of its samples after all steps of all its rounds, for a
-server that sees every one of its messages. After mixup a sample is part of two gradients, and epsilon is that of the
-mixtures, not of the samples.
+Each local step has three parts, and Opacus does all of them. A batch is drawn by Poisson sampling, which takes every
+sample independently with probability :math:`q`. The gradient of each sample in the batch is clipped to the norm
+``clip``. Gaussian noise of standard deviation ``noise * clip`` is added to the sum of the clipped gradients.
+
+The accountant of Opacus computes the :math:`(\varepsilon, \delta)` that a client has spent on each of its samples after
+all steps of all its rounds. It assumes a server that sees every message of the client. After mixup, a sample is part of
+two gradients. Epsilon then holds for the mixtures, not for the samples.
 """
 
 from __future__ import annotations
@@ -38,13 +39,15 @@ Accountant = Literal["rdp", "prv"]
 class DPSGD(TrainingDefence):
     """Local training by DP-SGD, with a target ``epsilon`` or with a ``noise`` multiplier.
 
+    Give either ``epsilon`` or ``noise``. With ``epsilon``, Opacus finds the smallest noise with which the client stays
+    below this budget until the end of its last round.
+
     Args:
-        epsilon: The privacy budget. The noise is then the least for which the client stays below it after its last
-            round, found by Opacus. Give either ``epsilon`` or ``noise``.
+        epsilon: The privacy budget.
         noise: The noise multiplier.
-        delta: The probability with which the guarantee may fail. It must be far below one over the samples.
+        delta: The probability that the guarantee fails. It must be far below 1 divided by the number of samples.
         clip: The largest norm of a sample's gradient.
-        accountant: Opacus's accountant, ``"rdp"`` or ``"prv"``. The second is tighter and slower.
+        accountant: The accountant of Opacus, ``"rdp"`` or ``"prv"``. ``"prv"`` is tighter and slower.
     """
 
     name: ClassVar[str] = "dpsgd"
@@ -74,7 +77,7 @@ class DPSGD(TrainingDefence):
 
         Args:
             training: The client's recipe.
-            participations: The rounds in which the client takes part overall.
+            participations: The number of rounds in which the client takes part overall.
         """
         if self.noise is not None:
             return self.noise
@@ -86,8 +89,8 @@ class DPSGD(TrainingDefence):
 
         Args:
             training: The client's recipe.
-            participations: The rounds in which the client has taken part.
-            planned: The rounds over which the budget is spread. ``None`` means ``participations``.
+            participations: The number of rounds in which the client has taken part.
+            planned: The number of rounds over which the budget is spread. By default, ``participations``.
         """
         accountant = _opacus().accountants.create_accountant(mechanism=self.accountant)
         accountant.history = [
@@ -97,7 +100,7 @@ class DPSGD(TrainingDefence):
             return float(accountant.get_epsilon(delta=self.delta))
 
     def check(self, model: nn.Module, training: LocalTraining) -> None:
-        """Refuse a model that Opacus cannot train."""
+        """Raise an error if Opacus cannot train the model."""
         _opacus()
         layer = mixes_samples(model)
         if layer is not None:
@@ -121,7 +124,7 @@ class DPSGD(TrainingDefence):
         seed: int,
         on_batch: Callable[[Batch], Batch],
     ) -> Trained:
-        """Train one client by DP-SGD. The arguments are those of the base class."""
+        """Train one client by DP-SGD. The arguments are the same as in the base class."""
         order = []
         noise = self.noise_for(training, participations)
         with _session(self, model, samples, training, start, noise, seed) as session:
@@ -150,7 +153,7 @@ class DPSGD(TrainingDefence):
 
 
 class _Rows(TensorDataset):
-    """Samples that are fetched one batch at a time. A batch may be empty."""
+    """A dataset whose samples are fetched one batch at a time. A batch may be empty."""
 
     def __getitems__(self, rows: list[int]) -> tuple[torch.Tensor, ...]:
         chosen = torch.tensor(rows, dtype=torch.long)
@@ -172,7 +175,7 @@ class _Session:
 def _session(
     defence: DPSGD, model: nn.Module, samples: Batch, training: LocalTraining, start: Trained, noise: float, seed: int
 ) -> Iterator[_Session]:
-    """Set Opacus up on a copy of the model that starts from the weights of ``start``."""
+    """Yield a session of Opacus on a copy of the model with the weights of ``start``."""
     copied = _copy(model, training, start)
     data = _Rows(*samples, torch.arange(len(samples[0])))
     optimiser = torch.optim.SGD(
@@ -205,7 +208,8 @@ def _session(
 def _copy(model: nn.Module, training: LocalTraining, start: Trained) -> nn.Module:
     """Return a copy of the model with the weights of ``start``.
 
-    The copy is in train mode, which Opacus needs. Where the recipe is eval mode, its dropout layers are in eval mode.
+    The copy is in train mode, which Opacus needs. If the recipe asks for eval mode, only the dropout layers are in eval
+    mode.
     """
     copied = copy.deepcopy(model).train()
     with torch.no_grad():
@@ -218,10 +222,10 @@ def _copy(model: nn.Module, training: LocalTraining, start: Trained) -> nn.Modul
 
 
 def only_linear(model: nn.Module) -> bool:
-    """Return whether only linear layers are trained, none with the weights of another.
+    """Return whether all trained layers are linear and no two of them share weights.
 
-    For these, Opacus computes the norms of the samples' gradients without the gradients (ghost clipping, Li et al.
-    2022). The training is the same and takes a fraction of the time.
+    For such a model, Opacus computes the norms of the samples' gradients without the gradients themselves (ghost
+    clipping, Li et al. 2022). The trained weights are the same, and training takes a fraction of the time.
     """
     trained = [module for module in model.modules() if any(p.requires_grad for p in module.parameters(recurse=False))]
     weights = [value for module in trained for value in module.parameters(recurse=False)]
@@ -229,7 +233,7 @@ def only_linear(model: nn.Module) -> bool:
 
 
 def without_batch_norm(model: nn.Module) -> nn.Module:
-    """Return a copy of a model in which Opacus has replaced batch norm by group norm, for DP-SGD."""
+    """Return a copy of a model for DP-SGD, in which Opacus has replaced batch norm by group norm."""
     _opacus()
     from opacus.validators import ModuleValidator
 
@@ -238,7 +242,7 @@ def without_batch_norm(model: nn.Module) -> nn.Module:
 
 
 def _sampling(training: LocalTraining, participations: int) -> tuple[float, int]:
-    """Return the probability with which a sample is drawn, and the number of steps."""
+    """Return the probability that a step draws a sample, and the number of steps in all rounds."""
     batches = len(training.batch_sizes)
     return 1 / batches, batches * int(training.need("epochs")) * participations
 

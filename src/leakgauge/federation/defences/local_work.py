@@ -1,6 +1,6 @@
 """Larger batches and more local epochs, which cost no accuracy by design.
 
-An update of more samples or more steps is harder to invert. It is not safe: DLF rebuilds fifty samples after ten
+An update of more samples or more steps is harder to invert, but it is not safe. DLF rebuilds fifty samples after ten
 epochs.
 """
 
@@ -16,11 +16,11 @@ from leakgauge.federation.defence import RecipeDefence
 
 @dataclass(frozen=True)
 class LocalWork(RecipeDefence):
-    """Another number of local ``epochs``, or another ``batch_size``, than the recipe's.
+    """A number of local ``epochs``, or a ``batch_size``, that replaces the number in the recipe.
 
     Args:
-        epochs: The local epochs. ``None`` means the recipe's.
-        batch_size: The samples of a local step. ``None`` means the recipe's.
+        epochs: The number of local epochs. By default, the number in the recipe.
+        batch_size: The number of samples in a local step. By default, the number in the recipe.
     """
 
     name: ClassVar[str] = "local_work"

@@ -22,11 +22,11 @@ from leakgauge.federation.defence import Batch, BatchDefence
 
 @dataclass(frozen=True)
 class Mixup(BatchDefence):
-    """Each sample of a batch mixed with another one, and its label likewise.
+    """Batches in which each sample and its label are mixed with another sample and its label.
 
     Args:
-        alpha: The parameter of the Beta distribution. The larger it is, the more even the mixture.
-        share: The fixed share of a sample in its mixture, instead of a random one.
+        alpha: The parameter of the Beta distribution. A larger value makes the mixtures more even.
+        share: The fixed share of a sample in its mixture. By default, the share is random.
     """
 
     name: ClassVar[str] = "mixup"

@@ -1,15 +1,17 @@
-r"""Random noise on every number of a gradient, by default of each sample's at each local step (DLF, appendix B.1).
+r"""Random noise on every number of a gradient (DLF, appendix B.1).
 
-Let :math:`g_i` be the gradient of sample :math:`i` of a batch of :math:`m`. The client descends along
+By default, the noise is added to the gradient of each sample at each local step. Let :math:`g_i` be the gradient of
+sample :math:`i` in a batch of :math:`m` samples. The client descends along
 
 .. math:: \frac{1}{m} \sum_{i=1}^m (g_i + n_i), \qquad n_i \text{ drawn anew for each sample and step},
 
-so the noise on the batch's gradient is smaller by :math:`\sqrt m` than the noise on one sample's. There is no clipping,
-and therefore no guarantee of differential privacy. :class:`~leakgauge.federation.defences.dpsgd.DPSGD` has one. With
-``on="gradient"`` the noise is added to the batch's gradient at each step, with ``on="update"`` once, to what is sent.
+so the noise on the gradient of the batch is smaller by a factor of :math:`\sqrt m` than the noise on the gradient of
+one sample. With ``on="gradient"``, the noise is added to the gradient of the batch at each step. With ``on="update"``,
+it is added once, to the update that is sent. There is no clipping, and therefore no guarantee of differential privacy.
+:class:`~leakgauge.federation.defences.dpsgd.DPSGD` gives such a guarantee.
 
-The authors' code draws :math:`n_i` once for each position in an epoch and uses it again in every epoch. Over :math:`E`
-epochs, their noise adds up to :math:`\sqrt E` times that of the fresh draws here.
+The code of DLF's authors draws :math:`n_i` once for each position in an epoch and uses it again in every epoch. Over
+:math:`E` epochs, their noise adds up to :math:`\sqrt E` times the noise of the fresh draws here.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ from leakgauge.federation.defence import GradientDefence
 
 @dataclass(frozen=True)
 class GaussianNoise(GradientDefence):
-    """Gaussian noise of deviation ``sigma`` on gradients (DLF, appendix B.1: 0.01 and 0.03).
+    """Gaussian noise of standard deviation ``sigma`` on gradients (DLF, appendix B.1, uses 0.01 and 0.03).
 
     Args:
-        sigma: The standard deviation.
+        sigma: The standard deviation of the noise.
         on: The gradients that get noise, as in :class:`~leakgauge.federation.defence.GradientDefence`.
     """
 
@@ -42,7 +44,7 @@ class GaussianNoise(GradientDefence):
         not_negative("the sigma of Gaussian noise", self.sigma, hint="0 is no defence")
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
-        """Return the gradients with noise."""
+        """Return the gradients with added noise."""
 
         def noisy(value: Tensor) -> Tensor:
             noise = torch.randn(value.shape, generator=draw, dtype=drawn_type(value))
@@ -53,10 +55,10 @@ class GaussianNoise(GradientDefence):
 
 @dataclass(frozen=True)
 class LaplacianNoise(GradientDefence):
-    """Laplacian noise of scale ``scale`` on gradients (DLF, appendix B.1: 0.01 and 0.02).
+    """Laplacian noise of scale ``scale`` on gradients (DLF, appendix B.1, uses 0.01 and 0.02).
 
     Args:
-        scale: The scale. The standard deviation is the scale times the square root of two.
+        scale: The scale of the noise. The standard deviation is the scale times the square root of two.
         on: The gradients that get noise, as in :class:`~leakgauge.federation.defence.GradientDefence`.
     """
 
@@ -68,7 +70,7 @@ class LaplacianNoise(GradientDefence):
         not_negative("the scale of Laplacian noise", self.scale, hint="0 is no defence")
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
-        """Return the gradients with noise."""
+        """Return the gradients with added noise."""
 
         def noisy(value: Tensor) -> Tensor:
             # The inverse of the distribution function is infinite at both ends of the interval, hence the clamp.
@@ -80,5 +82,5 @@ class LaplacianNoise(GradientDefence):
 
 
 def drawn_type(value: Tensor) -> torch.dtype:
-    """Return the type to draw random numbers in: the tensor's own, but at least single precision."""
+    """Return the number type of noise on a tensor. It is the type of the tensor, but at least single precision."""
     return torch.promote_types(value.dtype, torch.float32)

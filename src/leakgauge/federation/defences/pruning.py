@@ -1,12 +1,12 @@
-r"""Gradients of which some numbers are set to zero (after Zhu et al. 2019, DLG; DLF, appendix B.1).
+r"""Pruning, which sets some numbers of gradients to zero (Zhu et al. 2019, DLG, and DLF, appendix B.1).
 
 ``RandomPruning`` sets every number of each sample's gradient to zero with probability :math:`p`, drawn anew for each
-sample and local step. The remaining numbers are not scaled up, so the mean gradient shrinks by :math:`1 - p`. The
-authors' code draws once for each position in an epoch and uses the result again in every epoch, as described in
-:mod:`leakgauge.federation.defences.noise`.
+sample and local step. The remaining numbers are not scaled up, so the mean gradient is multiplied by :math:`1 - p`. The
+code of DLF's authors draws the zeros once for each position in an epoch and uses them again in every epoch. The same
+is described for noise in :mod:`leakgauge.federation.defences.noise`.
 
-``TopK`` keeps the numbers of the largest magnitude of a whole gradient, as sparsified communication does (Lin et al.
-2018, without its local accumulation). Small numbers are never sent.
+``TopK`` keeps the numbers with the largest magnitudes in a whole gradient. Sparsified communication does the same (Lin
+et al. 2018), but it also accumulates the small numbers locally. Here the small numbers are never sent.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from leakgauge.federation.defence import GradientDefence, Place
 
 @dataclass(frozen=True)
 class RandomPruning(GradientDefence):
-    """Each number set to zero with ``probability`` (DLF, appendix B.1: 0.2 and 0.5).
+    """Gradients in which each number is set to zero with ``probability`` (DLF, appendix B.1, uses 0.2 and 0.5).
 
     Args:
-        probability: The probability of zero.
+        probability: The probability that a number is set to zero.
         on: The gradients that are pruned, as in :class:`~leakgauge.federation.defence.GradientDefence`.
     """
 
@@ -50,10 +50,10 @@ class RandomPruning(GradientDefence):
 
 @dataclass(frozen=True)
 class TopK(GradientDefence):
-    """Only the largest numbers of a gradient, by magnitude over all layers. The others are zero.
+    """Gradients that keep only the numbers with the largest magnitudes over all layers. The others are set to zero.
 
     Args:
-        keep: The share of numbers that are kept.
+        keep: The share of the numbers that is kept.
         on: The gradients that are pruned, as in :class:`~leakgauge.federation.defence.GradientDefence`.
     """
 
@@ -66,7 +66,7 @@ class TopK(GradientDefence):
         positive("the share that top-k keeps", self.keep, up_to=1, hint="1 is no defence, 0 sends nothing")
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
-        """Return the gradients without their small numbers."""
+        """Return the gradients with the small numbers set to zero."""
         magnitudes = torch.cat([value.flatten(1).abs().double() for value in gradients.values()], 1)
         count = max(1, round(self.keep * magnitudes.shape[1]))
         least = magnitudes.kthvalue(magnitudes.shape[1] - count + 1, 1).values

@@ -1,7 +1,7 @@
-"""Gradients sent with few bits (Alistarh et al. 2017, QSGD, with one scale for each layer).
+"""The rounding of gradients to few bits per number (Alistarh et al. 2017, QSGD, with one scale for each layer).
 
-The levels of a tensor are evenly spaced between minus and plus its largest magnitude. Each number is rounded up or down
-at random, such that it is right on average.
+Let :math:`m` be the largest magnitude in a tensor. The levels of the tensor are evenly spaced from :math:`-m` to
+:math:`m`. Each number is rounded up or down at random, such that the rounded number is right on average.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from leakgauge.federation.defence import GradientDefence, Place
 
 @dataclass(frozen=True)
 class Quantisation(GradientDefence):
-    """Each number rounded at random to one of ``2 ** bits - 1`` levels.
+    """Gradients in which each number is rounded at random to one of ``2 ** bits - 1`` levels.
 
     Args:
-        bits: The bits of a number, from 2 to 16. A single bit would leave only zeros.
+        bits: The number of bits for each number, from 2 to 16. A single bit would leave only zeros.
         on: The gradients that are rounded, as in :class:`~leakgauge.federation.defence.GradientDefence`.
     """
 

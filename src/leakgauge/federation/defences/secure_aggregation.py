@@ -1,6 +1,6 @@
-"""Secure aggregation (Bonawitz et al. 2017), where the server gets the sum of several clients' messages only.
+"""Secure aggregation (Bonawitz et al. 2017), which shows the server only the sum of several clients' messages.
 
-The protocol itself is not run here. For an attack only the server's view matters, which is the sum
+The protocol itself is not run here. For an attack, only the view of the server matters, which is the sum
 (:func:`leakgauge.federation.aggregation.aggregate`).
 """
 
@@ -15,10 +15,10 @@ from leakgauge.federation.defence import ServerDefence
 
 @dataclass(frozen=True)
 class SecureAggregation(ServerDefence):
-    """The server gets only the mean over all clients of a round.
+    """A protocol with which the server gets only the mean of all clients' messages in a round.
 
     Args:
-        clients: The least number of clients in a round.
+        clients: The smallest number of clients in a round.
     """
 
     name: ClassVar[str] = "secure_aggregation"
@@ -32,7 +32,7 @@ class SecureAggregation(ServerDefence):
             )
 
     def check(self, messages: int) -> None:
-        """Refuse too few messages, as the protocol does."""
+        """Raise an error if there are too few messages, as the protocol does."""
         if messages < self.clients:
             raise InvalidInput(
                 f"secure aggregation over {self.clients} clients gets the messages of {messages}. "

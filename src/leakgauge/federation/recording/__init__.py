@@ -1,1 +1,1 @@
-"""Recorders of what a real federation exchanges, as observations on disk."""
+"""Recorders that save the messages of a real federation as observations on disk."""

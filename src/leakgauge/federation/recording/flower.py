@@ -1,4 +1,4 @@
-"""Recording of a Flower run, on the server's side or on a client's.
+"""A recorder of Flower runs, on the server's side or on a client's side.
 
 ::
 
@@ -9,12 +9,14 @@
     strategy = recorder.strategy(FedAvg())  # in the server app: records what the server gets from every client
     app = ClientApp(mods=[recorder.mod])  # in a client app: records what this client sends
 
-Wrap the outermost strategy, which gets the clients' answers as they arrive. The first mod in a list sees what leaves
-the client, after all other mods. The last one sees what the client's training returns, before the other mods.
+Wrap the outermost strategy, which gets the clients' answers as they arrive. The first mod in a list sees the message
+that leaves the client, after all other mods. The last mod sees the result of the client's training, before all other
+mods.
 
-A client is named ``client-K`` where its ``partition-id`` is known: from a metric in its answer or, on its own side,
-from the node's configuration. Otherwise it is named ``node-ID``. Under SecAgg+ the server does not get the weights of
-single clients but their mean. The recording then has one observation of the ``sum of N clients`` for each round.
+A client is named ``client-K`` if its ``partition-id`` is known, and ``node-ID`` otherwise. On the server's side, the
+``partition-id`` is a metric in the client's answer. On the client's side, it is in the configuration of the node. Under
+SecAgg+, the server gets the mean of all clients' weights and not the weights of single clients. The recording then has
+one observation for each round, with the name ``sum of N clients``.
 """
 
 from __future__ import annotations
@@ -49,10 +51,10 @@ class Recorder(Captures):
         model: The architecture of the exchanged weights.
         data: The shape, classes and normalisation of a sample.
         training: The known part of the clients' recipe.
-        config: The app's configuration, usually ``context.run_config``.
+        config: The configuration of the app, usually ``context.run_config``.
         every: The interval between recorded rounds. The first round is always recorded.
-        clients: The ids of the clients to record, by ``partition-id`` or node. On the server's side it may also be the
-            number of clients to record.
+        clients: The clients to record, each by its ``partition-id`` or node id. By default, all clients. On the
+            server's side, a number of clients can be given instead.
         sends: Whether clients return trained ``"weights"`` or a ``"gradient"``.
     """
 
@@ -75,7 +77,7 @@ class Recorder(Captures):
 
     @property
     def mod(self) -> Mod:
-        """A mod for a client app that records what this client gets and sends."""
+        """The mod of a client app, which records the messages that this client gets and sends."""
         if isinstance(self.clients, int):
             raise InvalidInput("a client does not know how many others there are. Choose by ids, as in clients=[0, 1].")
         return self._mod
@@ -83,7 +85,7 @@ class Recorder(Captures):
     def _mod(self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
         received = self._safely(_Contents.of_training, message)
         answer = call_next(message, context)
-        if received is not None and received.arrays:  # other stages of a secure aggregation hold no weights
+        if received is not None and received.arrays:  # a message of another stage of secure aggregation has none
             self._safely(self._keep_own, received, answer, message, context)
         return answer
 
@@ -97,7 +99,7 @@ class Recorder(Captures):
             self._keep_answer(answer, received, reported, round, sender)
 
     def _watch_messages(self, strategy: Any) -> None:
-        """Watch a strategy of the message API (``flwr.serverapp``)."""
+        """Let a strategy of the message API (``flwr.serverapp``) record its training rounds."""
         configure, aggregate = strategy.configure_train, strategy.aggregate_train
         sent: dict[int, RecordDict] = {}
 
@@ -116,7 +118,7 @@ class Recorder(Captures):
         strategy.configure_train, strategy.aggregate_train = configure_train, aggregate_train
 
     def _keep_round(self, round: int, answers: list[Message], sent: Mapping[int, RecordDict]) -> None:
-        """Record the answers of a round."""
+        """Record the answers of the selected clients in a round."""
         content, contents = None, None
         for answer in answers:
             node = answer.metadata.src_node_id
@@ -143,7 +145,7 @@ class Recorder(Captures):
         self.keep(Exchange(sender.run, round, sender.name, received.decoded(), returned.decoded(), settings))
 
     def _watch_results(self, strategy: Any) -> None:
-        """Watch a strategy of the older API (``flwr.server``), which the SecAgg+ workflow needs."""
+        """Let a strategy of the older API (``flwr.server``) record its rounds. The SecAgg+ workflow needs this API."""
         configure, aggregate = strategy.configure_fit, strategy.aggregate_fit
         sent: dict[str, FitIns] = {}
 
@@ -161,7 +163,7 @@ class Recorder(Captures):
         strategy.configure_fit, strategy.aggregate_fit = configure_fit, aggregate_fit
 
     def _keep_results(self, round: int, results: list[tuple[ClientProxy, FitRes]], sent: Mapping[str, FitIns]) -> None:
-        """Record the results of a round of the older API."""
+        """Record the results of a round that ran with the older API."""
         known = [(proxy, result) for proxy, result in results if proxy.cid in sent]
         first = known[0][1].parameters if known else None
         if len(known) > 1 and all(result.parameters is first for _, result in known):
@@ -175,7 +177,7 @@ class Recorder(Captures):
                 self.keep(Exchange(sender.run, round, sender.name, *arrays, reported))
 
     def _keep_sum(self, round: int, results: list[tuple[ClientProxy, FitRes]], sent: Mapping[str, FitIns]) -> None:
-        """Record the mean of all clients."""
+        """Record the mean of all clients' weights as one message."""
         if (round - 1) % self.every:
             return
         proxy, result = results[0]
@@ -186,7 +188,7 @@ class Recorder(Captures):
         self.keep(Exchange(_run(proxy), round, f"sum of {count} clients", *arrays, reported, summed=count))
 
     def _safely(self, act: Callable[..., Result], *arguments: Any) -> Result | None:
-        """Call a function. Log whatever goes wrong in it, so that the training continues."""
+        """Call a function and return its result. On an error, log it and return ``None``, so that training goes on."""
         try:
             return act(*arguments)
         except Exception as problem:
@@ -196,7 +198,7 @@ class Recorder(Captures):
 
 @dataclass(frozen=True)
 class _Sender:
-    """The origin of a message: its run, its node, and the client's part of the data where it is known."""
+    """The run and the node that a message comes from, and the ``partition-id`` of the client if it is known."""
 
     run: int
     node: int
@@ -211,7 +213,7 @@ class _Sender:
 
 
 class _Contents:
-    """The weights and settings in a message. Arrays stay encoded until they are needed."""
+    """The weights and settings in a message. The weights stay encoded until they are needed."""
 
     def __init__(self, arrays: Mapping[str, Any], reported: Mapping[str, object]) -> None:
         self.arrays, self.reported = arrays, reported
@@ -219,7 +221,7 @@ class _Contents:
 
     @classmethod
     def of_training(cls, message: Message) -> _Contents | None:
-        """Return the contents of a message, if it is an instruction to train."""
+        """Return the contents of a message that asks for training, or ``None`` for any other message."""
         training = message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
         return cls.of(message.content) if training and not message.has_error() else None
 
@@ -230,7 +232,7 @@ class _Contents:
         return cls(dict(records[0]) if len(records) == 1 else {}, _reported(content))
 
     def decoded(self) -> Arrays:
-        """Return the arrays as numbers."""
+        """Return the weights as numpy arrays, decoded from the bytes of the message."""
         if self._decoded is None:
             self._decoded = {name: array.numpy() for name, array in self.arrays.items()}
         return self._decoded

@@ -30,7 +30,7 @@ log = logging.getLogger("leakgauge")
 
 Arrays = Mapping[str, NDArray[Any]]
 
-#: The keys of an app's configuration for each part of a client's recipe, written with - or with _.
+#: The keys in an app's configuration for each part of a client's recipe. A key may be written with - or with _.
 RECIPE_KEYS: dict[str, tuple[str, ...]] = {
     "lr": ("lr", "learning-rate", "client-lr"),
     "epochs": ("local-epochs", "epochs", "num-epochs"),
@@ -44,7 +44,7 @@ RECIPE_KEYS: dict[str, tuple[str, ...]] = {
 #: A recipe of which only the loss and the mode are known.
 UNKNOWN = LocalTraining(momentum=None, weight_decay=None)
 
-#: The most different warnings that a recorder logs.
+#: The largest number of different warnings that a recorder logs.
 MOST_WARNINGS = 1000
 
 
@@ -59,7 +59,7 @@ class Exchange:
         sent: The arrays that the client got.
         returned: The arrays that the client returned.
         reported: The settings in the round's configuration and the metrics in the client's answer.
-        summed: The number of clients whose mean this message is. 1 means a single client.
+        summed: The number of clients over which this message is a mean. 1 means the message of a single client.
     """
 
     run: int
@@ -73,20 +73,20 @@ class Exchange:
 
 @dataclass(eq=False)
 class Captures:
-    """A folder of recorded messages, ``folder/run-ID/CLIENT_round-NUMBER.safetensors``.
+    """A folder of recorded messages, in files named ``folder/run-ID/CLIENT_round-NUMBER.safetensors``.
 
     The recipe in an observation comes from three sources. A message overrides ``config``, and ``config`` overrides
-    ``training``. Everything else is unknown to the attacker.
+    ``training``. Settings that are in none of them are unknown to the attacker.
 
     Args:
         folder: The folder to write to.
         model: The architecture of the exchanged weights.
         data: The shape, classes and normalisation of a sample.
         training: The known part of the clients' recipe.
-        config: The app's configuration, from which ``lr``, ``local-epochs``, ``batch-size``, ``momentum`` and
+        config: The configuration of the app, from which ``lr``, ``local-epochs``, ``batch-size``, ``momentum`` and
             ``weight-decay`` are read.
         every: The interval between recorded rounds. The first round is always recorded.
-        clients: The ids of the clients to record, or how many of them. ``None`` means all.
+        clients: The ids of the clients to record, or the number of clients to record. By default, all clients.
         sends: Whether clients return trained ``"weights"`` or a ``"gradient"``.
     """
 
@@ -119,12 +119,12 @@ class Captures:
         self._warned: set[str] = set()
 
     def selects(self, round: int, node: int, partition: object = None) -> bool:
-        """Return whether to record this round of this client.
+        """Return whether the message of a client in a round is to be recorded.
 
         Args:
             round: The number of the round, from 1.
             node: The id of the client's node.
-            partition: The number of the client's part of the data, where it is known.
+            partition: The number of the client's part of the data, if it is known.
         """
         if (round - 1) % self.every:
             return False
@@ -135,7 +135,7 @@ class Captures:
         return self.clients is None or node in self.clients or partition in self.clients
 
     def keep(self, exchange: Exchange) -> Path | None:
-        """Save one message and return its path. A failure is logged once, and the path is then ``None``."""
+        """Save one message, and return the path of its file. On a failure, log it once and return ``None``."""
         try:
             observation = self.observation(exchange)
             folder = Path(self.folder) / f"run-{exchange.run}"
@@ -196,7 +196,11 @@ class Captures:
         return training
 
     def _split(self, source: str, arrays: Arrays) -> tuple[Params, Params | None]:
-        """Split a state dict into weights and statistics of the model's types. Lists are in the model's order."""
+        """Split arrays into weights and statistics, with the types of the model.
+
+        Arrays that are numbered instead of named are in the order of the model's state dict. If statistics are missing,
+        ``None`` is returned in their place.
+        """
         state = self.model.state_dict()
         if arrays.keys() != state.keys() and list(arrays) == [str(index) for index in range(len(state))]:
             arrays = dict(zip(state, arrays.values(), strict=True))
@@ -217,7 +221,7 @@ class Captures:
 
 
 def _number(name: str, value: object) -> int | float | None:
-    """Return a setting as a number, or ``None`` if it is none. Counts may arrive as floats."""
+    """Return a setting as a number, or ``None`` if it is not a number. Counts may arrive as floats."""
     if isinstance(value, float) and value.is_integer() and name in ("epochs", "batch_size", "samples"):
         return int(value)
     return value if isinstance(value, (int, float)) else None
