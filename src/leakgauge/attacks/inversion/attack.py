@@ -247,7 +247,7 @@ class Inversion(Attack):
     ) -> list[tuple[Solution, int]]:
         """Run the cheaper inversion for each restart, and return the results in the units of this inversion.
 
-        An interrupted result is the last one in the list.
+        If a run is interrupted, its result is the last one in the list.
         """
         data, units = self.space.units(observation.data), start.inversion.space.units(observation.data)
         results = []
@@ -287,7 +287,7 @@ class Inversion(Attack):
         return self.space.draw(shape, data, draw).to(like.device, like.dtype)
 
     def _labels_of_epochs(self, targets: Tensor, copies: int, samples: int) -> Tensor | None:
-        """Return the labels of each epoch, (epochs, samples), or ``None`` if all epochs have the same order."""
+        """Return the labels of each epoch, (epochs, samples), or ``None`` if epochs have no separate labels."""
         same_order = getattr(self.matching.update_model, "new_orders", False)
         if copies == 1 or len(targets) != copies * samples or same_order:
             return None

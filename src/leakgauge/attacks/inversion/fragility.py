@@ -77,9 +77,9 @@ def first_layer_share(observation: Observation) -> float:
 def label_probability(observation: Observation) -> float | None:
     """Return an upper bound of the probability that the model assigns to the labels of a FedSGD client.
 
-    The result is ``None`` if the update does not show this bound. The gradient of the last bias is the mean of the
-    predictions minus the share of each label. The negative entries of this gradient add up, in absolute value, to the
-    probability that the labels lack. For one sample, this sum is exactly one minus the probability of the sample's
+    The result is ``None`` if the bound cannot be computed from the update. The gradient of the last bias is the mean of
+    the predictions minus the share of each label. The negative entries of this gradient add up, in absolute value, to
+    the probability that the labels lack. For one sample, this sum is exactly one minus the probability of the sample's
     label.
     """
     classes, gradient = observation.data.classes, observation.gradient

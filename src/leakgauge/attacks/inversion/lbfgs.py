@@ -42,8 +42,8 @@ ARMIJO = 1e-4
 class LBFGS:
     """L-BFGS with a fixed step, as in DLG (Zhu et al. 2019, learning rate 1), or with a line search.
 
-    The tolerances are those of PyTorch. They are absolute. They therefore stop problems at a loss of about 1e-6,
-    although a lower loss may be possible.
+    The tolerances are those of PyTorch. They are absolute. They therefore stop problems below a loss of about 1e-6,
+    even if the loss could still fall.
 
     Args:
         lr: The learning rate.
@@ -161,7 +161,7 @@ class _LBFGSRun:
         slope: Tensor,
         spent: Tensor,
     ) -> None:
-        """Halve the move of each problem until the loss falls enough. Undo the move if the loss never does."""
+        """Halve the move of each problem until the loss falls enough. Undo a move that never lowers the loss enough."""
         share = torch.ones_like(slope)
         while True:
             # The negation also catches a loss that is NaN.

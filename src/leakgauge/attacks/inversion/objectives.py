@@ -169,7 +169,7 @@ class LayerWeighted:
         trained = [name for name, value in model.named_parameters() if value.requires_grad]
         weights = self.weights.begin(layers_of_model(model, trained))
         base = self.base.begin(model)
-        # Frozen parameters get no weight from the rule. Any number can stand for it.
+        # The rule gives no weight to frozen parameters. Any number will do, because it has no effect.
         complete = once(lambda given, observed: {name: given.get(name, 1.0) for name in observed})
 
         def distance(predicted: Params, observed: Params) -> Tensor:

@@ -196,8 +196,8 @@ class Decay:
     """A smooth exponential decay (DLF uses a factor of 0.995 every 10 steps).
 
     Args:
-        factor: The factor that is applied every ``every`` steps.
-        every: The number of steps after which ``factor`` is applied in full.
+        factor: The factor that is applied every ``every`` steps. The decay between these steps is smooth.
+        every: The number of steps for one application of ``factor``.
     """
 
     factor: float

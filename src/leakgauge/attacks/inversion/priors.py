@@ -128,7 +128,7 @@ class EpochOrderInvariant:
     Args:
         weight: The weight of the term.
         summary: The summary :math:`g` of an epoch. It is the mean or the maximum over the samples of the epoch, or over
-            their outputs of a random 3 x 3 convolution with 96 channels.
+            the outputs of a random 3 x 3 convolution of these samples with 96 channels.
         distance: The distance :math:`D`, the mean of absolute or squared differences.
         seed: The seed of the random convolution.
     """

@@ -38,7 +38,7 @@ class RefinedLabels:
 
     Args:
         inversion: The inversion that makes the reconstruction.
-        first: The first estimate of the labels.
+        first: The method that makes the first estimate of the labels.
         rounds: The number of corrections.
         orders: The number of random sample orders to simulate. The client's order is unknown.
         shuffle: Whether the labels are put into a random order.

@@ -96,7 +96,7 @@ class Space:
         Args:
             shape: The shape of all dummy samples.
             data: The units in which samples are optimised.
-            generator: The generator of the draw.
+            generator: The random generator for the draw.
         """
         if self.start == "zeros":
             return torch.zeros(shape)
@@ -124,7 +124,7 @@ class WarmStart:
         Args:
             inputs: The samples of the cheaper inversion.
             copies: The number of copies. A single copy gets no noise.
-            draw: The generator of the noise.
+            draw: The random generator for the noise.
             labels: The labels of every epoch, (epochs, samples), if they are known. Each sample is then copied to a
                 position with the same label.
         """

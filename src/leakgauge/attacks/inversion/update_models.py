@@ -161,8 +161,8 @@ class FullSimulation:
         per_epoch: Whether every epoch has its own variables, because the client draws a new order in each epoch (DLF).
             Otherwise all epochs share their variables (Geiping et al.). If the labels of each epoch are known, the
             order of the shared variables agrees with these labels.
-        one_batch: Whether each epoch is one step on all samples, as long as all steps of the epoch together (DLF's
-            baseline FedSGD-Epoch).
+        one_batch: Whether each epoch is one step on all samples (DLF's baseline FedSGD-Epoch). The length of this step
+            is the total length of the epoch's steps.
         new_orders: Whether each epoch takes the samples in a different random order, which is drawn once. The client
             also uses different orders, so the prediction is nearer to the client's update than with one order for all
             epochs. The variables of all epochs are then stored in the same order, sample by sample.

@@ -86,7 +86,7 @@ class LocalModel:
         return outputs.softmax(1)
 
     def losses(self, samples: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each record, (N,), which is the cross-entropy or the squared error of a regression."""
+        """Return the loss of each record, (N,), which is the cross-entropy, or the squared error for a regression."""
         if self.data.classes is None:
             outputs = self(samples)
             return (outputs.reshape(targets.shape) - targets.to(outputs)).square().reshape(len(samples), -1).mean(1)

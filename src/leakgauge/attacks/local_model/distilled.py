@@ -39,7 +39,7 @@ from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
 from leakgauge.federation.training import Batch
 
-#: The relative error at which dummy samples begin to hold no information. A prediction of zeros has an error of 1. The
+#: The relative error at or above which dummy samples hold no information. A prediction of zeros has an error of 1. The
 #: true gradient under noise of ten times its length has an error of 0.995.
 NO_INFORMATION = 0.999
 
@@ -125,7 +125,7 @@ class Distilled(LocalModelAttack):
         return (inputs, targets), error
 
     def _train(self, target: Target, start: Params, sets: list[Batch]) -> tuple[Params, int, float, float]:
-        """Find the number of steps after which models fit the other set best, then train on both sets.
+        """Find the best number of steps by cross-validation between the two sets, then train on both sets.
 
         Each set trains one model, whose loss on the other set is measured at each step. The number of steps is the one
         with the lowest mean loss. Return the weights, the number of steps, and this mean loss before and after the

@@ -111,7 +111,7 @@ class Target:
 
         Args:
             samples: The number of samples.
-            draw: The generator of the random numbers.
+            draw: The random generator.
         """
         free = self.region.draw(samples, draw)
         outputs = self._outputs(self.last.returned or self.last.sent, self.inputs(free)).reshape(samples, -1)

@@ -16,8 +16,8 @@ from torch import Tensor
 from leakgauge.core.observation import DataSpec
 from leakgauge.core.params import Params
 
-#: The least number of neurons in the first layer. With fewer neurons, the weights of the samples depend almost only on
-#: the labels.
+#: The least number of neurons in the first layer. With fewer neurons, the gradients weight the samples almost as the
+#: labels do.
 NEURONS = 8
 #: The least squared gradient of the bias, as a share of the squared gradient of the weights. A smaller share is
 #: rounding error.
@@ -28,7 +28,7 @@ def input_statistics(gradients: Params, data: DataSpec) -> tuple[Tensor, Tensor]
     """Return the mean of a client's inputs, normalised for the model, and the residual of each column.
 
     The result is ``None`` if the first layer does not reveal them. The layer must be dense, with a bias and with enough
-    neurons. With few neurons, the weights of the samples depend on the labels. A bias that a later normalisation
+    neurons. With few neurons, the gradients weight the samples as the labels do. A bias that a later normalisation
     removes has no gradient.
 
     Args:

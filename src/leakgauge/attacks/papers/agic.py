@@ -39,8 +39,8 @@ def agic(  # noqa: PLR0913
               + \zeta_{TV}\,\mathrm{TV}(x)
 
     The single step is on the combined batch of all local steps. A step of the attack costs the same for any number of
-    local steps. The attack uses the labels that it is given. Otherwise it reads the labels from the last layer (Yin et
-    al. 2021). For the updates of several epochs see :func:`~leakgauge.attacks.agic_epochs`.
+    local steps. The attack uses the labels that it is given. If none are given, it reads the labels from the last layer
+    (Yin et al. 2021). For the updates of several epochs see :func:`~leakgauge.attacks.agic_epochs`.
 
     Args:
         beta: The weight of the last convolution. The paper uses 50 for untrained networks (with ``tv`` 1e-4) and 2 for

@@ -68,7 +68,7 @@ def awa(  # noqa: PLR0913
 
     The simulated update is matched layer by layer. Adam starts from N(0, 1). The last iterate is returned. The weights
     of the layers change from step to step, so the losses of different steps cannot be compared. The attack uses the
-    labels that it is given. Otherwise it estimates the labels from the last layer.
+    labels that it is given. If none are given, it estimates the labels from the last layer.
 
     Args:
         Q: The weights, as a mapping with ``q_cv``, ``q_bn``, ``q_fc``, ``q_en``, ``p_mean`` and ``p_var`` (equation

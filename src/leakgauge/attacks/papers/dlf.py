@@ -97,7 +97,7 @@ def dlf_paper(  # noqa: PLR0913
               + \lambda_{inv}\mathcal L_{inv}(\tilde x) + \lambda_{tv}\mathrm{TV} + \lambda_{clip}\mathrm{Clip}
 
     Then the reconstructions of the epochs are matched and averaged. The attack uses the label counts that it is given.
-    Otherwise it estimates them by interpolation (section 4.5). The labels are divided into batches at random.
+    If none are given, it estimates them by interpolation (section 4.5). The labels are divided into batches at random.
 
     Args:
         preset: The authors' weights for one of their datasets. ``"femnist"`` is for grey handwriting, and

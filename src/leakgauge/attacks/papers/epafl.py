@@ -34,7 +34,7 @@ def epafl(  # noqa: PLR0913
     repeated, up to ``retries`` times.
 
     Args:
-        threshold: The threshold T. ``None`` switches this rule off.
+        threshold: The threshold T, which is the loss below which the attack stops. ``None`` switches this rule off.
         patience: The number P of steps without improvement that make a plateau. ``None`` switches this rule off.
         tolerance: The relative improvement epsilon that ends a plateau. In the paper, any improvement ends a plateau
             (0). The default is 0.1, because a failed attack may improve slowly for all 300 steps and cost more than ten
