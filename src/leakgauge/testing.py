@@ -47,7 +47,9 @@ def assert_no_leak(
     output: Location | None = None,
     jobs: int | None = 1,
 ) -> None:
-    """Audit a set-up in a test, and raise an ``AssertionError`` that names every broken limit and its attack.
+    """Audit a configuration in a test, and raise an ``AssertionError`` if a limit is broken.
+
+    The error names every broken limit and the attack that broke it.
 
     Args:
         config: The configuration of :func:`leakgauge.audit`.
@@ -69,7 +71,9 @@ def assert_no_leak(
 def small_case(
     kind: Case = "gradient", *, network: Network = "lenet", dtype: torch.dtype = torch.float32
 ) -> tuple[Observation, Truth]:
-    """Return a client that leaks, with 8 x 8 digits and an untrained network, which is attacked within seconds.
+    """Return the message of a small client that leaks, and the truth behind the message.
+
+    The client has 8 x 8 digits and an untrained network. An attack on the message takes seconds.
 
     Args:
         kind: ``"gradient"`` is the gradient of two digits (FedSGD). ``"weights"`` is the message of a client with four
@@ -100,13 +104,13 @@ def check_attack(
     truth: Truth | None = None,
     seed: int = 0,
 ) -> None:
-    """Run an attack on an observation, and check what :class:`Attack` promises.
+    """Run an attack on an observation, and check that the attack keeps the promises of :class:`Attack`.
 
     The attack runs four times, so it should be quick.
 
     Args:
         attack: The attack, or a factory that makes it.
-        observation: The observation. ``None`` is ``small_case("gradient")``.
+        observation: The observation. By default, ``small_case("gradient")``.
         truth: The truth behind the observation. Without it, the quality of the result is not checked.
         seed: The seed of the attack.
     """
@@ -146,7 +150,7 @@ def _promise(holds: bool, sentence: str) -> None:
 
 
 def _check_record(attack: Attack) -> None:
-    """Check the repr, which is printed in reports, and the pickle, which is sent to other processes."""
+    """Check that the ``repr`` of the attack shows all settings, and that the attack can be pickled."""
     name = type(attack).__name__
     _promise(type(attack).__call__ is Attack.__call__, f"{name} overrides __call__. Write run() instead")
     _promise(
@@ -194,7 +198,10 @@ def _check_result(result: Reconstruction, observation: Observation) -> None:
 
 
 def _check_repeatable(attack: Attack, observation: Observation, first: Reconstruction) -> None:
-    """Check that the same seed gives the same bits, for any state of the global generators and with any progress."""
+    """Check that the same seed gives exactly the same result.
+
+    The result must not depend on the state of the global random generators or on the progress report.
+    """
 
     def report(step: int, total: int | None, loss: float) -> None:
         _promise(
@@ -229,7 +236,7 @@ def _check_interrupt(attack: Attack, observation: Observation, seed: int) -> Non
 
 
 def _check_quality(result: Reconstruction, observation: Observation, truth: Truth) -> None:
-    """Check that the error is below half of a random start's, and below that of every blind guess."""
+    """Check that the error is below half of the error of a random start, and below the error of every blind guess."""
     error = _error(result.samples, truth)
     blind = fmean(_error(random_start(observation, guess), truth) for guess in range(10))
     _promise(
@@ -246,7 +253,7 @@ def _check_quality(result: Reconstruction, observation: Observation, truth: Trut
 
 
 def _error(samples: Tensor, truth: Truth) -> float:
-    """Return the mean squared error after pairing, in normalised pixels."""
+    """Return the mean squared error of the samples, paired with the true samples, in normalised pixels."""
     samples = samples.to(truth.inputs.dtype)
     paired = pair(samples, truth.inputs).apply(samples)
     return float((truth.data.normalise(paired) - truth.data.normalise(truth.inputs)).square().mean())
@@ -254,7 +261,7 @@ def _error(samples: Tensor, truth: Truth) -> float:
 
 @contextmanager
 def _unchanged(observation: Observation) -> Iterator[None]:
-    """Check that the block changes neither the observation nor its model nor the random generators."""
+    """Check that the ``with`` block does not change the observation, its model or the random generators."""
     before, generators = _contents(observation), _generators()
     yield
     for name, value in _contents(observation).items():

@@ -1,6 +1,6 @@
-"""Attacks by name, each a composition of the parts in :mod:`leakgauge.attacks.inversion`.
+"""The attacks by name, composed of the parts in :mod:`leakgauge.attacks.inversion`.
 
-Every attack that a file of this package describes (:class:`AttackSpec`) is also a name of this package.
+Every attack that has a description (:class:`AttackSpec`) can be imported from this package by its name.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return a module of this package, or the factory of any other registered attack."""
+    """Return the module or the attack factory with this name."""
     if any(module.name == name for module in pkgutil.iter_modules(__path__)):
         return import_module(f"{__name__}.{name}")
     if not name.startswith("_") and name in ATTACKS:

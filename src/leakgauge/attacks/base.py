@@ -1,4 +1,4 @@
-"""The base class of attacks, which does the common work around :meth:`Attack.run`, and their result."""
+"""The base class of attacks, and the result of an attack."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ class Reconstruction:
     """The result of an attack on an observation.
 
     Args:
-        samples: The samples as a person sees them, with pixels in [0, 1].
+        samples: The reconstructed samples in their original units, with pixels in [0, 1].
         labels: The labels that the attack used or inferred.
         outcome: The way in which the attack ended.
-        loss: The attacker's own loss.
-        trace: The course of this loss.
-        epochs: The matched reconstructions of each local epoch, where an attack makes several.
+        loss: The loss of the attack at these samples. The attacker can compute it without the truth.
+        trace: The record of the optimisation, such as the loss at each step.
+        epochs: The reconstructions from each local epoch, in the order of ``samples``. ``None`` if the attack does not
+            reconstruct epochs separately.
         client: The name of the client.
         round: The number of the round.
-        attack: The record of the attack, which is its ``repr``.
-        seed: The seed.
+        attack: The ``repr`` of the attack, which records its settings.
+        seed: The seed of the attack.
         seconds: The time that the attack took.
     """
 
@@ -54,9 +55,13 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class Attack(ABC):
-    """An attack. A subclass defines :meth:`run`, and a call of the attack does the rest.
+    """The base class of attacks.
 
-    Subclasses are frozen dataclasses. Their fields are the configuration and their ``repr`` is the record.
+    A subclass defines :meth:`run`. Calling the attack checks the message, seeds the random generators, calls
+    :meth:`run` and measures the time.
+
+    Subclasses are frozen dataclasses. The fields are the settings of the attack, and the ``repr`` records these
+    settings.
     """
 
     @final
@@ -70,15 +75,15 @@ class Attack(ABC):
     ) -> Reconstruction:
         """Attack one observation.
 
-        The same seed on the same machine gives the same bits. Ctrl-C ends the attack and returns the best result so
-        far.
+        The same seed on the same machine gives exactly the same result. Ctrl-C ends the attack and returns the best
+        result so far.
 
         Args:
             observation: The message of the client.
             seed: The seed of all random draws.
-            device: The device of the computation. ``None`` is that of the observation.
-            progress: Whether a bar is shown (by default when standard error is a terminal), or a function
-                ``report(step, total, loss)``.
+            device: The device of the computation. By default, the device of the observation.
+            progress: Whether a progress bar is shown, or a function ``report(step, total, loss)``. By default, a bar is
+                shown if standard error is a terminal.
         """
         observation, seed = _prepared(observation, device), _whole(seed)
         began = time.perf_counter()
@@ -95,17 +100,19 @@ class Attack(ABC):
         device: torch.device | str | None = None,
         progress: bool | Report | None = None,
     ) -> list[Reconstruction]:
-        """Attack several observations, as one run where the attack can do that, and return one result for each.
+        """Attack several observations, and return one result for each of them.
 
-        Observation ``i`` is attacked as by ``attack(observation, seed=seed + i)``, up to rounding where problems are
-        solved together. Its ``seconds`` are then an equal share. Ctrl-C returns the results so far. Where observations
-        are attacked one by one, the interrupted one is the last.
+        The result for observation ``i`` is that of ``attack(observation, seed=seed + i)``. Some attacks solve several
+        observations in one run. Their results may then differ by rounding, and each result has an equal share of the
+        ``seconds``. Ctrl-C returns the results so far. If the observations are attacked one by one, the last result is
+        that of the interrupted observation.
 
         Args:
             observations: The messages of the clients.
             seed: The seed of the first observation.
-            device: The device of the computation. ``None`` is that of the observations.
-            progress: Whether a bar is shown, or a function ``report(step, total, loss)``.
+            device: The device of the computation. By default, the device of the observations.
+            progress: Whether a progress bar is shown, or a function ``report(step, total, loss)``. By default, a bar is
+                shown if standard error is a terminal.
         """
         seed = _whole(seed)
         prepared = [_prepared(observation, device) for observation in observations]
@@ -137,23 +144,27 @@ class Attack(ABC):
 
     @abstractmethod
     def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
-        """Reconstruct the client's samples. The generators of torch are seeded before.
+        """Reconstruct the client's samples.
+
+        The random generators of torch are seeded before the call.
 
         Args:
             observation: The message of the client.
-            seed: The seed for generators of the attack.
-            report: The progress report.
+            seed: The seed for further random generators of the attack.
+            report: A function ``report(step, total, loss)`` that shows progress.
         """
 
     def run_each(
         self, observations: Sequence[Observation], seeds: Sequence[int], report: Report
     ) -> list[Reconstruction]:
-        """Reconstruct the samples of several clients, one after another unless a subclass does otherwise.
+        """Reconstruct the samples of several clients.
+
+        By default, the clients are attacked one after another. A subclass may attack them in one run.
 
         Args:
             observations: The messages of the clients.
             seeds: One seed for each client.
-            report: The progress report.
+            report: A function ``report(step, total, loss)`` that shows progress.
         """
         results: list[Reconstruction] = []
         for number, (observation, seed) in enumerate(zip(observations, seeds, strict=True)):
@@ -167,7 +178,7 @@ class Attack(ABC):
 
 
 def _part(report: Report, number: int, count: int) -> Report:
-    """Return a report for one of several attacks of equal length."""
+    """Return the progress report for attack ``number`` of ``count`` attacks of equal length."""
 
     def part(step: int, total: int | None, loss: float) -> None:
         report(number * (total or 0) + step, None if total is None else count * total, loss)
@@ -200,6 +211,6 @@ def _check_result(result: object, attack: Attack, observation: Observation) -> N
 def _moved(observation: Observation, device: torch.device | str) -> Observation:
     try:
         return observation.to(device)
-    except (RuntimeError, AssertionError) as problem:  # torch asserts that it is compiled for the device
+    except (RuntimeError, AssertionError) as problem:  # AssertionError if torch is not compiled for the device
         first = str(problem).splitlines()[0]
         raise InvalidInput(f"the attack cannot run on device {str(device)!r}: {first}") from problem

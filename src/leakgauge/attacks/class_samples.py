@@ -1,6 +1,6 @@
-"""Sample reconstruction (SRA): samples of each class from a model, or the samples behind one gradient.
+"""Sample reconstruction (SRA), which rebuilds samples of each class from a model, or samples from one gradient.
 
-The two attacks are equations 5 and 4 of LMRA (Driouich et al.).
+These two attacks are described by equations 5 and 4 of LMRA (Driouich et al.).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ClassSamples:
     Args:
         samples: The samples in their original units.
         labels: The class of each sample.
-        probabilities: The probability of this class under the model.
+        probabilities: The probability that the model assigns to the class of each sample.
     """
 
     samples: Tensor = field(repr=False)
@@ -44,19 +44,19 @@ def by_model(
     smooth: int = 4,
     report: Report = silent,
 ) -> ClassSamples:
-    r"""Rebuild the sample that a model assigns to a class most clearly, for each class (LMRA, equation 5).
+    r"""Rebuild one sample per class, for which the model is most certain of the class (LMRA, equation 5).
 
     This is gradient ascent on :math:`\log h_\theta(x)[k]` from a zero sample (after Fredrikson et al. 2015). The
-    logarithm has the same maximum as the probability, and its gradient does not vanish where the probability is near 0
-    or 1. Pixels stay in [0, 1]. The result is the sample with the highest probability on the way.
+    logarithm has the same maximum as the probability, and its gradient does not vanish if the probability is near zero
+    or one. Pixels stay in [0, 1]. The result is the sample with the highest probability among all steps.
 
     Args:
         model: A model of the client.
-        classes: The classes to rebuild. ``None`` stands for all.
+        classes: The classes to rebuild. By default, all classes.
         steps: The number of steps.
-        lr: The length of the first step, as a root mean square over pixels. It falls to zero over the steps.
-        smooth: The radius in pixels of a blur of the gradient, for images. Without it, noise scores as high as a face
-            on a dense network.
+        lr: The length of the first step, as a root mean square over pixels. The length falls to zero over the steps.
+        smooth: The radius, in pixels, of the blur that is applied to the gradient of images. Without a blur, noise
+            scores as high as a face on a dense network.
         report: A function ``report(step, total, loss)`` that shows progress.
     """
     data = model.data
@@ -81,7 +81,7 @@ def by_model(
 
 
 def _labels(model: LocalModel, classes: Sequence[int] | None) -> Tensor:
-    """Return the classes to rebuild as a tensor, after checking them."""
+    """Check the classes to rebuild, and return them as a tensor."""
     count = model.data.classes
     if count is None:
         raise InvalidInput("samples of classes can be rebuilt for a classification only, and this data is a regression")
@@ -92,7 +92,7 @@ def _labels(model: LocalModel, classes: Sequence[int] | None) -> Tensor:
 
 
 def _blurred(pictures: Tensor, radius: int) -> Tensor:
-    """Blur pictures by two box means of the same radius."""
+    """Blur pictures with a box filter, which is applied twice."""
     for _ in range(2 if radius else 0):
         pictures = F.avg_pool2d(pictures, 2 * radius + 1, 1, radius, count_include_pad=False)
     return pictures

@@ -1,4 +1,4 @@
-"""Save and load the results of attacks."""
+"""Files with the results of attacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERSION = 1
 
 
 def to_parts(reconstruction: Reconstruction) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return a reconstruction as plain values and tensors."""
+    """Split a reconstruction into plain values and tensors."""
     outcome = reconstruction.outcome
     document = {
         "attack": reconstruction.attack,
@@ -39,7 +39,7 @@ def to_parts(reconstruction: Reconstruction) -> tuple[dict[str, Any], dict[str, 
 
 
 def from_parts(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Reconstruction:
-    """Return the reconstruction that :func:`to_parts` took apart.
+    """Return the reconstruction that :func:`to_parts` split into parts.
 
     Args:
         document: The plain values.

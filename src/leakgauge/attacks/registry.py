@@ -1,4 +1,4 @@
-"""Every attack by name.
+"""The registry of all attacks by name.
 
 The registry imports each module of :mod:`leakgauge.attacks` on first use and collects the descriptions that the modules
 declare as ``SPECS`` (or as ``SPEC`` for a single one). A new file in ``attacks/papers`` needs no other registration.
@@ -17,7 +17,7 @@ from typing import Any
 from leakgauge.attacks.spec import AttackSpec, Reads, Recovers
 from leakgauge.core.errors import InvalidInput, UnknownName
 
-#: Folders that hold parts of attacks and no attack.
+#: Folders that hold parts of attacks but no attacks.
 PARTS = ("leakgauge.attacks.inversion",)
 
 
@@ -55,8 +55,8 @@ def specs(recovers: Recovers | None = None, reads: Reads | None = None) -> list[
     """Return the descriptions of attacks, cheapest first.
 
     Args:
-        recovers: Only attacks that recover this. ``None`` stands for all.
-        reads: Only attacks that read these messages. ``None`` stands for all.
+        recovers: The private thing that the attacks recover. By default, attacks of all kinds are returned.
+        reads: The messages that the attacks read. By default, attacks on all messages are returned.
     """
     chosen = [spec for spec in ATTACKS.values() if recovers in (None, spec.recovers) and reads in (None, spec.reads)]
     return sorted(chosen, key=lambda spec: spec.order)
@@ -67,7 +67,7 @@ def build(name: str, **options: Any) -> Any:
 
     Args:
         name: The name of the attack, one of :data:`ATTACKS`.
-        options: The keyword arguments of its factory.
+        options: The keyword arguments of the attack's factory.
     """
     if name not in ATTACKS:
         raise UnknownName("attack", name, ATTACKS)
@@ -83,7 +83,7 @@ def build(name: str, **options: Any) -> Any:
 
 
 def _modules(package: str) -> Iterator[ModuleType]:
-    """Import and return every module below a package, without the folders of parts."""
+    """Import and return every module below a package, except the folders that hold only parts."""
     for module in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
         if module.name in PARTS:
             continue

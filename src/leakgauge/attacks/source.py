@@ -1,8 +1,8 @@
-"""Source inference (SIA): the client that holds a record (Hu et al. 2021; LMRA, section 2.3).
+"""Source inference (SIA), which infers the client that holds a record (Hu et al. 2021; LMRA, section 2.3).
 
 ====================  ==================================================================================================
-:func:`by_loss`       The client whose model has the smallest loss on the record, for any models (Hu et al. 2021)
-:func:`by_vote`       The same for the models returned in each round, by majority (LMRA, appendix C.2)
+:func:`by_loss`       The client whose model has the smallest loss on the record (Hu et al. 2021)
+:func:`by_vote`       The client whose returned model has the smallest loss in most rounds (LMRA, appendix C.2)
 :func:`by_inputs`     The client whose mean input is nearest to the record, without any model (beyond the papers)
 :func:`by_equations`  The client whose gradients contain the gradient of the record, without any model (beyond the
                       papers)
@@ -52,7 +52,7 @@ def by_loss(models: Sequence[LocalModel], inputs: Tensor, targets: Tensor) -> So
     """Infer the client whose model has the smallest loss on a record (Hu et al. 2021).
 
     Args:
-        models: One model of each client, from any method.
+        models: One model for each client. The models may come from any method.
         inputs: The records in their original units.
         targets: The targets of the records.
     """
@@ -65,10 +65,10 @@ def by_loss(models: Sequence[LocalModel], inputs: Tensor, targets: Tensor) -> So
 def by_vote(clients: Sequence[Sequence[Observation]], inputs: Tensor, targets: Tensor) -> Sources:
     """Infer the client whose returned model has the smallest loss on a record in most rounds (LMRA, appendix C.2).
 
-    Only rounds with all clients count.
+    Only rounds in which all clients took part are used.
 
     Args:
-        clients: The rounds of each client.
+        clients: The observations of each client, one per round.
         inputs: The records in their original units.
         targets: The targets of the records.
     """
@@ -88,7 +88,7 @@ def by_inputs(clients: Sequence[Sequence[Observation]], inputs: Tensor) -> Sourc
     distribution of inputs.
 
     Args:
-        clients: The rounds of each client.
+        clients: The observations of each client, one per round.
         inputs: The records in their original units.
     """
     _check_clients(len(clients))
@@ -119,22 +119,21 @@ def by_equations(
 ) -> Sources:
     r"""Infer the client whose gradients most clearly contain the gradient of a record (beyond the papers).
 
-    A mean gradient is linear in *which* records it is of:
-    :math:`g_{c,t} = \sum_i p_{ic} \nabla\ell(\theta_t; x_i, y_i)`. Here :math:`p_{ic}` is one over the client's number
-    of records for the records that it holds, and zero for the others. Ridge regression over rounds with all clients
-    gives :math:`p`. The score of a client is the distance of :math:`p_{ic}` from the mean over the records, in standard
-    deviations.
+    A mean gradient is a weighted sum of the gradients of single records, :math:`g_{c,t} = \sum_i p_{ic}
+    \nabla\ell(\theta_t; x_i, y_i)`. For a record that the client holds, :math:`p_{ic}` is one divided by the client's
+    number of records. For all other records it is zero. Ridge regression over rounds with all clients gives :math:`p`.
+    The score of a client is the distance of :math:`p_{ic}` from the mean over the records, in standard deviations.
 
-    Clients need not differ. The attack finds the holder of a record even among clients with the same distribution.
-    Records that are not passed are noise to these equations, so the result improves with the share of the clients'
-    records that is passed. The recipe may be unknown.
+    The attack finds the holder of a record even among clients with the same distribution of records. The clients'
+    records that are not among ``inputs`` act as noise in these equations. The result is therefore better if ``inputs``
+    holds a larger share of the clients' records. The recipe may be unknown.
 
     Args:
-        clients: The rounds of each client.
+        clients: The observations of each client, one per round.
         inputs: The records in their original units.
         targets: The targets of the records.
-        rounds: The number of rounds to use, from the first one with all clients on.
-        ridge: The penalty, in units of the mean squared length of a record's gradient.
+        rounds: The number of rounds to use, counted from the first round with all clients.
+        ridge: The penalty of the ridge regression, in units of the mean squared length of a record's gradient.
         report: A function ``report(step, total, loss)`` that shows progress.
     """
     _check_clients(len(clients))
@@ -161,7 +160,8 @@ def _inner_products(
 ) -> tuple[Tensor, Tensor]:
     """Return inner products of the records' gradients at one round's model.
 
-    These are the products with each other, (N, N), and with the clients' updates, (N, clients).
+    The first result holds the products of the gradients with each other, (N, N). The second result holds the products
+    of the gradients with the clients' updates, (N, clients).
     """
     first = messages[0]
     if any(not torch.equal(message.sent[name], value) for message in messages for name, value in first.sent.items()):
@@ -193,7 +193,7 @@ def _normalises_over_batches(observation: Observation) -> bool:
 
 
 def _gradients(observation: Observation, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the gradient of each record alone, (N, parameters)."""
+    """Return the gradient of each record by itself, (N, parameters)."""
 
     def loss(weights: Params, record: Tensor, target: Tensor) -> Tensor:
         return losses_of(observation, weights, record[None], target[None])[0]
@@ -209,7 +209,7 @@ def _gradients(observation: Observation, inputs: Tensor, targets: Tensor) -> Ten
 
 
 def _common_rounds(clients: Sequence[Sequence[Observation]]) -> list[list[Observation]]:
-    """Return the rounds with all clients in their order, each as the messages of all clients."""
+    """Return the rounds in which all clients took part, each as a list with one message per client."""
     by_round = [{observation.round: observation for observation in rounds} for rounds in clients]
     shared = sorted(set.intersection(*map(set, by_round))) if by_round else []
     if not shared:
@@ -237,17 +237,17 @@ class SourceAttack(Protocol):
         """Infer the client that holds each record.
 
         Args:
-            rounds: The rounds of each client.
+            rounds: The observations of each client, one per round.
             inputs: The records in their original units.
             targets: The targets of the records.
-            models: One rebuilt model of each client, for the attacks that use them.
+            models: One rebuilt model for each client, if the attack uses models.
             report: A function ``report(step, total, loss)`` that shows progress.
         """
 
 
 @dataclass(frozen=True)
 class SourceByLoss:
-    """The attack :func:`by_loss` under a name. It has no options."""
+    """The attack :func:`by_loss` as a class, so that the registry can build it by name. It has no options."""
 
     def __call__(
         self,
@@ -258,7 +258,7 @@ class SourceByLoss:
         models: Sequence[LocalModel] | None = None,
         report: Report = silent,
     ) -> Sources:
-        """Infer sources with the clients' rebuilt models."""
+        """Infer the client of each record with the rebuilt models of all clients."""
         if models is None:
             raise InvalidInput(
                 "source_by_loss needs a model of each client; rebuild them from the clients' rounds with "
@@ -269,7 +269,7 @@ class SourceByLoss:
 
 @dataclass(frozen=True)
 class SourceByVote:
-    """The attack :func:`by_vote` under a name. It has no options."""
+    """The attack :func:`by_vote` as a class, so that the registry can build it by name. It has no options."""
 
     def __call__(
         self,
@@ -280,13 +280,13 @@ class SourceByVote:
         models: Sequence[LocalModel] | None = None,
         report: Report = silent,
     ) -> Sources:
-        """Infer sources with the models that the clients returned."""
+        """Infer the client of each record with the models that the clients returned."""
         return by_vote(rounds, inputs, targets)
 
 
 @dataclass(frozen=True)
 class SourceByInputs:
-    """The attack :func:`by_inputs` under a name. It has no options."""
+    """The attack :func:`by_inputs` as a class, so that the registry can build it by name. It has no options."""
 
     def __call__(
         self,
@@ -297,17 +297,17 @@ class SourceByInputs:
         models: Sequence[LocalModel] | None = None,
         report: Report = silent,
     ) -> Sources:
-        """Infer sources from the means of the clients' inputs."""
+        """Infer the client of each record from the mean inputs of all clients."""
         return by_inputs(rounds, inputs)
 
 
 @dataclass(frozen=True)
 class SourceByEquations:
-    """The attack :func:`by_equations` under a name.
+    """The attack :func:`by_equations` as a class, so that the registry can build it by name.
 
     Args:
-        rounds: The number of rounds to use, from the first one with all clients on.
-        ridge: The penalty, in units of the mean squared length of a record's gradient.
+        rounds: The number of rounds to use, counted from the first round with all clients.
+        ridge: The penalty of the ridge regression, in units of the mean squared length of a record's gradient.
     """
 
     rounds: int = 5
@@ -322,7 +322,7 @@ class SourceByEquations:
         models: Sequence[LocalModel] | None = None,
         report: Report = silent,
     ) -> Sources:
-        """Infer sources from the equations of the clients' gradients."""
+        """Infer the client of each record from the equations of the clients' gradients."""
         return by_equations(rounds, inputs, targets, rounds=self.rounds, ridge=self.ridge, report=report)
 
 

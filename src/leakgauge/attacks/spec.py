@@ -1,7 +1,7 @@
-"""The description of an attack: its factory, when it applies, its cost, and its options in an audit.
+"""The description of an attack, with its factory, the rule for when it applies, its cost and its audit options.
 
-Each attack declares its description beside its factory, as ``SPECS`` in the same file. The registry, the first look of
-an audit and the audit itself read nothing else.
+Each attack declares its description as ``SPECS``, in the same file as its factory. The registry and the audit know
+attacks only through these descriptions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Cost(IntEnum):
 
 
 class Fit(NamedTuple):
-    """Whether an attack applies to an observation, and the reason in words.
+    """The decision whether an attack applies to an observation, with the reason in words.
 
     Args:
         applies: Whether the attack applies.
@@ -83,12 +83,12 @@ class AttackSpec:
 
     @property
     def order(self) -> tuple[int, int, str]:
-        """The sort key of an audit, cheapest first."""
+        """The sort key by which an audit orders attacks, cheapest first."""
         return (self.cost, self.rank, self.name)
 
 
 def always(reason: str) -> Fits:
-    """Return a rule for attacks on any message.
+    """Return a rule by which an attack applies to any message.
 
     Args:
         reason: The reason that is shown to people.
@@ -97,7 +97,7 @@ def always(reason: str) -> Fits:
 
 
 def one_gradient(observation: Observation) -> Fit:
-    """Apply to single gradients only, with a warning where the model is piecewise linear."""
+    """Decide that an attack applies only to a single gradient, and warn if the model is piecewise linear."""
     if observation.kind != "gradient":
         return Fit(False, "made for one gradient, and this is local training")
     if any(isinstance(module, KINKED) for module in observation.model.modules()):
@@ -106,10 +106,10 @@ def one_gradient(observation: Observation) -> Fit:
 
 
 def local_training(reason: str) -> Fits:
-    """Return a rule for attacks on local training with a known learning rate.
+    """Return a rule by which an attack applies only to local training with a known learning rate.
 
     Args:
-        reason: The reason that is shown to people where the attack applies.
+        reason: The reason that is shown to people if the attack applies.
     """
 
     def rule(observation: Observation) -> Fit:

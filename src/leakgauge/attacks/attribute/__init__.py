@@ -1,14 +1,14 @@
-r"""Attribute inference (AIA): a hidden column of records whose other columns and targets are public.
+r"""Attribute inference (AIA), which infers a hidden column of records from the public columns and targets.
 
 Let :math:`h_\theta` be a model's output, :math:`p_i` the public part of record i, :math:`s` a value of the sensitive
 attribute and :math:`y_i` the target (one-hot for a class).
 
 ===================  ==============================================================================================
-:func:`by_model`     :math:`\arg\min_s \lVert h_\theta(p_i, s) - y_i \rVert^2` for each record alone (LMRA, equation 3)
+:func:`by_model`     :math:`\arg\min_s \lVert h_\theta(p_i, s) - y_i \rVert^2` for each record (LMRA, equation 3)
 :func:`by_gradient`  :math:`\arg\max_{s_1 \ldots s_N} \sum_t \cos(\nabla L(\theta_t; (p_i, s_i, y_i)_i), \theta_t -
                      \theta_{c,t})` for all records at once (LMRA, equation 2; Lyu and Chen 2021)
-:func:`by_equations` The values that solve the client's gradient, which is linear in the value that each record has
-                     (beyond the paper)
+:func:`by_equations` The least-squares solution of the linear equations that the client's gradient gives for the values
+                     of all records (beyond the paper)
 ===================  ==============================================================================================
 """
 

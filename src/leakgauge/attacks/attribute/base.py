@@ -26,18 +26,18 @@ class AttributeAttack(Protocol):
         """Infer the hidden attribute of a client's records.
 
         Args:
-            rounds: The rounds of the client.
-            records: The client's records with their sensitive attribute hidden.
-            model: The client's rebuilt model, for the attacks that use one.
+            rounds: The client's observations, one per round.
+            records: The client's records, without the sensitive attribute.
+            model: The client's rebuilt model, if the attack uses one.
             report: A function ``report(step, total, loss)`` that shows progress.
         """
 
 
 def for_tables(fits: Fits) -> Fits:
-    """Return a rule that refuses data without named columns.
+    """Return a rule by which an attack applies only to tables with named columns.
 
     Args:
-        fits: The rule for tables with named columns.
+        fits: The rule that decides about tables with named columns.
     """
 
     def rule(observation: Observation) -> Fit:

@@ -28,25 +28,26 @@ def by_equations(
     prior: Sequence[float] | None = None,
     report: Report = silent,
 ) -> Attributes:
-    r"""Infer the values that solve the client's gradient by least squares (beyond the paper).
+    r"""Infer the values by solving the equations of the client's gradients by least squares (beyond the paper).
 
-    A mean gradient is linear in *which* value each record has: :math:`g_t = \frac1N \sum_i \sum_s p_{is}
-    \nabla\ell(\theta_t; p_i, s, y_i)` with :math:`p_{is}` one for the true value. There are as many equations as
-    parameters. So for full-batch clients with one local step, the attribute is recovered for any number of records that
-    is small beside the model. Conjugate gradients search for :math:`p` from equal shares, with one product and one
-    transposed product per step. The attack needs the learning rate and the number of local steps.
+    A mean gradient is a linear function of the choice of a value for each record, :math:`g_t = \frac1N \sum_i \sum_s
+    p_{is} \nabla\ell(\theta_t; p_i, s, y_i)`. Here :math:`p_{is}` is one for the true value of record i and zero for
+    the others. Each parameter of the model gives one equation. For full-batch clients with one local step, the attack
+    therefore recovers the attribute if there are far fewer records than parameters. The method of conjugate gradients
+    solves for :math:`p` and starts from equal shares. Each step needs one product and one transposed product. The
+    attack needs the learning rate and the number of local steps.
 
-    The solution is zeros and ones with noise. An attacker who is granted the prior knows the variance of the shares
-    without noise. It takes the rest of their variance as the variance of the noise, :math:`\sigma^2`, and scores
-    :math:`p_{is} / \sigma^2 + \log P(s)`. Where there are more records than equations, the shares stay near equal and
-    show no noise. The prior then changes nothing.
+    The solution consists of zeros and ones plus noise. An attacker who knows the prior also knows the variance of the
+    shares without noise. The remaining variance of the shares is taken as the variance of the noise, :math:`\sigma^2`.
+    The score of a value is :math:`p_{is} / \sigma^2 + \log P(s)`. If there are more records than equations, the shares
+    stay nearly equal and show no noise. The prior then changes nothing.
 
     Args:
-        observations: The rounds of one client.
-        records: The client's records with their sensitive attribute hidden.
-        rounds: The number of rounds to use, from the first one on.
+        observations: The observations of one client, one per round.
+        records: The client's records, without the sensitive attribute.
+        rounds: The number of rounds to use, counted from the first round.
         steps: The number of conjugate-gradient steps.
-        prior: The shares of the values in the population, where the attacker is granted them.
+        prior: The shares of the values in the population, if the attacker knows them.
         report: A function ``report(step, total, loss)`` that shows progress.
     """
     messages = Messages.read(observations)
@@ -84,27 +85,27 @@ def _solve(problem: GradientProblem, shares: Tensor, steps: int, report: Report)
 
 
 def _weigh(shares: Tensor, prior: Tensor) -> Tensor:
-    """Score noisy shares against the prior."""
-    # A few outliers must not set the noise of all other records.
+    """Return the score of every value for each record, from the noisy shares and the prior."""
+    # A few outliers must not dominate the estimate of the noise.
     clamped = shares.clamp(*shares.flatten().quantile(torch.tensor([0.05, 0.95]).to(shares)))
     noise = (clamped - prior).square().mean() - (prior * (1 - prior)).mean()
-    values = shares.shape[1]  # The shares add up to one, so their noise has one dimension less.
+    values = shares.shape[1]  # The shares of a record add up to one, so their noise has one dimension less.
     return shares / (noise * values / (values - 1)).clamp_min(1e-6) + prior.log()
 
 
 def _centred(shares: Tensor) -> Tensor:
-    """Project changes of shares on those that keep the sum over values."""
+    """Subtract the mean over the values, so that a change of the shares keeps the sum of each record."""
     return shares - shares.mean(1, keepdim=True)
 
 
 @dataclass(frozen=True)
 class AttributeByEquations:
-    """The attack :func:`by_equations` under a name.
+    """The attack :func:`by_equations` as a class, so that the registry can build it by name.
 
     Args:
-        rounds: The number of rounds to use, from the first one on.
+        rounds: The number of rounds to use, counted from the first round.
         steps: The number of conjugate-gradient steps.
-        prior: The shares of the values in the population, where the attacker is granted them.
+        prior: The shares of the values in the population, if the attacker knows them.
     """
 
     rounds: int = 3

@@ -31,16 +31,16 @@ def by_gradient(
 ) -> Attributes:
     """Infer the values whose gradients point in the direction of the client's updates (LMRA, equation 2).
 
-    During the search each record holds shares of all values. Adam starts from equal shares, or from the prior. The
-    largest share wins.
+    During the search, each record has a share of every possible value. Adam starts from the prior if it is given, and
+    otherwise from equal shares. The result is the value with the largest share.
 
     Args:
-        observations: The rounds of one client.
-        records: The client's records with their sensitive attribute hidden.
+        observations: The observations of one client, one per round.
+        records: The client's records, without the sensitive attribute.
         rounds: The number of evenly spaced rounds to use.
         steps: The number of Adam steps.
         lr: The learning rate of Adam.
-        prior: The shares of the values in the population, where the attacker is granted them.
+        prior: The shares of the values in the population, if the attacker knows them.
         report: A function ``report(step, total, loss)`` that shows progress.
     """
     messages = Messages.read(observations)
@@ -65,7 +65,7 @@ def by_gradient(
 
 
 def _spaced(count: int, wanted: int) -> list[int]:
-    """Return evenly spaced rounds with the first and the last among them."""
+    """Return the indices of evenly spaced rounds, including the first and the last round."""
     if wanted < 1:
         raise InvalidInput(f"rounds must be at least 1, not {wanted}")
     return sorted({round(place) for place in torch.linspace(0, count - 1, min(wanted, count)).tolist()})
@@ -73,13 +73,13 @@ def _spaced(count: int, wanted: int) -> list[int]:
 
 @dataclass(frozen=True)
 class AttributeByGradient:
-    """The attack :func:`by_gradient` under a name.
+    """The attack :func:`by_gradient` as a class, so that the registry can build it by name.
 
     Args:
         rounds: The number of evenly spaced rounds to use.
         steps: The number of Adam steps.
         lr: The learning rate of Adam.
-        prior: The shares of the values in the population, where the attacker is granted them.
+        prior: The shares of the values in the population, if the attacker knows them.
     """
 
     rounds: int = 5

@@ -18,15 +18,16 @@ from leakgauge.core.progress import Report, silent
 
 
 def by_model(model: LocalModel, records: PublicRecords, prior: Sequence[float] | None = None) -> Attributes:
-    r"""Infer the value that fits a record's target best, for each record alone.
+    r"""Infer for each record the value with which the model fits the target best.
 
     This is equation 3 of LMRA (Yeom et al. 2018). With a prior, the score is the logarithm of
-    :math:`P(s) P(y_i | p_i, s)` (Fredrikson et al. 2014). The residuals of a regression are then taken as Gaussian.
+    :math:`P(s) P(y_i | p_i, s)` (Fredrikson et al. 2014). In that case, the residuals of a regression are assumed to be
+    Gaussian.
 
     Args:
         model: A model of the client.
-        records: The records with their sensitive attribute hidden.
-        prior: The shares of the values in the population, where the attacker is granted them.
+        records: The records, without the sensitive attribute.
+        prior: The shares of the values in the population, if the attacker knows them.
     """
     with torch.no_grad():
         outputs = [model.probabilities(records.with_value(value)) for value in range(len(records.values))]
@@ -51,7 +52,7 @@ def by_model(model: LocalModel, records: PublicRecords, prior: Sequence[float] |
 
 
 def _coefficient(model: LocalModel, records: PublicRecords, outputs: Sequence[Tensor]) -> float | None:
-    """Return the effect of a binary attribute on a regression where it is the same for all records."""
+    """Return the effect of a binary attribute on a regression, or ``None`` if it differs between records."""
     if records.data.classes is not None or len(records.values) != 2 or len(records.columns) != 1:
         return None
     effects = (outputs[1] - outputs[0]).squeeze(1)
@@ -61,10 +62,10 @@ def _coefficient(model: LocalModel, records: PublicRecords, outputs: Sequence[Te
 
 @dataclass(frozen=True)
 class AttributeByModel:
-    """The attack :func:`by_model` under a name.
+    """The attack :func:`by_model` as a class, so that the registry can build it by name.
 
     Args:
-        prior: The shares of the values in the population, where the attacker is granted them.
+        prior: The shares of the values in the population, if the attacker knows them.
     """
 
     prior: Sequence[float] | None = None

@@ -16,8 +16,8 @@ class GradientProblem:
     """The client's gradients in some rounds as functions of the sensitive values.
 
     Args:
-        messages: The rounds of the client.
-        records: The client's records with their sensitive attribute hidden.
+        messages: The messages of the client.
+        records: The client's records, without the sensitive attribute.
         rounds: The indices of the rounds to use.
     """
 
@@ -35,7 +35,7 @@ class GradientProblem:
         ]
 
     def inputs(self, shares: Tensor) -> Tensor:
-        """Return the records with shares of all values, normalised for the model."""
+        """Return the records as normalised inputs, with the possible values mixed by their shares."""
         return self.records.data.normalise(self.records.filled(shares).to(shares))
 
     def _losses(self, weights: Params, inputs: Tensor) -> Tensor:
@@ -43,13 +43,13 @@ class GradientProblem:
         return losses_of(self.last, weights, inputs, self.targets)
 
     def gradient(self, place: int, inputs: Tensor) -> Tensor:
-        """Return the mean gradient at one round's model. It is differentiable with respect to the inputs."""
+        """Return the mean gradient at the model of one round, differentiable with respect to the inputs."""
         leaves = {name: value.detach().requires_grad_() for name, value in self.points[place].items()}
         gradients = torch.autograd.grad(self._losses(leaves, inputs).mean(), list(leaves.values()), create_graph=True)
         return torch.cat([value.reshape(-1) for value in gradients])
 
     def mixed(self, shares: Tensor) -> list[Tensor]:
-        """Return the mean gradient of each round for losses weighted by shares. It is linear in the shares."""
+        """Return the mean gradient of each round, which is linear in the shares that weight the losses."""
         mixed = []
         for point in self.points:
             leaves = {name: value.detach().requires_grad_() for name, value in point.items()}
@@ -65,13 +65,14 @@ class GradientProblem:
         return mixed
 
     def transposed(self, directions: Sequence[Tensor]) -> Tensor:
-        """Return the adjoint of :meth:`mixed`, (N, values).
+        """Apply the adjoint of :meth:`mixed` to one direction per round, and return the result, (N, values).
 
-        It is the change of each record's loss with each value along a direction, summed over the rounds.
+        An entry belongs to one record and one value. It is the change of the record's loss along the directions if the
+        record has this value, summed over the rounds.
         """
         columns = []
         for inputs in self.candidates:
-            # Weight the losses by factors, take the gradient along the direction, and differentiate by the factors.
+            # Weight the losses by factors, take the gradient along the direction, and differentiate it by the factors.
             factors = torch.zeros(len(self.records)).to(directions[0]).requires_grad_()
             along = factors.new_zeros(())
             for point, direction in zip(self.points, directions, strict=True):

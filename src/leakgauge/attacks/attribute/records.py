@@ -17,7 +17,7 @@ from leakgauge.core.observation import DataSpec
 class PublicRecords:
     """Records of which the attacker knows everything except the sensitive attribute.
 
-    Make them with :meth:`hiding`.
+    Use :meth:`hiding` to create an object.
 
     Args:
         inputs: The records in their original units, (N, columns). The sensitive columns hold NaN.
@@ -69,15 +69,16 @@ class PublicRecords:
         return len(self.inputs)
 
     def known(self) -> Tensor:
-        """Return the public part of the records as numbers: all columns except the hidden one, and the targets."""
+        """Return one tensor with the public columns and the targets of all records."""
         public = [column for column in range(self.inputs.shape[1]) if column not in self.columns]
         return torch.cat((self.inputs[:, public], self.targets_like(self.inputs)), dim=1)
 
     def filled(self, choice: Tensor) -> Tensor:
-        """Return complete records with the given values.
+        """Return complete records with the given values in the sensitive columns.
 
         Args:
-            choice: One index of a value for each record, (N,), or the shares of all values, (N, values).
+            choice: The index of one value for each record, (N,), or the shares of all values for each record, (N,
+                values).
         """
         shares = F.one_hot(choice, len(self.values)) if choice.ndim == 1 else choice
         complete = self.inputs.to(shares.device).clone()
@@ -85,18 +86,18 @@ class PublicRecords:
         return complete
 
     def with_value(self, value: int) -> Tensor:
-        """Return complete records that all have the same value, given by its index."""
+        """Return complete records that all have the value with this index."""
         return self.filled(torch.full((len(self),), value))
 
     def targets_like(self, outputs: Tensor) -> Tensor:
-        """Return the targets in the form of a model's outputs: one-hot, or the numbers of a regression, (N, ...)."""
+        """Return the targets in the shape of a model's outputs, (N, ...). Classes become one-hot vectors."""
         targets = self.targets.to(outputs.device)
         if self.data.classes is None:
             return targets.to(outputs).reshape(len(self), -1)
         return F.one_hot(targets, self.data.classes).to(outputs)
 
     def shares(self, prior: Sequence[float] | None) -> Tensor:
-        """Return the shares of all values for each record, (N, values): the prior, or equal shares without one."""
+        """Return the prior as the shares of each record, (N, values). Without a prior, the shares are equal."""
         values = len(self.values)
         known = torch.ones(values) if prior is None else torch.tensor([float(share) for share in prior])
         if len(known) != values or not bool((known > 0).all()):
@@ -105,7 +106,7 @@ class PublicRecords:
 
 
 def _sensitive_columns(data: DataSpec, attribute: str, values: Sequence[float]) -> tuple[tuple[int, ...], Tensor]:
-    """Return the columns of an attribute, and one row of them for each of its values."""
+    """Return the indices of an attribute's columns, and the numbers in these columns with one row per value."""
     groups = data.one_hot_groups
     feature = attribute.partition("=")[0]
     if attribute not in groups and len(groups.get(feature, ())) > 1:
@@ -140,10 +141,10 @@ class Attributes:
     outcome: str = ""
 
     def guarantee(self, mean_squared_error: float) -> float | None:
-        r"""Return the share of records that must be right for a linear regression (LMRA, proposition 4).
+        r"""Return a lower bound of the share of correct values for a linear regression (LMRA, proposition 4).
 
-        The share is at least :math:`1 - 4 E_c / \theta[s]^2`. The client knows :math:`E_c`, and the attacker does not.
-        The result is ``None`` for other models.
+        The bound is :math:`1 - 4 E_c / \theta[s]^2`. The client knows :math:`E_c`, and the attacker does not. For other
+        models, the result is ``None``.
 
         Args:
             mean_squared_error: :math:`E_c`, the mean squared error of the model on the client's true records.

@@ -1,4 +1,4 @@
-"""The attack of an audit on a hidden column of a table: the better method for the message at hand."""
+"""The attack that an audit runs on a hidden column of a table."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from leakgauge.core.progress import Report, silent
 
 @dataclass(frozen=True)
 class AttributeInference:
-    """The better of :func:`by_equations` and :func:`by_gradient` for a message.
+    """The attack that uses :func:`by_equations` or :func:`by_gradient`, depending on the message.
 
-    The equations are solved where the message is the exact gradient of one step. Otherwise the attack searches for the
-    values whose gradients point in the direction of the client's update.
+    If the message is the exact gradient of one step, the attack solves the equations. Otherwise the attack searches for
+    the values whose gradients point in the direction of the client's update.
 
     Args:
-        prior: The shares of the values in the population, where the attacker is granted them.
+        prior: The shares of the values in the population, if the attacker knows them.
     """
 
     prior: Sequence[float] | None = None
@@ -43,7 +43,7 @@ class AttributeInference:
 
 
 def _is_exact(observation: Observation) -> bool:
-    """Return whether a message is one exact gradient: one local step with a known learning rate."""
+    """Return whether a message gives the exact gradient of one local step."""
     return steps_in(observation) == 1 and (observation.kind == "gradient" or observation.training.lr is not None)
 
 

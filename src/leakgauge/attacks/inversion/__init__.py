@@ -1,1 +1,1 @@
-"""The parts of gradient inversion, each usable with any other."""
+"""The parts of gradient inversion, which can be combined freely."""

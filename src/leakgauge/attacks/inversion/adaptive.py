@@ -3,10 +3,10 @@
 ===================================  =============================================================================
 known defence                        adaptation
 ===================================  =============================================================================
-random pruning of the update         only the numbers that were sent are compared
-random pruning of gradients          the prediction is scaled to the share that is left on average
-clipping, DP-SGD                     only the direction is matched, whatever the length, and labels likewise
-noise of a known size                priors get more weight, the more of the update is noise
+random pruning of the update         only the entries that were sent are compared
+random pruning of gradients          the prediction is scaled by the average share of entries that is left
+clipping, DP-SGD                     only the direction of the update is used, also for the labels
+noise of a known size                priors get more weight if a larger share of the update is noise
 secure aggregation                   none, because the recipe already describes the samples of all clients
 ===================================  =============================================================================
 """
@@ -28,12 +28,12 @@ from leakgauge.attacks.inversion.objectives import Adapted
 from leakgauge.attacks.inversion.priors import Prior, SquaredVariation, TotalVariation
 from leakgauge.core.observation import Observation
 
-#: The factor by which the weight of total variation grows when all of an update is noise.
+#: The factor by which the weight of total variation grows if the whole update is noise.
 SMOOTHER = 30.0
 
 
 def adapted(attack: Inversion, observation: Observation) -> Inversion:
-    """Return the attack, adapted to the defences that the observation grants.
+    """Return the attack, adapted to the defences that the attacker is given.
 
     Args:
         attack: The attack without knowledge of defences.
@@ -56,7 +56,7 @@ def adapted(attack: Inversion, observation: Observation) -> Inversion:
 
 
 def adapts(attack: Attack, observation: Observation) -> bool:
-    """Return whether an attack changes when it knows the defences that the observation grants.
+    """Return whether an attack adapts to the defences that the attacker is given.
 
     Args:
         attack: The attack without knowledge of defences.

@@ -1,4 +1,4 @@
-"""Gradient inversion: optimise dummy samples until the update that they cause matches the observed one."""
+"""Gradient inversion, which optimises dummy samples until their update matches the observed update."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from leakgauge.core.params import Params
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive, generator
 
-#: ``match(inputs, labels, extra, step)``: the first term of the loss.
+#: A function ``match(inputs, labels, extra, step)``, which returns the first term of the loss.
 Match = Callable[[Tensor, Tensor, Params, int], Tensor]
-#: A solution, the number of copies of the samples that it holds, and the labels that were used.
+#: A solution, the number of copies of the samples in it, and the labels that were used.
 Attempt = tuple[Solution, int, Tensor]
 #: The fields of an inversion that hold groups of settings.
 GROUPS = ("matching", "space", "descent", "effort")
@@ -39,9 +39,9 @@ GROUPS = ("matching", "space", "descent", "effort")
 class Inversion(Attack):
     r"""The search for the samples that minimise ``objective(update_model(samples), observed) + priors(samples)``.
 
-    Where each epoch has its own variables, the reconstructions of the epochs are matched and averaged. Where the
-    observation grants the client's defences, the attack adapts to them (:mod:`leakgauge.attacks.inversion.adaptive`).
-    :meth:`each` attacks many small clients as one.
+    If each epoch has its own variables, the reconstructions of the epochs are matched and averaged. If the attacker is
+    given the client's defences, the attack adapts to these defences (:mod:`leakgauge.attacks.inversion.adaptive`).
+    :meth:`each` attacks many small clients in one run.
 
     Args:
         matching: The comparison of predicted and observed updates.
@@ -50,7 +50,7 @@ class Inversion(Attack):
         space: The starting point and the units of the dummy samples.
         descent: The optimiser, its schedule and its stopping rule.
         effort: The number of restarts and retries.
-        caution: A warning in the outcome where the attack is known to be fragile.
+        caution: The rule that adds a warning to the outcome if the attack is known to be fragile.
     """
 
     matching: Matching = Matching()  # noqa: RUF009 - frozen
@@ -73,7 +73,8 @@ class Inversion(Attack):
         3
 
         Args:
-            settings: New values by the name of a field, or by the name of a field of one of the groups.
+            settings: The new values by name. A name is a field of the inversion, or a field of one of its groups of
+                settings.
         """
         homes = {item.name: item.name for item in fields(self)}
         homes |= {item.name: group for group in GROUPS for item in fields(getattr(self, group))}
@@ -91,7 +92,7 @@ class Inversion(Attack):
         Args:
             observation: The message of the client.
             seed: The seed of all random draws.
-            report: The progress report.
+            report: A function ``report(step, total, loss)`` that shows progress.
         """
         from leakgauge.attacks.inversion.adaptive import adapted
 
@@ -116,12 +117,12 @@ class Inversion(Attack):
     def run_each(
         self, observations: Sequence[Observation], seeds: Sequence[int], report: Report
     ) -> list[Reconstruction]:
-        """Reconstruct the samples of several clients, as one run where the clients are alike and small.
+        """Reconstruct the samples of several clients, in one run if the clients are alike and small.
 
         Args:
-            observations: One message of each client.
+            observations: One message for each client.
             seeds: One seed for each client.
-            report: The progress report.
+            report: A function ``report(step, total, loss)`` that shows progress.
         """
         from leakgauge.attacks.inversion.together import alike, invert_together
 
@@ -132,12 +133,12 @@ class Inversion(Attack):
         return invert_together(self, completed, seeds, report)
 
     def is_over(self, solution: Solution) -> bool:
-        """Return whether no further attempt follows this one."""
+        """Return whether this solution ends the attempts, because it converged, is good enough or was interrupted."""
         low = self.effort.enough is not None and solution.loss <= self.effort.enough
         return low or solution.outcome.kind in ("converged", "interrupted")
 
     def reconstruction(self, observation: Observation, best: Solution, copies: int, targets: Tensor) -> Reconstruction:
-        """Return a solution as samples that a person can look at.
+        """Convert a solution to a reconstruction with samples in their original units.
 
         Args:
             observation: The message of the client.
@@ -161,11 +162,11 @@ class Inversion(Attack):
         return Reconstruction(samples, labels, outcome, best.loss, best.trace, epochs=matched)
 
     def terms(self, observation: Observation, client: ClientModel, targets: Tensor) -> Callable[[Params, int], Params]:
-        """Return the loss of one client, term by term, as a function of the variables and the step.
+        """Return a function of the variables and the step, which returns the terms of one client's loss.
 
         Args:
             observation: The message of the client.
-            client: The model of the client.
+            client: The attacker's model of the client.
             targets: The labels.
         """
         data = self.space.units(observation.data)
@@ -182,11 +183,11 @@ class Inversion(Attack):
         return terms
 
     def matching_term(self, observation: Observation, client: ClientModel) -> Match:
-        """Return the weighted distance between the update of dummy samples and the observed update.
+        """Return a function for the weighted distance between the update of dummy samples and the observed update.
 
         Args:
             observation: The message of the client.
-            client: The model of the client.
+            client: The attacker's model of the client.
         """
         data, matching, total = self.space.units(observation.data), self.matching, self.stop.max_steps
         observed = observation.difference() if matching.objective.scale_free else observation.summed_gradient()
@@ -200,13 +201,13 @@ class Inversion(Attack):
         return match
 
     def optimise(self, observation: Observation, targets: Tensor, seed: int, report: Report) -> tuple[Solution, int]:
-        """Return the best solution by the attacker's own loss, and the number of copies of the samples that it holds.
+        """Return the solution with the lowest loss, and the number of copies of the samples in this solution.
 
         Args:
             observation: The message of the client, with a complete recipe.
             targets: The labels.
             seed: The seed of all random draws.
-            report: The progress report.
+            report: A function ``report(step, total, loss)`` that shows progress.
         """
         vectorise, restarts = self.effort.vectorise, self.effort.restarts
         if vectorise:
@@ -244,9 +245,9 @@ class Inversion(Attack):
     def _warm(
         self, start: WarmStart, observation: Observation, targets: Tensor, seed: int, report: Report
     ) -> list[tuple[Solution, int]]:
-        """Run the cheaper inversion for each restart, and return its results in this inversion's units.
+        """Run the cheaper inversion for each restart, and return the results in the units of this inversion.
 
-        An interrupt ends the list.
+        If a run is interrupted, its result is the last one in the list.
         """
         data, units = self.space.units(observation.data), start.inversion.space.units(observation.data)
         results = []
@@ -270,7 +271,7 @@ class Inversion(Attack):
         targets: Tensor,
         seed: int,
     ) -> list[Tensor]:
-        """Copy the results of the cheaper inversion to all epochs, one start for each restart."""
+        """Copy the results of the cheaper inversion to all epochs, and return one start for each restart."""
         labels = self._labels_of_epochs(targets, copies, int(observation.training.need("samples")))
         first_epochs = [solution.variables["inputs"].unflatten(0, (held, -1))[0] for solution, held in warm]
         return [
@@ -279,14 +280,14 @@ class Inversion(Attack):
         ]
 
     def _blind(self, observation: Observation, copies: int, draw: torch.Generator) -> Tensor:
-        """Return a start that needs no knowledge."""
+        """Return a starting point that needs no other inversion."""
         data = self.space.units(observation.data)
         like = next(iter(observation.sent.values()))
         shape = (copies * int(observation.training.need("samples")), *data.shape)
         return self.space.draw(shape, data, draw).to(like.device, like.dtype)
 
     def _labels_of_epochs(self, targets: Tensor, copies: int, samples: int) -> Tensor | None:
-        """Return the labels at each place of each epoch, (epochs, samples), where they are known and differ."""
+        """Return the labels of each epoch, (epochs, samples), or ``None`` if epochs have no separate labels."""
         same_order = getattr(self.matching.update_model, "new_orders", False)
         if copies == 1 or len(targets) != copies * samples or same_order:
             return None
@@ -295,14 +296,14 @@ class Inversion(Attack):
 
 
 def _best(results: list[tuple[Solution, int]]) -> tuple[Solution, int]:
-    """Return the result with the lowest loss, marked as interrupted if any result was."""
+    """Return the result with the lowest loss, marked as interrupted if any result was interrupted."""
     best, copies = min(results, key=lambda result: result[0].loss)
     interrupted = [solution.outcome for solution, _ in results if solution.outcome.kind == "interrupted"]
     return replace(best, outcome=interrupted[0]) if interrupted else best, copies
 
 
 def better_of(before: Attempt | None, now: Attempt) -> Attempt:
-    """Return the attempt with the lower loss, marked as interrupted if the last one was.
+    """Return the attempt with the lower loss, marked as interrupted if the last attempt was interrupted.
 
     Args:
         before: The best attempt so far.
@@ -321,12 +322,12 @@ def attempt_seed(seed: int, attempt: int) -> int:
 
 
 def counted_from(report: Report, before: int, total: int) -> Report:
-    """Return a report that counts on from earlier steps.
+    """Return a progress report that includes the number of earlier steps.
 
     Args:
-        report: The progress report of the whole.
+        report: The progress report of the whole attack.
         before: The number of earlier steps.
-        total: The number of steps of the whole.
+        total: The number of steps of the whole attack.
     """
     return lambda step, _, loss: report(before + step, total, loss)
 

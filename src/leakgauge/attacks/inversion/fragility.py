@@ -1,7 +1,7 @@
-"""Warnings where gradient matching is known to be fragile, from what the attacker sees.
+"""Warnings for cases in which gradient matching is known to be fragile.
 
-The warning is a part of the outcome. A failure with a warning is no sign of safety. The loss of a success with a
-warning is not reliable by itself.
+A warning uses only what the attacker sees. It becomes a part of the outcome. A failure with a warning is no sign of
+safety. If an attack with a warning succeeds, the loss alone is not reliable evidence of the success.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ class Caution(Protocol):
 
 @dataclass(frozen=True)
 class SmoothOnly:
-    """Warnings for attacks by L-BFGS on the Euclidean distance of gradients (DLG and its variants).
+    """The warnings for attacks by L-BFGS on the Euclidean distance of gradients (DLG and its variants).
 
     These attacks need second derivatives, which piecewise linear layers do not have (Wei et al., ESORICS 2020). They
     need untrained weights, because a sample that a network already predicts well leaves a small gradient (Geiping et
-    al. 2020). They need a gradient that reaches the first layer, where a sample enters. With sigmoids and PyTorch's
-    initialisation it has vanished there. And they need few samples at once.
+    al. 2020). They need a gradient that does not vanish before the first layer, where a sample enters the network. With
+    sigmoids and PyTorch's initialisation, the gradient vanishes before it reaches this layer. Finally, these attacks
+    need a batch of few samples.
 
     Args:
         samples: The number of samples above which there is a warning (Zhu et al. 2019 go up to 8).
@@ -47,7 +48,7 @@ class SmoothOnly:
     first_layer: float = 1e-5
 
     def __call__(self, observation: Observation) -> str:
-        """Return the reasons that apply to this observation."""
+        """Return the warnings that apply to this observation, or an empty text."""
         reasons = []
         kinked = sorted({type(layer).__name__ for layer in observation.model.modules() if isinstance(layer, KINKED)})
         if kinked:
@@ -66,7 +67,7 @@ class SmoothOnly:
 
 
 def first_layer_share(observation: Observation) -> float:
-    """Return the share of the first trained parameter in the update's squared norm, or 1 for an update of zero."""
+    """Return the first trained parameter's share of the update's squared norm, or 1 for an update of zero."""
     update = observation.difference()
     sizes = [float(update[name].double().square().sum()) for name, value in observation.model.named_parameters()
              if value.requires_grad]  # fmt: skip
@@ -74,11 +75,12 @@ def first_layer_share(observation: Observation) -> float:
 
 
 def label_probability(observation: Observation) -> float | None:
-    """Return an upper bound of the probability that the model gives the labels of a FedSGD client.
+    """Return an upper bound of the probability that the model assigns to the labels of a FedSGD client.
 
-    The result is ``None`` where it cannot be read. The gradient of the last bias is the mean of the predictions minus
-    the share of each label. Its negative parts add up to the probability that is still missing. For one sample this is
-    exactly one minus the probability of its label.
+    The result is ``None`` if the bound cannot be computed from the update. The gradient of the last bias is the mean of
+    the predictions minus the share of each label. The negative entries of this gradient add up, in absolute value, to
+    the probability that the labels lack. For one sample, this sum is exactly one minus the probability of the sample's
+    label.
     """
     classes, gradient = observation.data.classes, observation.gradient
     if gradient is None or classes is None or observation.training.loss != "cross_entropy":

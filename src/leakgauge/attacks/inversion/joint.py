@@ -25,7 +25,8 @@ from leakgauge.core.params import Params
 from leakgauge.core.progress import Report, progress_bar
 from leakgauge.core.seeding import generator, seeded
 
-#: The pairs of samples that labels allow: those of equal labels, those of updates with a common label, or all.
+#: The rule for allowed pairs of samples. Their labels are equal, their updates have a label in common, or all pairs are
+#: allowed.
 Filter = Literal["sample", "batch", "none"]
 
 
@@ -48,11 +49,11 @@ class Update:
 
 @dataclass(frozen=True)
 class Problem:
-    """Samples that share updates.
+    """A group of samples that are reconstructed together, because they share updates.
 
     Args:
-        samples: The numbers of the samples.
-        updates: The updates, each with the rows of its samples among these.
+        samples: The indices of the samples.
+        updates: The updates of these samples. Each update comes with the positions of its samples in ``samples``.
     """
 
     samples: list[int]
@@ -63,13 +64,13 @@ class Problem:
 class JointReconstruction(Reconstruction):
     """The reconstruction from the updates of several epochs.
 
-    ``epochs`` holds the reconstructions from each epoch alone, in the order of ``samples``, where every sample occurs
-    in every epoch.
+    If every sample occurs in every epoch, ``epochs`` holds the reconstructions from each epoch alone, in the order of
+    ``samples``.
 
     Args:
-        places: The place of each sample among those of an epoch, (epochs, samples). The samples of an epoch are those
-            of its updates, one update after another. -1 marks a sample that the epoch does not have.
-        alone: The reconstructions of each epoch alone, in the order of the epoch.
+        places: The position of each sample in each epoch, (epochs, samples). An epoch lists the samples of its updates,
+            one update after another. The position is -1 if the sample does not occur in the epoch.
+        alone: The reconstructions from each epoch alone, in the order of the epoch.
     """
 
     places: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.long))
@@ -80,22 +81,22 @@ class JointReconstruction(Reconstruction):
 class JointInversion:
     r"""The reconstruction of samples from all updates in which they occur.
 
-    Each update is reconstructed by itself. Samples that recur are found. Then all updates of a sample are matched
-    together:
+    First, each update is reconstructed by itself. Then the attack identifies samples that occur in several epochs.
+    Finally, all updates of a sample are matched together:
 
     .. math:: \min_x \; \sum_k \gamma_k \, \mathrm{Dist}(\nabla W'_k, \nabla W_k) + \mathrm{priors}(x) \qquad (5)
 
     Samples of consecutive epochs are paired by :func:`~leakgauge.attacks.inversion.matching.match_greedily`. Updates
-    that share samples, directly or through others, form one problem. A sample is one variable in it, however its
-    batches overlap, and starts from the mean of its reconstructions.
+    that share samples, directly or through others, form one problem. In this problem, each sample is one variable, even
+    if several updates contain it. The variable starts from the mean of the sample's reconstructions.
 
     Args:
-        first: The inversion of one update (step 1).
-        joint: The inversion whose parts are used for the second step.
-        gammas: The weights of the epochs. The last one holds for all later epochs.
-        pool: The number of pixels in each direction over which samples are averaged before they are paired.
-        label_filter: The pairs that labels allow. ``"sample"`` pairs samples of the same label. ``"batch"`` (the
-            paper's) pairs samples of updates that have a label in common. ``"none"`` allows all pairs.
+        first: The inversion that reconstructs each update by itself (step 1).
+        joint: The inversion whose settings are used to match all updates together (step 2).
+        gammas: The weights of the epochs. The last weight also applies to all later epochs.
+        pool: The side length, in pixels, of the squares over which samples are averaged before they are paired.
+        label_filter: The rule for allowed pairs of samples. ``"sample"`` allows pairs with the same label. ``"batch"``,
+            as in the paper, allows pairs whose updates have a label in common. ``"none"`` allows all pairs.
     """
 
     first: Inversion
@@ -123,14 +124,15 @@ class JointInversion:
     ) -> JointReconstruction:
         """Attack the updates of two or more epochs.
 
-        Ctrl-C ends the attack. Samples that were not reconstructed jointly by then are the means of their
-        reconstructions alone. An interrupt in the first step leaves only those of the first epoch.
+        Ctrl-C ends the attack. For a sample that was not yet reconstructed jointly, the result is the mean of its
+        separate reconstructions. An interrupt in the first step leaves only the samples of the first epoch.
 
         Args:
-            epochs: The observations, epoch by epoch: ``[[those of the first], [those of the second], ...]``.
+            epochs: One list of observations for each epoch.
             seed: The seed of all random draws.
-            device: The device of the computation. ``None`` is that of the observations.
-            progress: Whether a bar is shown, or a function ``report(step, total, loss)``.
+            device: The device of the computation. By default, the device of the observations.
+            progress: Whether a progress bar is shown, or a function ``report(step, total, loss)``. By default, a bar is
+                shown if standard error is a terminal.
         """
         if len(epochs) < 2 or not all(epochs):
             raise InvalidInput("a joint reconstruction needs the updates of at least two epochs, none of them empty")
@@ -156,12 +158,13 @@ class JointInversion:
     ) -> tuple[list[Update], Outcome]:
         """Reconstruct each update by itself (step 1), and return the updates with the last outcome.
 
-        After Ctrl-C these are the updates that were reconstructed by then.
+        After Ctrl-C, only the updates that were already reconstructed are returned.
 
         Args:
-            epochs: The observations, epoch by epoch.
+            epochs: One list of observations for each epoch.
             seed: The seed of all random draws.
-            progress: Whether a bar is shown, or a function ``report(step, total, loss)``.
+            progress: Whether a progress bar is shown, or a function ``report(step, total, loss)``. By default, a bar is
+                shown if standard error is a terminal.
         """
         flat = [(number, observation) for number, epoch in enumerate(epochs) for observation in epoch]
         observations = [complete_recipe(one, generator(seed, "recipe", row)) for row, (_, one) in enumerate(flat)]
@@ -202,9 +205,10 @@ class JointInversion:
         )
 
     def match(self, updates: list[Update]) -> tuple[Tensor, Tensor]:
-        """Return the place of each sample in each epoch, and its label in the first epoch that has it.
+        """Return the position of each sample in each epoch, and the label of each sample.
 
-        The places are (epochs, samples), with -1 where an epoch does not have the sample.
+        The positions are (epochs, samples), with -1 if the sample does not occur in the epoch. The label is that in the
+        first epoch in which the sample occurs.
 
         Args:
             updates: The updates with their reconstructions, epoch by epoch.
@@ -230,14 +234,14 @@ class JointInversion:
         return torch.tensor(chains).T, torch.stack(first_labels)
 
     def _allowed(self, groups: list[list[Update]], last: list[tuple[int, int]], number: int) -> Tensor | None:
-        """Return which pairs labels allow: (samples known so far, samples of epoch ``number``)."""
+        """Return a mask of allowed pairs, (samples known so far, samples of epoch ``number``), or ``None`` for all."""
         if self.label_filter == "none":
             return None
         sets = [_label_sets(group, self.label_filter == "batch") for group in groups]
         return torch.tensor([[bool(sets[epoch][place] & other) for other in sets[number]] for epoch, place in last])
 
     def _solve(self, problem: Problem, start: Tensor, report: Report) -> Solution:
-        """Reconstruct some samples from all the updates in which they occur."""
+        """Reconstruct the samples of one problem from all updates in which they occur."""
         observation = problem.updates[0][0].observation
         data = self.joint.space.units(observation.data)
         like = next(iter(observation.sent.values()))
@@ -262,7 +266,7 @@ class JointInversion:
         return solve(loss, variables, descent, project=self.joint.space.projection(data), report=report)[0]
 
     def _part(self, update: Update, rows: Tensor, client: ClientModel, number: int) -> Callable[[Params, int], Tensor]:
-        """Return the part of one update in the loss (one term of equation 5)."""
+        """Return a function for the loss of one update, which is one term of equation 5."""
         gamma = self.gammas[min(update.epoch, len(self.gammas) - 1)]
         match, labels = self.joint.matching_term(update.observation, client), update.labels.to(rows.device)
 
@@ -273,14 +277,14 @@ class JointInversion:
         return part
 
     def _seen(self, observation: Observation, inputs: Tensor) -> Tensor:
-        """Return samples as a person sees them."""
+        """Convert normalised inputs to samples in their original units."""
         data = self.joint.space.units(observation.data)
         seen = data.denormalise(inputs).detach().cpu()
         return seen.clamp(0, 1) if data.bounded else seen
 
 
 def _mean(samples: list[Tensor], places: list[int]) -> Tensor:
-    """Return the mean of the reconstructions of one sample, over the epochs that have it."""
+    """Return the mean of the reconstructions of one sample, over the epochs in which it occurs."""
     return torch.stack([samples[epoch][place] for epoch, place in enumerate(places) if place >= 0]).mean(0)
 
 
@@ -289,13 +293,13 @@ def _by_epoch(updates: list[Update]) -> list[list[Update]]:
 
 
 def _label_sets(group: list[Update], of_batch: bool) -> list[set[int]]:
-    """Return the labels by which each sample of an epoch is compared: its label, or all labels of its update."""
+    """Return a set for each sample of an epoch, with the sample's label or all labels of the sample's update."""
     every = [(update.labels.tolist(), label) for update in group for label in update.labels.tolist()]
     return [set(batch) if of_batch else {label} for batch, label in every]
 
 
 def _problems(updates: list[Update], places: Tensor) -> list[Problem]:
-    """Return the samples in groups that share no update."""
+    """Divide the samples into groups, so that samples of different groups have no update in common."""
     owner = {(epoch, place): sample for epoch, row in enumerate(places.tolist()) for sample, place in enumerate(row)}
     samples_of: list[list[int]] = []
     passed = [0] * len(places)

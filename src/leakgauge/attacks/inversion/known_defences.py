@@ -1,7 +1,7 @@
 """The client's defences as far as the attacker knows them.
 
-Observations may grant the defences as texts, which are their reprs. These are parsed as data: a name, and settings that
-are plain values. Nothing is imported or executed.
+An observation may contain the client's defences as texts, each of which is the ``repr`` of a defence. A text is parsed
+into a name and settings with plain values. Nothing is imported or executed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class KnownDefence:
 
     Args:
         name: The name of the defence's class.
-        settings: Its settings.
+        settings: The settings of the defence, by name.
     """
 
     name: str
@@ -32,17 +32,17 @@ class KnownDefence:
 
     @property
     def place(self) -> str:
-        """The place in the client's round where a defence on gradients acts."""
+        """The stage of the client's round at which a defence on gradients acts."""
         return str(self.settings.get("on", ""))
 
 
 def known_defences(observation: Observation) -> list[KnownDefence]:
-    """Return the defences that an observation grants. Texts that cannot be parsed are ignored."""
+    """Return the defences that the attacker is given. Texts that cannot be parsed are ignored."""
     return [defence for text in observation.defences or () if (defence := read(text)) is not None]
 
 
 def read(text: str) -> KnownDefence | None:
-    """Parse the repr of a defence into a name and plain settings, or return ``None`` where this is impossible."""
+    """Parse the repr of a defence into a name and plain settings, or return ``None`` if this is impossible."""
     try:
         call = ast.parse(text.strip(), mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
@@ -54,16 +54,16 @@ def read(text: str) -> KnownDefence | None:
 
 
 def pruned_updates(defences: Iterable[KnownDefence]) -> bool:
-    """Return whether zeros of the update are numbers that were left out at random.
+    """Return whether the zeros in the update are entries that were left out at random.
 
-    The numbers that top-k leaves out are small, and zero is a fair guess of them. An attack that takes these zeros as
-    they are was the stronger one.
+    The entries that top-k pruning leaves out are small, and zero is a good estimate of them. An attack that uses these
+    zeros as values was stronger than an attack that ignores them.
     """
     return any(defence.name == "RandomPruning" and defence.place == "update" for defence in defences)
 
 
 def kept_share(defences: Iterable[KnownDefence]) -> float:
-    """Return the share of a gradient that random pruning at each step leaves on average."""
+    """Return the average share of a gradient's entries that is left by random pruning at each step."""
     left = 1.0
     for defence in defences:
         if defence.name == "RandomPruning" and defence.place != "update":
@@ -72,7 +72,7 @@ def kept_share(defences: Iterable[KnownDefence]) -> float:
 
 
 def noise_share(observation: Observation, defences: Iterable[KnownDefence]) -> float:
-    """Return the expected share of noise in the update's squared norm, or 0 where it is unknown.
+    """Return the expected share of noise in the update's squared norm, or 0 if it is unknown.
 
     Args:
         observation: The message of the client.
@@ -100,7 +100,7 @@ def noise_share(observation: Observation, defences: Iterable[KnownDefence]) -> f
 
 
 def _deviation(defence: KnownDefence) -> float:
-    """Return the standard deviation of a defence's noise on one number."""
+    """Return the standard deviation of the noise that a defence adds to each entry."""
     settings = defence.settings
     if defence.name == "GaussianNoise":
         return float(settings.get("sigma", 0.0))

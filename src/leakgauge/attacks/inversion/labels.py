@@ -14,7 +14,7 @@ with :math:`\bar p_k` the mean predicted probability, :math:`\lambda_k` the numb
 ==================  =======================================================================================
 ``"server"``        at the weights that were sent (Geng et al. 2021)
 ``"client"``        at the weights that were returned
-``"interpolated"``  at every local step, linearly between the two, with averaged counts (DLF, section 4.5)
+``"interpolated"``  at points between the two weights, one per local step, with averaged counts (DLF, section 4.5)
 ==================  =======================================================================================
 """
 
@@ -44,22 +44,22 @@ class Labels(Protocol):
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Return one label (or regression target) for each of the client's samples.
 
-        Where the observation grants the labels of every batch, there is one label for each sample of each epoch, one
+        If the attacker is given the labels of every batch, the result has one label for each sample of each epoch, one
         epoch after another.
 
         Args:
             observation: The message of the client.
-            generator: The generator of all random draws.
+            generator: The random generator for all draws.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Granted:
-    """The labels, label counts or labels of every batch that the observation grants."""
+    """The labels that the attacker is given, as plain labels, label counts or labels of every batch."""
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """Return the granted labels. Counts become labels in the order of the classes."""
+        """Return the labels that the attacker is given. Label counts become labels in the order of the classes."""
         labels = granted_labels(observation)
         if labels is None:
             raise MissingKnowledge(
@@ -71,14 +71,15 @@ class Granted:
 
 @dataclass(frozen=True)
 class LastLayer:
-    """The granted labels if there are any, and otherwise labels inferred from the last layer's update.
+    """The labels that the attacker is given, or otherwise labels inferred from the last layer's update.
 
     Args:
-        at: The weights at which statistics are taken (see the table of the module).
-        read: The part of the last layer that is read. ``None`` is the bias where there is one, else the kernel.
+        at: The weights at which the dummy inputs are evaluated (see the table of the module).
+        read: The part of the last layer that is read. By default, the bias if the layer has one, and otherwise the
+            kernel.
         dummies: The number of random dummy inputs.
-        shuffle: Whether the labels are put into a random order before batches are cut from them (DLF's RandOrder).
-            Granted labels of every batch keep their order (appendix B.3).
+        shuffle: Whether the labels are shuffled before they are divided into batches (DLF's RandOrder). If the attacker
+            is given the labels of every batch, these keep their order (appendix B.3).
     """
 
     at: Place = "interpolated"
@@ -94,11 +95,11 @@ class LastLayer:
             raise UnknownName("part of the last layer", self.read, get_args(Part))
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """Return granted or inferred labels.
+        """Return the given or inferred labels.
 
         Args:
             observation: The message of the client.
-            generator: The generator of all random draws.
+            generator: The random generator for all draws.
         """
         labels = granted_labels(observation)
         if labels is None:
@@ -111,18 +112,21 @@ class LastLayer:
 
 @dataclass(frozen=True)
 class MostNegative:
-    r"""The granted labels if there are any, and otherwise the classes with the most negative entries.
+    r"""The labels that the attacker is given, or otherwise the classes with the most negative gradients.
 
-    An entry is one of the class's row in the gradient of the last kernel (Yin et al. 2021, equation 7, as in AGIC):
+    Each class has one row of entries in the gradient of the last kernel. The classes with the lowest entries are taken
+    (Yin et al. 2021, equation 7, as in AGIC):
 
     .. math:: \hat y = \arg\mathrm{sort}_k \Big(\min_j \partial\ell / \partial W_{kj}\Big)_{[:N]}
 
-    After ReLU the inputs of the last layer are not negative, so that only a class that is present has a negative entry.
+    After ReLU, the inputs of the last layer are not negative. Only a class with samples in the batch can then have a
+    negative entry.
 
     Args:
-        distinct: Whether all labels of a batch differ, as in the paper. Otherwise every class with a negative entry is
-            taken once, and the remaining samples go to the classes with the largest difference to the estimated counts.
-        dummies: The number of random dummy inputs for this estimate.
+        distinct: Whether the attack assumes that all labels of a batch differ, as in the paper. Otherwise each class
+            with a negative entry gets one sample. The remaining samples go to the classes whose counts are furthest
+            below the estimated counts.
+        dummies: The number of random dummy inputs with which the counts are estimated.
     """
 
     distinct: bool = False
@@ -132,11 +136,11 @@ class MostNegative:
         whole_number("dummies", self.dummies)
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """Return granted or inferred labels.
+        """Return the given or inferred labels.
 
         Args:
             observation: The message of the client.
-            generator: The generator of all random draws.
+            generator: The random generator for all draws.
         """
         labels = granted_labels(observation)
         if labels is not None:
@@ -159,9 +163,10 @@ class MostNegative:
 
 
 def granted_labels(observation: Observation) -> Tensor | None:
-    """Return the labels that the observation grants in no particular order, or ``None`` if it grants none.
+    """Return the labels that the attacker is given, or ``None`` if there are none.
 
-    Labels of every batch take precedence. They are in the order of training, one epoch after another.
+    If the labels of every batch are given, they are returned in the order of training, one epoch after another.
+    Otherwise the labels are in no particular order.
     """
     if observation.label_batches is not None:
         return observation.label_batches.flatten().long()
@@ -174,10 +179,10 @@ def granted_labels(observation: Observation) -> Tensor | None:
 
 
 def rows_of_first_epoch(labels: Tensor) -> Tensor:
-    """Return for each place of each epoch a place of the first epoch with the same label.
+    """Return for each position of each epoch a position of the first epoch with the same label.
 
-    No place occurs twice in an epoch. Samples with the same label are taken in their order, because labels cannot
-    distinguish them.
+    Within an epoch, no position is used twice. Samples with the same label are taken in their order, because labels
+    cannot distinguish them.
 
     Args:
         labels: The labels of all epochs, (epochs, samples). Every epoch has the same labels.
@@ -197,12 +202,12 @@ def estimate_label_counts(
     """Return the estimated number of samples of each class (see the formulas of the module).
 
     The counts add up to the number of samples. For a FedAvg update the mean gradient over the local steps replaces the
-    gradient. Where the client is known to clip its gradients, their length is estimated first.
+    gradient. If the attacker knows that the client clips its gradients, the length before clipping is estimated first.
 
     Args:
         observation: The message of the client.
-        generator: The generator of the dummy inputs.
-        at: The weights at which statistics are taken.
+        generator: The random generator for the dummy inputs.
+        at: The weights at which the dummy inputs are evaluated.
         read: The part of the last layer that is read, as in :class:`LastLayer`.
         dummies: The number of random dummy inputs.
     """
@@ -236,8 +241,8 @@ def estimate_label_counts(
 def _unclipped(expected: Tensor, seen: Tensor) -> float:
     """Return the factor by which clipping has shortened a gradient.
 
-    It is the largest factor that leaves no class with a count below zero. A class that the client does not have then
-    has a count of zero. Such a class exists wherever a batch is smaller than the number of classes.
+    The result is the largest factor for which no class has a count below zero. With this factor, a class without
+    samples has a count of zero. Such a class exists if the batch is smaller than the number of classes.
     """
     growing = seen > 0
     return float((expected[growing] / seen[growing]).min()) if bool(growing.any()) else 1.0
@@ -245,12 +250,12 @@ def _unclipped(expected: Tensor, seen: Tensor) -> float:
 
 @dataclass(frozen=True, eq=False)
 class LastLayerReading:
-    """The part of an update that depends on labels: the bias of the last linear layer, or its kernel's row sums.
+    """The part of an update from which labels are read, which is the last bias or the row sums of the last kernel.
 
     Args:
         name: The name of the layer.
         layer: The layer.
-        part: The bias or the kernel.
+        part: The part of the layer that is read, which is the bias or the kernel.
     """
 
     name: str
@@ -260,7 +265,7 @@ class LastLayerReading:
     def mean_gradient(self, observation: Observation, difference: Params) -> Tensor:
         """Return the mean gradient over the local steps, one number for each class.
 
-        With momentum, the gradient of a step counts as often as its velocity is applied.
+        With momentum, a gradient is applied again in later steps, and the mean takes this into account.
 
         Args:
             observation: The message of the client.
@@ -279,7 +284,7 @@ def last_layer(observation: Observation, read: Part | None = None) -> LastLayerR
 
     Args:
         observation: The message of the client.
-        read: The part to read. ``None`` is the bias where there is one, else the kernel.
+        read: The part to read. By default, the bias if the layer has one, and otherwise the kernel.
 
     Raises:
         MissingKnowledge: If labels cannot be read from this model and loss.
@@ -302,14 +307,14 @@ def last_layer(observation: Observation, read: Part | None = None) -> LastLayerR
 
 
 def _places(observation: Observation, at: Place) -> list[Params]:
-    """Return the weights at which statistics are taken."""
+    """Return the weights at which the dummy inputs are evaluated."""
     if at == "server" or observation.returned is None:
         return [observation.sent]
     return [observation.returned] if at == "client" else [observation.sent, observation.returned]
 
 
 def last_linear(model: nn.Module, classes: int) -> tuple[str, nn.Linear]:
-    """Return the linear layer with one output for each class at the end of a model, with its name.
+    """Return the name of a model's last layer and the layer itself, which has one output for each class.
 
     Args:
         model: The model.
@@ -328,13 +333,14 @@ def last_linear(model: nn.Module, classes: int) -> tuple[str, nn.Linear]:
 
 
 def round_counts(estimate: Tensor, total: int) -> Tensor:
-    """Round an estimate to whole numbers of at least zero that add up to a total, by largest remainder.
+    """Round estimated counts to non-negative integers with a given sum, by the largest-remainder method.
 
-    Where the whole parts already exceed the total, those with the smallest remainders are reduced by one.
+    If the sum of the integer parts already exceeds the total, the counts with the smallest remainders are reduced by
+    one.
 
     Args:
-        estimate: The estimate.
-        total: The sum of the result.
+        estimate: The estimated count of each class.
+        total: The sum of the rounded counts.
     """
     estimate = estimate.detach().double().cpu().nan_to_num().clamp(0, total)
     counts = estimate.floor().long()
@@ -361,7 +367,7 @@ def dummy_statistics(
         weights: The weights of the model.
         layer: The last layer.
         dummies: The number of dummy inputs.
-        generator: The generator of the dummy inputs.
+        generator: The random generator for the dummy inputs.
     """
     like = next(iter(observation.sent.values()))
     inputs = torch.randn(dummies, *observation.data.shape, generator=generator).to(like.device, like.dtype)
@@ -383,7 +389,7 @@ def input_statistics(
     hook = layer.register_forward_pre_hook(lambda _, arguments: entering.append(arguments[0]))
     try:
         with torch.no_grad(), in_mode(observation.model, observation.training.mode):
-            # Batch norm in train mode changes its statistics, so these are copies.
+            # Batch norm in train mode changes its statistics, so the statistics are copied.
             buffers = {name: value.clone() for name, value in observation.model_buffers().items()}
             outputs = [
                 functional_call(observation.model, {**weights, **buffers}, (part,)) for part in inputs.split(250)

@@ -1,8 +1,8 @@
 r"""The weights of layers in the distance between updates.
 
 =============  ==========================================================================================
-``Sloped``     AGIC, equations 7 and 8: a slope over the convolutions, corrected for the zeros of ReLU
-``ByKind``     AWA, equations 24 to 30: a slope over each kind of layer, and more for layers with large errors
+``Sloped``     a slope over the convolutions, corrected for the zeros of ReLU (AGIC, equations 7 and 8)
+``ByKind``     a slope over each kind of layer, with more weight for layers with large errors (AWA, equations 24 to 30)
 =============  ==========================================================================================
 """
 
@@ -23,7 +23,7 @@ from leakgauge.core.params import Params
 
 #: The weight of each parameter.
 Weighting = Mapping[str, float | Tensor]
-#: ``weights(predicted, observed)``, at one step.
+#: A function ``weights(predicted, observed)``, which returns the weights at one step.
 Weights = Callable[[Params, Params], Weighting]
 
 Shape = Literal["linear", "exponential", "logarithmic"]
@@ -34,9 +34,10 @@ Made = TypeVar("Made")
 
 
 def once(make: Callable[..., Made]) -> Callable[..., Made]:
-    """Return a function that repeats its last result as long as its arguments are the same objects.
+    """Wrap a function so that it repeats its last result if it is called with the same objects again.
 
-    An observation is the same object in every step, so that values that depend on it alone are computed once.
+    The observed update is the same object in every step. Values that depend on it alone are therefore computed only
+    once.
     """
     last: list[tuple[tuple[object, ...], Made]] = []
 
@@ -49,10 +50,10 @@ def once(make: Callable[..., Made]) -> Callable[..., Made]:
 
 
 class LayerWeights(Protocol):
-    """A rule that weights layers."""
+    """A rule that assigns a weight to each layer."""
 
     def begin(self, layers: Sequence[Layer]) -> Weights:
-        """Return the weights for a model with these layers.
+        """Return a function for the weights of a model with these layers.
 
         Args:
             layers: The layers, from the input to the output.
@@ -64,18 +65,19 @@ class LayerWeights(Protocol):
 class Sloped:
     r"""Weights :math:`\alpha_i = l_i / (1 - p_i)` of the convolutions :math:`i = 1, ..., N` (AGIC, section IV-C).
 
-    :math:`l` goes from 1 at the first to ``beta`` at the last convolution. :math:`p_i` is the share of zeros in the
-    layer's observed update. Every other layer has the mean of :math:`l` as its weight (equation 8). In a model without
-    convolutions the slope is over its linear layers.
+    :math:`l` goes from 1 at the first convolution to ``beta`` at the last convolution. :math:`p_i` is the share of
+    zeros in the layer's observed update. Every other layer has the mean of :math:`l` as its weight (equation 8). In a
+    model without convolutions the slope is over its linear layers.
 
     Args:
-        beta: The weight of the last convolution. Below 1 the weights fall, and 1 gives all layers the same weight.
+        beta: The weight of the last convolution. Below 1, the weights fall from the first to the last convolution. With
+            1, all layers have the same weight.
         shape: The shape of the slope. It is ``"linear"`` (equation 7), ``"exponential"`` :math:`a e^x + b` or
             ``"logarithmic"`` :math:`a \ln x + b` (table I).
         zeros: Whether weights are corrected by :math:`p_i`, because entries that ReLU has set to zero are easily
             matched.
-        norms: The weight of normalisation layers. It is 1 (``"one"``), that of the convolution before them
-            (``"layer"``) or 0 (``"none"``). The paper does not define it, and it matters much.
+        norms: The weight of normalisation layers. ``"one"`` is 1, ``"layer"`` is the weight of the convolution before
+            the layer, and ``"none"`` is 0. The paper does not define this weight, which has a large effect.
     """
 
     beta: float = 50.0
@@ -93,7 +95,7 @@ class Sloped:
                 raise UnknownName(f"{setting} of layer weights", value, valid)
 
     def begin(self, layers: Sequence[Layer]) -> Weights:
-        """Return the weights for a model with these layers.
+        """Return a function for the weights of a model with these layers.
 
         Args:
             layers: The layers, from the input to the output.
@@ -128,12 +130,12 @@ class Sloped:
         return lambda predicted, observed: fixed if uncorrected else corrected(observed)
 
     def _at(self, place: int, number: int) -> float:
-        """Return the weight of layer number ``place`` of ``number`` layers."""
+        """Return the weight of the layer at position ``place`` among ``number`` layers."""
         if number == 1:
             return self.beta
         if self.shape == "linear":
             share = (place - 1) / (number - 1)
-        elif self.shape == "exponential":  # e^x relative to its value at the end, which may overflow
+        elif self.shape == "exponential":  # relative to the value at the end, because e^x itself may overflow
             share = (math.exp(place - number) - math.exp(1 - number)) / (1 - math.exp(1 - number))
         else:
             share = math.log(place) / math.log(number)
@@ -148,16 +150,16 @@ class ByKind:
 
     .. math:: q^{(l)} = q_{en} \quad\text{for}\quad l \in P_{mean} \cap P_{var} \qquad (27, 30).
 
-    These are the layers whose mean and whose variance both have the largest relative errors at this step (equations 25
-    and 26). Layers of other kinds have the weights of linear ones.
+    In these layers, both the mean and the variance are among those with the largest relative errors at this step
+    (equations 25 and 26). Layers of other kinds have the weights of linear layers.
 
     Args:
         convolution: The weight of the last convolution.
         normalisation: The weight of the last normalisation layer.
         linear: The weight of the last linear layer.
-        enhanced: The enhanced weight. ``None`` enhances no layer.
-        share_mean: The share of all layers that have a large error of the mean.
-        share_var: The share of all layers that have a large error of the variance.
+        enhanced: The enhanced weight. By default, no layer is enhanced.
+        share_mean: The share of all layers that count as layers with a large error of the mean.
+        share_var: The share of all layers that count as layers with a large error of the variance.
     """
 
     convolution: float = 1.0
@@ -177,7 +179,7 @@ class ByKind:
                 raise InvalidInput(f"{name} must be a share of the layers in [0, 1], not {getattr(self, name)!r}")
 
     def begin(self, layers: Sequence[Layer]) -> Weights:
-        """Return the weights for a model with these layers.
+        """Return a function for the weights of a model with these layers.
 
         Args:
             layers: The layers, from the input to the output.
@@ -207,7 +209,7 @@ class ByKind:
 def _statistics(layers: Sequence[Layer], tree: Params) -> Tensor:
     """Return the mean and the variance of each layer's values, in two rows.
 
-    They are computed from sums and sums of squares, which need no copy of the values.
+    Both are computed from sums and sums of squares, which need no copy of the values.
     """
     sums, squares, sizes = [], [], []
     for layer in layers:
@@ -220,5 +222,5 @@ def _statistics(layers: Sequence[Layer], tree: Params) -> Tensor:
 
 
 def _among_largest(errors: Tensor, number: int) -> Tensor:
-    """Return which values are among the ``number`` largest."""
+    """Return a mask of the ``number`` largest values."""
     return errors.argsort(descending=True, stable=True).argsort() < number

@@ -25,8 +25,8 @@ class Layer:
 
     Args:
         name: The name of the module.
-        kind: Its kind.
-        parameters: The names of its parameters.
+        kind: The kind of the module.
+        parameters: The names of the module's parameters.
     """
 
     name: str
@@ -35,10 +35,10 @@ class Layer:
 
 
 def layers_of_model(model: nn.Module, parameters: Iterable[str]) -> tuple[Layer, ...]:
-    """Return the layers that some parameters belong to, in the order in which the model defines them.
+    """Return the layers to which the given parameters belong, in the order in which the model defines them.
 
-    A kernel and its bias are one layer. Anything but convolutions, normalisations and linear layers has the kind
-    ``"other"``, such as embeddings and recurrent cells.
+    A kernel and its bias are one layer. Layers that are not convolutions, normalisations or linear layers have the kind
+    ``"other"``. Embeddings and recurrent cells are examples.
 
     Args:
         model: The model.

@@ -2,17 +2,17 @@ r"""L-BFGS for many independent problems at once.
 
 The rules for each problem are those of ``torch.optim.LBFGS``. One step is up to ``inner`` iterations or
 ``evaluations`` evaluations. The first iteration of a run moves by :math:`\min(1, 1/\lVert g\rVert_1)` times the
-learning rate. Every later one moves by the learning rate along
+learning rate. Every later iteration moves by the learning rate along
 
 .. math:: d = -H_k\, g_k,
 
 with :math:`H_k` from the last ``history`` pairs :math:`(s_i, y_i) = (x_{i+1}-x_i, g_{i+1}-g_i)` by the two-loop
-recursion (Nocedal and Wright 2006, algorithm 7.4). A pair with :math:`s^\top y \le 10^{-10}` is not used, or with
-another limit if ``tolerance_curvature`` is set. Problems that have finished their step wait without evaluations.
+recursion (Nocedal and Wright 2006, algorithm 7.4). A pair with :math:`s^\top y` at or below ``tolerance_curvature`` is
+not used. The default is :math:`10^{-10}`. Problems that have finished their step wait without evaluations.
 
-The loops of the recursion go over the history in Python, one pair at a time. Here each loop is replaced by the
-triangular system that it solves. With :math:`S, Y` the pairs from oldest to newest, :math:`R_{ij} = s_i^\top y_j` for
-:math:`i \le j`, its diagonal :math:`D` and :math:`\gamma = s^\top y / y^\top y` of the newest pair,
+In PyTorch, the loops of the recursion go over the history in Python, one pair at a time. Here each loop is replaced by
+the triangular system that the loop solves. With :math:`S, Y` the pairs from oldest to newest, :math:`R_{ij} = s_i^\top
+y_j` for :math:`i \le j`, its diagonal :math:`D` and :math:`\gamma = s^\top y / y^\top y` of the newest pair,
 
 .. math:: R\,a = -S^\top g, \qquad q = -g - Y a, \qquad R^\top c = D a - \gamma\, Y^\top q, \qquad d = \gamma q + S c,
 
@@ -42,8 +42,8 @@ ARMIJO = 1e-4
 class LBFGS:
     """L-BFGS with a fixed step, as in DLG (Zhu et al. 2019, learning rate 1), or with a line search.
 
-    The tolerances are those of PyTorch. They are absolute, and stop problems below a loss of about 1e-6 that could
-    still improve.
+    The tolerances are those of PyTorch. They are absolute. They therefore stop problems below a loss of about 1e-6,
+    even if the loss could still fall.
 
     Args:
         lr: The learning rate.
@@ -80,7 +80,7 @@ class LBFGS:
         """Start a run.
 
         Args:
-            variables: The variables at their start, which are not changed.
+            variables: The initial values of the variables. They are not changed.
         """
         return _LBFGSRun(self, variables)
 
@@ -91,8 +91,8 @@ class _LBFGSRun:
         self.shapes = {name: value.shape[1:] for name, value in variables.items()}
         self.x = torch.cat([value.detach().reshape(len(value), -1) for value in variables.values()], dim=1)
         problems, size = self.x.shape
-        # Pair number i of a problem is in slot i modulo the history. R is ordered from oldest to newest. Slots are
-        # added when they are needed. Slots that a problem has not filled are zero, with a one on R's diagonal.
+        # Pair number i of a problem is in slot i modulo the length of the history. R is ordered from oldest to newest.
+        # Slots are added when they are needed. Slots that a problem has not filled are zero, with 1 on R's diagonal.
         self.s = self.y = self.x.new_zeros(problems, 0, size)
         self.products = self.x.new_zeros(problems, 0, 0)  # R
         self.pairs = torch.zeros(problems, dtype=torch.long)
@@ -161,7 +161,7 @@ class _LBFGSRun:
         slope: Tensor,
         spent: Tensor,
     ) -> None:
-        """Halve the moves of problems until their losses fall enough, and undo the moves that never get there."""
+        """Halve the move of each problem until the loss falls enough. Undo a move that never lowers the loss enough."""
         share = torch.ones_like(slope)
         while True:
             # The negation also catches a loss that is NaN.
@@ -181,7 +181,7 @@ class _LBFGSRun:
             spent[back] += 1
 
     def _direction(self, rows: Tensor, g: Tensor) -> Tensor:
-        """Store the last move of problems, and return their next direction (the formulas of the module)."""
+        """Store the last move of each problem, and return its next direction (see the formulas of the module)."""
         started = self.iterations[rows] > 0
         self.iterations[rows] += 1
         if bool(started.any()):
@@ -211,7 +211,10 @@ class _LBFGSRun:
         return ((oldest + torch.arange(filled)) % filled).to(self.x.device)
 
     def _remember(self, rows: Tensor, s: Tensor, y: Tensor) -> None:
-        """Store one pair of each problem in the place of its oldest, if the pair has curvature."""
+        """Store a new pair for each problem, if the pair has curvature.
+
+        If the history of a problem is full, the new pair replaces the oldest pair.
+        """
         product = (s * y).sum(1)
         good = (product > self.settings.tolerance_curvature).cpu()
         rows, s, y, product = rows[good], s[good], y[good], product[good]
@@ -249,10 +252,10 @@ class _LBFGSRun:
 
 
 def _times(history: Tensor, vectors: Tensor) -> Tensor:
-    """Return the products of each problem's vector with its pairs, (problems, slots)."""
+    """Return the inner products of each problem's vector with the vectors in its history, (problems, slots)."""
     return torch.bmm(vectors.unsqueeze(1), history.mT).squeeze(1)  # this order is four times faster than the other
 
 
 def _combine(weights: Tensor, history: Tensor) -> Tensor:
-    """Return the weighted sum of each problem's pairs, (problems, size)."""
+    """Return the weighted sum of the vectors in each problem's history, (problems, size)."""
     return torch.bmm(weights.unsqueeze(1), history).squeeze(1)

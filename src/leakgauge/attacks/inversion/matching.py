@@ -13,14 +13,15 @@ from leakgauge.core.errors import InvalidInput
 
 
 def match_epochs(copies: Tensor, labels: Tensor | None = None) -> Tensor:
-    """Order the samples of every epoch like those of the first (DLF, appendix C).
+    """Reorder the samples of every epoch to match the samples of the first epoch (DLF, appendix C).
 
-    Each later epoch is assigned one-to-one to the first so that the sum of the PSNRs is largest.
+    The samples of each later epoch are assigned one-to-one to the samples of the first epoch. The assignment has the
+    largest sum of PSNRs.
 
     Args:
-        copies: The reconstructions of all epochs as a person sees them, (epochs, samples, ...).
-        labels: The labels of every epoch, (epochs, samples), where they are known. Only samples of the same label are
-            then assigned to each other.
+        copies: The reconstructions of all epochs in their original units, (epochs, samples, ...).
+        labels: The labels of every epoch, (epochs, samples), if they are known. Then only samples with the same label
+            are assigned to each other.
     """
     if copies.dim() < 3:
         raise InvalidInput(f"expected (epochs, samples, ...), not a tensor of shape {tuple(copies.shape)}")
@@ -46,17 +47,17 @@ def average_epochs(copies: Tensor, labels: Tensor | None = None) -> Tensor:
 def match_greedily(
     first: Tensor, second: Tensor, *, pool: int = 2, allowed: Tensor | None = None
 ) -> list[tuple[int, int]]:
-    """Pair the samples of two epochs one-to-one, the most similar first (AGIC, section IV-B).
+    """Pair the samples of two epochs one-to-one, starting with the most similar pair (AGIC, section IV-B).
 
-    Similar samples have a small mean squared difference. Where the epochs have different sizes, some samples of the
-    larger one have no partner.
+    Similar samples have a small mean squared difference. If the epochs have different sizes, some samples of the larger
+    epoch have no partner.
 
     Args:
         first: The samples of the first epoch.
         second: The samples of the second epoch.
-        pool: The number of pixels in each direction over which images are averaged before.
-        allowed: The pairs that labels allow, (samples of the first, samples of the second). Samples without a partner
-            among them are then paired without this filter.
+        pool: The side length, in pixels, of the squares over which images are averaged before they are compared.
+        allowed: A mask of the pairs that labels allow, (samples of the first epoch, samples of the second epoch).
+            Samples for which no allowed partner is left are paired without this mask.
     """
     whole_number("pool", pool)
     if first.shape[1:] != second.shape[1:]:

@@ -8,8 +8,8 @@ With :math:`u` the prediction and :math:`v` the observation, over all layers:
 ==========  =========================================================================  ===========
 
 A scale-free objective needs no learning rate, because it compares only the directions of the updates. ``LayerWeighted``
-is one of them with layer weights of :mod:`leakgauge.attacks.inversion.layer_weights`. ``Adapted`` is any objective that
-allows for a known defence.
+is one of these two objectives with the layer weights of :mod:`leakgauge.attacks.inversion.layer_weights`. ``Adapted``
+is an objective that takes a known defence into account.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from leakgauge.attacks.inversion.layers import layers_of_model
 from leakgauge.core.checks import positive
 from leakgauge.core.params import Params
 
-#: ``distance(predicted, observed)``, a scalar.
+#: A function ``distance(predicted, observed)``, which returns a scalar.
 Distance = Callable[..., Tensor]
 
 
@@ -40,7 +40,7 @@ class Objective(Protocol):
         ...
 
     def begin(self, model: nn.Module) -> Distance:
-        """Return the distance for the updates of one model.
+        """Return the distance function for the updates of one model.
 
         Args:
             model: The model.
@@ -49,13 +49,13 @@ class Objective(Protocol):
 
 
 class AnyModel(ABC):
-    """An objective that does not depend on the kinds of layers of a model.
+    """An objective that does not depend on the model.
 
     A subclass defines ``__call__`` and ``scale_free``.
     """
 
     def begin(self, model: nn.Module) -> Distance:
-        """Return the distance, which is the same for all models.
+        """Return the distance function, which is the same for all models.
 
         Args:
             model: The model.
@@ -64,7 +64,7 @@ class AnyModel(ABC):
 
     @abstractmethod
     def __call__(self, predicted: Params, observed: Params) -> Tensor:
-        """Return the distance, a scalar.
+        """Return the distance as a scalar.
 
         Args:
             predicted: The predicted update.
@@ -79,7 +79,7 @@ class Cosine(AnyModel):
     scale_free: ClassVar[bool] = True
 
     def begin(self, model: nn.Module) -> Distance:
-        """Return the distance, which computes the length of an observation only once.
+        """Return a distance function that computes the length of the observed update only once.
 
         Args:
             model: The model.
@@ -96,7 +96,7 @@ class Cosine(AnyModel):
         return distance
 
     def __call__(self, predicted: Params, observed: Params) -> Tensor:
-        """Return the distance, between 0 and 2.
+        """Return the distance, which lies between 0 and 2.
 
         Args:
             predicted: The predicted update.
@@ -110,10 +110,11 @@ class L2(AnyModel):
     """The squared Euclidean distance between the updates (Zhu et al. 2019).
 
     Args:
-        decay: The factor of the weights, which are ``decay ** l`` for layer l = 0, 1, ... (DLF's code has 1/e). The
-            kernel and the bias of a layer share their weight.
-        relative: Whether the distance is divided by the squared norm of the observed update with the same weights. The
-            distance of an update of zero is then 1 for any size of the network and of its gradients.
+        decay: The ratio of the weights of consecutive layers. Layer l = 0, 1, ... has the weight ``decay ** l`` (DLF's
+            code uses 1/e). The kernel and the bias of a layer have the same weight.
+        relative: Whether the distance is divided by the squared norm of the observed update, with the same layer
+            weights. A predicted update of zero then has a distance of 1, whatever the size of the network and of its
+            gradients.
     """
 
     decay: float = 1.0
@@ -124,12 +125,12 @@ class L2(AnyModel):
         positive("decay", self.decay)
 
     def __call__(self, predicted: Params, observed: Params, weights: Weighting | None = None) -> Tensor:
-        """Return the distance, not below 0.
+        """Return the distance, which is at least 0.
 
         Args:
             predicted: The predicted update.
             observed: The observed update.
-            weights: The weight of each parameter. ``None`` gives all the same weight.
+            weights: The weight of each parameter. By default, all parameters have the same weight.
         """
         given = weights or dict.fromkeys(observed, 1.0)
         weights = {name: self.decay**layer * given[name] for name, layer in layers_of(observed).items()}
@@ -144,11 +145,11 @@ class L2(AnyModel):
 class LayerWeighted:
     """An objective with a weight for each layer.
 
-    With :class:`Cosine` this is AGIC's equation 6, with :class:`L2` AWA's equation 23.
+    With :class:`Cosine` this is equation 6 of AGIC. With :class:`L2` this is equation 23 of AWA.
 
     Args:
-        base: The objective.
-        weights: The rule that weights the layers.
+        base: The objective that is weighted.
+        weights: The rule that assigns a weight to each layer.
     """
 
     base: Cosine | L2
@@ -156,19 +157,19 @@ class LayerWeighted:
 
     @property
     def scale_free(self) -> bool:
-        """Whether only the directions of the updates matter, as for the weighted objective."""
+        """Whether only the directions of the updates matter. This depends on ``base``."""
         return self.base.scale_free
 
     def begin(self, model: nn.Module) -> Distance:
-        """Return the distance for the updates of one model.
+        """Return the distance function for the updates of one model.
 
         Args:
-            model: The model, whose layers are weighted.
+            model: The model. Its layers are weighted.
         """
         trained = [name for name, value in model.named_parameters() if value.requires_grad]
         weights = self.weights.begin(layers_of_model(model, trained))
         base = self.base.begin(model)
-        # Frozen parameters have no weight, and any value will do for them.
+        # The rule gives no weight to frozen parameters. Any number will do, because it has no effect.
         complete = once(lambda given, observed: {name: given.get(name, 1.0) for name in observed})
 
         def distance(predicted: Params, observed: Params) -> Tensor:
@@ -179,14 +180,13 @@ class LayerWeighted:
 
 @dataclass(frozen=True)
 class Adapted:
-    """An objective that allows for the effect of a known defence on the update.
+    """An objective that takes the effect of a known defence on the update into account.
 
     Args:
-        base: The objective.
-        masked: Whether only entries are compared where the observed update is not zero, because pruning left out the
-            others.
-        free_scale: Whether the prediction is scaled to fit best, because clipping hides its length.
-        share: The share of the update that pruning left.
+        base: The objective that is adapted.
+        masked: Whether entries with an observed update of zero are ignored, because pruning left them out.
+        free_scale: Whether the prediction is scaled to fit best, because clipping hides the length of the update.
+        share: The average share of the update's entries that pruning leaves.
     """
 
     base: Objective
@@ -199,11 +199,11 @@ class Adapted:
 
     @property
     def scale_free(self) -> bool:
-        """Whether only the directions of the updates matter, as for the adapted objective."""
+        """Whether only the directions of the updates matter. This depends on ``base``."""
         return self.base.scale_free
 
     def begin(self, model: nn.Module) -> Distance:
-        """Return the distance for the updates of one model.
+        """Return the distance function for the updates of one model.
 
         Args:
             model: The model.
@@ -231,6 +231,6 @@ def _product(one: Params, other: Params, weights: Weighting | None, names: Itera
 
 
 def layers_of(tree: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the number of the layer of each parameter, counted from the input, by the names of the parameters."""
+    """Return the layer number of each parameter, by the parameter's name. Layers are counted from the input."""
     order: dict[str, int] = {}
     return {name: order.setdefault(name.rpartition(".")[0], len(order)) for name in tree}

@@ -1,8 +1,8 @@
 """Optimisers over many independent problems at once, and learning-rate schedules.
 
-Variables are ``{name: tensor}``, and the first dimension counts the problems. Adam and SGD are those of torch. They act
-on each element by itself, so that stacked problems do not influence each other. L-BFGS needs a history for each problem
-and is in :mod:`leakgauge.attacks.inversion.lbfgs`.
+Variables are a dictionary ``{name: tensor}``. The first dimension of each tensor is the number of problems. Adam and
+SGD come from torch. They act on each element by itself, so stacked problems do not influence each other. L-BFGS needs a
+separate history for each problem. It is in :mod:`leakgauge.attacks.inversion.lbfgs`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from torch import Tensor
 from leakgauge.core.checks import not_negative, positive
 from leakgauge.core.params import Params
 
-#: ``evaluate(variables, rows)``: the losses and gradients of some of the running problems, given by their rows.
+#: A function ``evaluate(variables, rows)``, which returns the losses and gradients of the running problems in these
+#: rows.
 Evaluate = Callable[[Params, Tensor], tuple[Tensor, Params]]
 
 
@@ -31,19 +32,19 @@ class Run(Protocol):
         ...
 
     def step(self, evaluate: Evaluate, factor: float) -> Tensor:
-        """Take one step, and return the losses *before* it.
+        """Take one step, and return the losses *before* this step.
 
         Args:
             evaluate: The function that returns losses and gradients.
-            factor: The factor of the learning rate.
+            factor: The factor by which the learning rate is multiplied.
         """
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Continue with some of the problems.
+        """Keep only some of the problems, and drop the others.
 
         Args:
-            rows: The rows of these problems.
+            rows: The rows of the problems to keep.
         """
         ...
 
@@ -55,7 +56,7 @@ class Optimiser(Protocol):
         """Start a run.
 
         Args:
-            variables: The variables at their start, which are not changed.
+            variables: The initial values of the variables. They are not changed.
         """
         ...
 
@@ -67,8 +68,9 @@ class Adam:
     Args:
         lr: The learning rate.
         betas: The decay rates of the two moments.
-        signed: Whether Adam gets the sign of the gradient (Geiping et al. 2020).
-        rates: The learning rates of variables that have their own, by name, such as ``(("position", 0.001),)``.
+        signed: Whether Adam uses only the sign of the gradient (Geiping et al. 2020).
+        rates: The learning rates of single variables by name, such as ``(("position", 0.001),)``. All other variables
+            use ``lr``.
     """
 
     lr: float = 0.1
@@ -85,7 +87,7 @@ class Adam:
         """Start a run.
 
         Args:
-            variables: The variables at their start, which are not changed.
+            variables: The initial values of the variables. They are not changed.
         """
         return _TorchRun(
             variables,
@@ -115,7 +117,7 @@ class SGD:
         """Start a run.
 
         Args:
-            variables: The variables at their start, which are not changed.
+            variables: The initial values of the variables. They are not changed.
         """
         return _TorchRun(
             variables,
@@ -157,7 +159,7 @@ class _TorchRun:
 
 
 def _rows_of(value: Any, variable: Tensor, rows: Tensor) -> Any:
-    """Return the part of an optimiser's state that belongs to some problems. Counters are common to all."""
+    """Return the part of an optimiser's state that belongs to these rows. Counters are shared by all rows."""
     return value[rows] if isinstance(value, Tensor) and value.shape == variable.shape else value
 
 
@@ -194,8 +196,8 @@ class Decay:
     """A smooth exponential decay (DLF uses a factor of 0.995 every 10 steps).
 
     Args:
-        factor: The decay over a number of steps.
-        every: That number of steps.
+        factor: The factor that is applied every ``every`` steps. The decay between these steps is smooth.
+        every: The number of steps for one application of ``factor``.
     """
 
     factor: float
@@ -213,12 +215,12 @@ class Decay:
 
 @dataclass(frozen=True)
 class Ramp:
-    """A factor that changes in equal ratios and is then held (DLF).
+    """A factor that changes by the same ratio at each step and then stays constant (DLF).
 
     Args:
         start: The factor at the first step.
         end: The factor after the change.
-        share: The share of all steps over which it changes.
+        share: The share of all steps during which the factor changes.
     """
 
     start: float
@@ -241,8 +243,8 @@ class Drops:
     """A factor that drops several times (Geiping et al. 2020).
 
     Args:
-        at: The shares of the steps after which it drops.
-        factor: The factor of each drop.
+        at: The times of the drops, as shares of all steps.
+        factor: The factor that is applied at each drop.
     """
 
     at: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)

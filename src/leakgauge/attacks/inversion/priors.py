@@ -1,4 +1,4 @@
-"""Priors: terms of the loss that depend on the samples alone."""
+"""Priors, which are terms of the loss that depend on the samples alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class Prior(Protocol):
         """Return the value of the term.
 
         Args:
-            inputs: Normalised inputs, (epochs, samples, ...). There is one epoch where all share their variables.
+            inputs: Normalised inputs, (epochs, samples, ...). If all epochs share their variables, the first dimension
+                is 1.
             data: The kind of data.
         """
         ...
@@ -43,7 +44,7 @@ class Prior(Protocol):
 
 @dataclass(frozen=True)
 class TotalVariation:
-    """The mean absolute difference of neighbouring pixels, down plus across (Geiping et al. 2020).
+    """The mean absolute difference of neighbouring pixels, vertical plus horizontal (Geiping et al. 2020).
 
     Args:
         weight: The weight of the term.
@@ -68,7 +69,9 @@ class TotalVariation:
 
 @dataclass(frozen=True)
 class SquaredVariation:
-    """The squared differences of neighbouring pixels, summed over each image and around its edges (DLF).
+    """The squared differences of neighbouring pixels, summed over each image (DLF).
+
+    Opposite edges of an image count as neighbours.
 
     Args:
         weight: The weight of the term.
@@ -118,14 +121,14 @@ class PixelRange:
 
 @dataclass(frozen=True)
 class EpochOrderInvariant:
-    r"""The distance between epochs, which hold the same samples in any order (DLF, equation 3).
+    r"""The distance between epochs, whatever the order of the samples in each epoch (DLF, equation 3).
 
     .. math:: \lambda\,\frac{1}{E^2}\sum_{e_1, e_2} D\big(g(\{\tilde x_{e_1,i}\}_i), g(\{\tilde x_{e_2,i}\}_i)\big)
 
     Args:
         weight: The weight of the term.
-        summary: The summary :math:`g` of an epoch. It is the mean or the maximum over its samples, or over a random
-            3 x 3 convolution of them with 96 channels.
+        summary: The summary :math:`g` of an epoch. It is the mean or the maximum over the samples of the epoch, or over
+            the outputs of a random 3 x 3 convolution of these samples with 96 channels.
         distance: The distance :math:`D`, the mean of absolute or squared differences.
         seed: The seed of the random convolution.
     """
@@ -143,7 +146,7 @@ class EpochOrderInvariant:
                 raise UnknownName(f"{setting} of an epoch", value, valid)
 
     def applies(self, data: DataSpec) -> bool:
-        """Return whether the term applies, which is for any data, or only for images with a convolution."""
+        """Return whether the term applies. A summary with a convolution needs images, and the others fit any data."""
         return self.weight > 0 and (data.is_image or not self.summary.startswith("conv"))
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
@@ -151,7 +154,7 @@ class EpochOrderInvariant:
         return self.weight * self.value(inputs)
 
     def value(self, inputs: Tensor) -> Tensor:
-        """Return the mean distance between epochs without its weight."""
+        """Return the mean distance between epochs, without the weight."""
         features = self._convolved(inputs) if self.summary.startswith("conv") else inputs
         summaries = features.mean(1) if self.summary.endswith("mean") else features.amax(1)
         differences = summaries.unsqueeze(0) - summaries.unsqueeze(1)
@@ -163,13 +166,13 @@ class EpochOrderInvariant:
         return features.reshape(*inputs.shape[:2], *features.shape[1:])
 
     def like(self, reference: EpochOrderInvariant, data: DataSpec, *, epochs: int, samples: int) -> EpochOrderInvariant:
-        """Return this prior with the weight that gives it the value of another one at a random start (section 5.4).
+        """Return this prior with a new weight, so that it equals ``reference`` at a random start (section 5.4).
 
         Args:
             reference: The other prior.
             data: The kind of data.
             epochs: The number of epochs.
-            samples: The number of samples in each.
+            samples: The number of samples in each epoch.
         """
         start = torch.randn(epochs, samples, *data.shape, generator=generator(self.seed, "start"))
         return replace(self, weight=reference.weight * float(reference.value(start) / self.value(start)))
@@ -181,10 +184,10 @@ class EpochAgreement:
 
     .. math:: \lambda\,\frac{1}{E N}\sum_{e, i} \lVert \tilde x_{e,i} - \tfrac1E \sum_{e'} \tilde x_{e',i}\rVert^2
 
-    It is stronger than :class:`EpochOrderInvariant`, which compares sums over all samples. It is for copies that lie in
-    the same order (``FullSimulation(per_epoch=True, new_orders=True)``). An infinite weight would be one set of
-    variables for all epochs, and no weight one set for each. The freedom in between absorbs the effect of the unknown
-    orders.
+    This prior is stronger than :class:`EpochOrderInvariant`, which compares sums over all samples. It requires that the
+    samples have the same order in all epochs (``FullSimulation(per_epoch=True, new_orders=True)``). An infinite weight
+    would force all epochs to have equal variables. With a weight of zero, the variables of the epochs would be
+    independent. A weight in between leaves some freedom, which absorbs the effect of the unknown orders.
 
     Args:
         weight: The weight of the term.
@@ -197,7 +200,7 @@ class EpochAgreement:
         not_negative("the weight of the epochs' agreement", self.weight)
 
     def applies(self, data: DataSpec) -> bool:
-        """Return whether the term applies, which is for any data."""
+        """Return whether the term applies. It fits any data."""
         return self.weight > 0
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
@@ -209,7 +212,7 @@ class EpochAgreement:
 def _kernel(seed: int, channels: int) -> Tensor:
     """Return the kernel of the random convolution.
 
-    It is drawn in another thread, because within ``vmap`` each problem would draw another kernel.
+    The kernel is drawn in another thread. Within ``vmap``, each problem would draw a different kernel.
     """
 
     def draw() -> Tensor:

@@ -1,4 +1,4 @@
-"""Label counts, corrected with the last layer's update of a cheap reconstruction."""
+"""Label counts that are corrected with the simulated update of a cheap reconstruction."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ class RefinedLabels:
 
     .. math:: \lambda' = \lambda + N\,(\bar g^{sim}(\tilde x, \lambda) - \bar g^{obs}),
 
-    in which the predictions cancel. This goes beyond DLF's section 4.5, whose estimate is the start.
+    in which the predictions cancel. This goes beyond section 4.5 of DLF. The estimate of that section is the starting
+    point.
 
     Args:
         inversion: The inversion that makes the reconstruction.
-        first: The first estimate of the labels.
+        first: The method that makes the first estimate of the labels.
         rounds: The number of corrections.
-        orders: The number of random orders of the samples that are simulated, because the client's order is unknown.
+        orders: The number of random sample orders to simulate. The client's order is unknown.
         shuffle: Whether the labels are put into a random order.
     """
 
@@ -54,11 +55,11 @@ class RefinedLabels:
         whole_number("orders", self.orders)
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """Return granted or inferred labels.
+        """Return the given or inferred labels.
 
         Args:
             observation: The message of the client.
-            generator: The generator of all random draws.
+            generator: The random generator for all draws.
         """
         if granted_labels(observation) is not None:
             return LastLayer(shuffle=self.shuffle)(observation, generator)

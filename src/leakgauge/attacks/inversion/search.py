@@ -1,30 +1,32 @@
 r"""Hyper-parameter search for an attack (AWA, section 4.2.2, algorithm 2).
 
-Some hyper-parameters of an attack cannot be chosen in advance, such as AWA's :math:`Q` (31). The attacker sees how well
-an attack ended (33). It can therefore try several values and compare them:
+Some hyper-parameters of an attack cannot be chosen in advance, such as AWA's :math:`Q` (31). The attacker sees the
+final distance of an attack (33), and can therefore try several values and compare them:
 
 1. The first ``random`` trials are drawn uniformly (algorithm 2, lines 4 to 8).
 2. A Gaussian process is fitted to all earlier trials (35, 36). Each further trial has the largest expected improvement
-   (39, 40). Both come from Optuna's ``GPSampler``, with a Matérn kernel and the logarithm of the improvement.
+   (39, 40). The process and the proposals come from Optuna's ``GPSampler``, with a Matérn kernel and the logarithm of
+   the improvement.
 
-**Batches.** The random trials are one batch. After them, ``jobs`` trials at a time are proposed without knowing each
-other's values. The later trials of a batch are chosen for the joint improvement with those that are pending. A proposal
-depends only on the seed and on the trials before its batch. The same seed and ``jobs`` therefore give the same trials,
-however often the search was interrupted.
+**Batches.** The random trials are one batch. Each later batch has ``jobs`` trials, which are proposed before any of
+their values is known. Within a batch, each trial is chosen for the joint improvement with the trials that were proposed
+before it and are still pending. A proposal depends only on the seed and on the trials before its batch. The same seed
+and ``jobs`` therefore give the same trials, even if the search was interrupted.
 
-**Pruning.** A trial may report its value after some steps. It is ended early when it is *clearly losing*. This is when
-it lies above the median of the finished trials at the same step by more than that median lies above their best,
+**Pruning.** A trial may report its value after some steps. The trial is ended early if it is *clearly losing*. Let
+:math:`v(s)` be its value at step s, :math:`v_i(s)` the values of the finished trials at the same step, and :math:`m(s)`
+the median of the finished trials. The trial is clearly losing if
 
 .. math:: v(s) > m(s) + (m(s) - \min_i v_i(s)),
 
-with at least five finished trials that reported at this step. Random trials have no finished trials before them, so
-they are never pruned.
+and if at least five finished trials reported a value at this step. Random trials have no finished trials before them,
+so they are never pruned.
 
-**Values for the Gaussian process.** ``GPSampler`` learns from complete trials only. It would propose the same place
-again if a pruned or failed trial were left out. A pruned trial therefore counts as if it had kept its rank. Its value
-is the worst final value of the finished trials that were ahead of it when it was ended. Its own last value is not used,
-because it is of fewer steps. A failed trial (NaN, infinite) counts with the worst final value of all. Neither can be
-the best.
+**Values for the Gaussian process.** ``GPSampler`` learns from complete trials only. If a pruned or failed trial were
+left out, ``GPSampler`` would propose the same hyper-parameters again. A pruned trial therefore counts as if it had kept
+its rank. Its value is the worst final value of the finished trials that were ahead of it when it was ended. The last
+value of the pruned trial itself is not used, because it was reported after fewer steps. A failed trial (NaN, infinite)
+counts with the worst final value of all trials. Neither a pruned nor a failed trial can be the best.
 """
 
 from __future__ import annotations
@@ -50,9 +52,9 @@ from leakgauge.runtime.cache import Cache, source_digest
 
 #: Hyper-parameters, by name.
 Numbers = dict[str, float]
-#: How a trial ended. ``cut short`` is a pruned trial.
+#: The way in which a trial ended. ``cut short`` is a pruned trial.
 State = Literal["done", "cut short", "failed"]
-#: ``check(step, value)`` records the objective after some steps. It raises where the trial is clearly losing.
+#: ``check(step, value)`` records the objective after some steps. It raises an error if the trial is clearly losing.
 Check = Callable[[int, float], None]
 #: ``evaluate(numbers, check, report)`` is the objective. With several jobs it must be picklable.
 Evaluate = Callable[[Numbers, Check, Report], float]
@@ -93,9 +95,9 @@ class Trial:
     Args:
         number: The position of the trial in the search, from 0.
         numbers: The hyper-parameters, by name.
-        value: The objective. It is the last reported value where the trial was pruned, and NaN where it failed.
+        value: The objective. For a pruned trial, it is the last reported value. For a failed trial, it is NaN.
         curve: The values that were reported, by step.
-        state: How the trial ended. ``cut short`` is a pruned trial.
+        state: The way in which the trial ended. ``cut short`` is a pruned trial.
     """
 
     number: int
@@ -155,14 +157,14 @@ def search(  # noqa: PLR0913
         random: The number of trials that are drawn at random before the guided ones.
         seed: The seed of the random trials and of the proposals.
         jobs: The number of trials that run at a time, each in its own process.
-        path: A folder for the cache of finished trials. A search that was interrupted goes on from there. Several
-            searches may share a folder.
-        about: A text that identifies the objective. Trials are reused only where it is the same, and where the
-            source code of the objective, the ranges and the other settings of the search are the same.
+        path: A folder for the cache of finished trials. An interrupted search continues from there. Several searches
+            may share a folder.
+        about: A text that identifies the objective. Cached trials are reused only if this text, the source code of the
+            objective, the ranges and the other settings of the search are the same.
         cut: Whether trials that are clearly losing are ended early.
         log: Whether the Gaussian process is fitted to the logarithm of the objective, for a positive objective that
             spans decades. AWA fits the value itself.
-        watch: Receives the progress of the trials.
+        watch: The object that receives the progress of the trials.
     """
     for name, number in {"trials": trials, "random": random, "jobs": jobs}.items():
         whole_number(name, number)
@@ -194,7 +196,7 @@ def search(  # noqa: PLR0913
 
 
 def _check_search(evaluate: Evaluate, ranges: Mapping[str, Range], seed: int, jobs: int) -> None:
-    """Refuse a search that cannot work, before any trial starts."""
+    """Raise an error if the search cannot work, before any trial starts."""
     if not isinstance(seed, int):
         raise InvalidInput(f"seed must be a whole number, not {seed!r}")
     if not ranges or not all(isinstance(limits, Range) for limits in ranges.values()):
@@ -234,10 +236,12 @@ class _Settings:
 
 @dataclass(frozen=True)
 class _TrialCache:
-    """The finished trials of one search, each under the definition of the search and its number.
+    """The cache of one search's finished trials.
 
-    The hyper-parameters of a trial follow from that definition. They are stored with the trial, so that a search that
-    goes on does not have to propose them again.
+    The key of a trial is the definition of the search and the number of the trial.
+
+    The hyper-parameters of a trial follow from this key. They are stored with the trial, so that a continued search
+    does not have to propose them again.
     """
 
     cache: Cache
@@ -250,7 +254,7 @@ class _TrialCache:
         return {number: trial for number, trial in documents.items() if isinstance(trial, Trial)}
 
     def write(self, trial: Trial) -> None:
-        """Store a trial. It is on disk when this returns."""
+        """Write a trial to disk before returning."""
         self.cache.put(self._of(trial.number), trial)
 
     def _of(self, number: int) -> dict[str, Any]:
@@ -263,7 +267,7 @@ def _finished(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def _batches(trials: int, random: int, jobs: int) -> list[range]:
-    """Return the trials that are proposed together. A batch does not change with the number of trials after it."""
+    """Return the trial numbers of each batch. A batch does not depend on the number of trials after it."""
     starts = [0, *range(random, trials, jobs)]
     return [range(start, min(start + jobs if start else random, trials)) for start in starts]
 
@@ -297,7 +301,7 @@ def _run(number: int, numbers: Numbers, evaluate: Evaluate, limits: dict[int, fl
 
 
 class _Ended(Exception):
-    """Ends a trial from within its evaluation."""
+    """The error that ends a trial from within its evaluation."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
@@ -316,7 +320,7 @@ def _limits(earlier: Sequence[Trial]) -> dict[int, float]:
 
 
 def _with_values(earlier: Sequence[Trial], log: bool = False) -> list[tuple[Numbers, float]]:
-    """Return earlier trials, each with its value for the Gaussian process. Without a finished trial, return none."""
+    """Return earlier trials with their values for the Gaussian process, or an empty list if none is finished."""
     finished = _finished(earlier)
     if log and any(trial.value < 0 for trial in finished):
         raise InvalidInput("the objective fell below 0, where it has no logarithm; search without log=True")
@@ -335,7 +339,10 @@ def _with_values(earlier: Sequence[Trial], log: bool = False) -> list[tuple[Numb
 
 
 def _propose(settings: _Settings, earlier: Sequence[tuple[Numbers, float]], batch: range) -> dict[int, Numbers]:
-    """Return the hyper-parameters of a batch of trials, from a new study and one seeded sampler for each trial."""
+    """Return the hyper-parameters of each trial in a batch, by number.
+
+    The study is new for each batch, and each trial has its own seeded sampler.
+    """
     optuna = _optuna()
     spaces = {
         name: optuna.distributions.FloatDistribution(limits.low, limits.high, log=limits.log)

@@ -1,4 +1,4 @@
-"""The settings of an inversion, grouped by idea."""
+"""The settings of an inversion, grouped by topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from leakgauge.core.params import Params
 if TYPE_CHECKING:
     from leakgauge.attacks.inversion.attack import Inversion
 
-#: The starting points that need no knowledge.
+#: The starting points that need no other inversion.
 Blind = Literal["normal", "uniform", "zeros"]
 
 
@@ -32,7 +32,7 @@ class Matching:
     Args:
         objective: The distance between the two updates.
         update_model: The model of the client, which predicts the update of dummy samples.
-        weight: The factor of the distance at each step.
+        weight: The factor by which the distance is multiplied at each step.
         per_batch: Whether the factor is divided by the number of simulated batches (DLF).
     """
 
@@ -51,11 +51,11 @@ class Space:
 
     Args:
         start: The starting point. ``"normal"`` is N(0, 1) and ``"zeros"`` is zero, both in normalised pixels.
-            ``"uniform"`` is uniform in [0, 1] as a person sees the pixels. A :class:`WarmStart` is the result of
-            another inversion.
+            ``"uniform"`` is uniform in [0, 1], in pixels without normalisation. A :class:`WarmStart` begins at the
+            result of another inversion.
         box: Whether pixels are clipped to [0, 1] after each step.
         rescale: Whether pixels that the model takes without normalisation are optimised in units of a quarter of their
-            range. This is for settings that were found on normalised data.
+            range. This suits settings that were tuned on normalised data.
     """
 
     start: Blind | WarmStart = "normal"
@@ -75,7 +75,7 @@ class Space:
         return data
 
     def projection(self, data: DataSpec) -> Project | None:
-        """Return the projection after each step, or ``None`` where there is no box.
+        """Return the projection that is applied after each step, or ``None`` without a box.
 
         Args:
             data: The units in which samples are optimised.
@@ -91,12 +91,12 @@ class Space:
         return clamp
 
     def draw(self, shape: tuple[int, ...], data: DataSpec, generator: torch.Generator) -> Tensor:
-        """Draw a starting point that needs no knowledge.
+        """Draw a starting point that needs no other inversion.
 
         Args:
             shape: The shape of all dummy samples.
             data: The units in which samples are optimised.
-            generator: The generator of the draw.
+            generator: The random generator for the draw.
         """
         if self.start == "zeros":
             return torch.zeros(shape)
@@ -124,9 +124,9 @@ class WarmStart:
         Args:
             inputs: The samples of the cheaper inversion.
             copies: The number of copies. A single copy gets no noise.
-            draw: The generator of the noise.
-            labels: The labels of every epoch, (epochs, samples), where they are known. Each sample is then copied to a
-                place of its label.
+            draw: The random generator for the noise.
+            labels: The labels of every epoch, (epochs, samples), if they are known. Each sample is then copied to a
+                position with the same label.
         """
         if copies == 1:
             return inputs
@@ -139,12 +139,12 @@ class Effort:
     """The number of attempts at one problem.
 
     Args:
-        restarts: The number of independent starting points. The attacker's own loss selects the best result.
-        vectorise: Whether all restarts run as one.
+        restarts: The number of independent starting points. The result with the lowest loss is returned.
+        vectorise: Whether all restarts run in one vectorised computation.
         retries: The number of further attempts at a problem that did not converge, each from another starting point. An
             attacker sees that an attempt failed, because the loss stays high. The attempt with the lowest loss is
             returned.
-        enough: The loss at or below which an attempt has not failed, whatever ended it.
+        enough: The loss at or below which an attempt counts as a success, whatever ended it.
     """
 
     restarts: int = 1

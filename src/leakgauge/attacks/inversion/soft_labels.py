@@ -1,7 +1,7 @@
 r"""Labels that are optimised together with the samples (DLG, Zhu, Liu, Han, NeurIPS 2019, algorithm 1).
 
 The variables are logits :math:`z`, and a sample's label is the distribution :math:`\mathrm{softmax}(z)`. The matching
-loss has a derivative with respect to it:
+loss can be differentiated with respect to :math:`z`:
 
 .. math:: \arg\min_{x,\, z} \; \lVert \nabla_\theta\, \ell(f(x;\theta), \mathrm{softmax}(z)) - g \rVert^2
 """
@@ -20,14 +20,14 @@ from leakgauge.core.observation import DataSpec, Observation
 
 @dataclass(frozen=True)
 class SoftLabels:
-    """The granted labels if there are any, and otherwise logits from N(0, 1), which the attack optimises."""
+    """The labels that the attacker is given, or otherwise logits from N(0, 1) that the attack optimises."""
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """Return granted labels, (samples,), or the logits at their start, (samples, classes).
+        """Return the given labels, (samples,), or the initial logits, (samples, classes).
 
         Args:
             observation: The message of the client.
-            generator: The generator of all random draws.
+            generator: The random generator for all draws.
         """
         labels = granted_labels(observation)
         if labels is not None:
@@ -43,7 +43,7 @@ class SoftLabels:
 
 
 def is_soft(targets: Tensor, data: DataSpec) -> bool:
-    """Return whether targets are logits that are optimised, and not labels or targets of a regression.
+    """Return whether targets are logits that the attack optimises, instead of labels or regression targets.
 
     Args:
         targets: The targets.

@@ -1,8 +1,8 @@
 """The optimisation loop of every inversion.
 
-Everything that varies is an argument: the optimiser, its schedule, a projection, the stopping rule. Many independent
-problems (restarts, or several clients) run as one. Each problem stops by itself and then costs nothing. The returned
-iterate is the best one by the attacker's own loss, because the loop does not know the truth.
+The optimiser, its schedule, the projection and the stopping rule are arguments. Many independent problems (restarts, or
+several clients) run together. Each problem stops by itself and then costs nothing. The returned iterate is the one with
+the lowest loss, because the loop does not know the truth.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from leakgauge.core.progress import Report
 
 #: ``loss(variables, constants, step) -> {term: scalar}`` of one problem. The sum of the terms is minimised.
 Loss = Callable[[Params, Params, int], Params]
-#: A function that moves the variables in place to the nearest allowed ones.
+#: A function that moves the variables in place to the nearest allowed values.
 Project = Callable[[Params], None]
 
 
@@ -38,7 +38,7 @@ class Descent:
         stop: The stopping rule.
         keep_last: Whether the last finite iterate is returned instead of the best one. This is for losses whose weights
             change from step to step.
-        snapshot_every: The number of steps between recorded iterates. ``None`` records none.
+        snapshot_every: The number of steps between two recorded iterates. By default, no iterates are recorded.
     """
 
     optimiser: Optimiser = Adam()  # noqa: RUF009 - frozen
@@ -54,13 +54,13 @@ class Descent:
 
     @property
     def steps(self) -> int:
-        """The largest number of steps. It is 0 where the rule sets no limit."""
+        """The largest number of steps. It is 0 if the rule sets no limit."""
         return self.stop.max_steps or 0
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The course of one problem.
+    """The record of one problem's optimisation.
 
     Args:
         losses: The loss at each step.
@@ -84,10 +84,10 @@ class Solution:
 
     Args:
         variables: The returned iterate.
-        loss: Its loss.
-        best_step: The step of this iterate.
+        loss: The loss of the returned iterate.
+        best_step: The step of the returned iterate.
         outcome: The way in which the problem ended.
-        trace: The course of the problem.
+        trace: The record of the problem's optimisation.
     """
 
     variables: Params
@@ -109,18 +109,18 @@ def solve(
 ) -> list[Solution]:
     """Minimise a loss for many independent problems.
 
-    A loss that is not finite ends its problem. An interrupt (Ctrl-C) ends all of them. The best iterate is returned in
+    A loss that is not finite ends its problem. An interrupt (Ctrl-C) ends all problems. The best iterate is returned in
     both cases.
 
     Args:
         loss: The loss of one problem, term by term.
-        start: The variables at their start. The first dimension counts the problems.
-        descent: The optimiser, its schedule, the stopping rule and the iterates to return.
-        project: A projection after each step.
+        start: The initial values of the variables. The first dimension is the number of problems.
+        descent: The optimiser, its schedule, the stopping rule and the choice of the returned iterate.
+        project: A projection that is applied after each step.
         constants: Tensors that differ between problems and are not optimised, stacked like ``start``.
         vectorise: Whether all problems are evaluated in one ``torch.func.vmap``, which is faster for small models.
             Otherwise they are evaluated one after another, which needs less memory.
-        report: The progress report.
+        report: A function ``report(step, total, loss)`` that shows progress.
     """
     problems, limit = _count(start, constants or {}), descent.stop.max_steps
     if limit is None:
@@ -162,7 +162,7 @@ def _count(start: Params, constants: Params) -> int:
 
 
 class _Bookkeeping:
-    """The records of one run: the problems that still run, their losses, and the best iterate of each."""
+    """The records of one run, such as the problems that still run, their losses and their best iterates."""
 
     def __init__(
         self, loss: Loss, start: Params, constants: Params, descent: Descent, vectorise: bool, projected: bool
@@ -193,7 +193,7 @@ class _Bookkeeping:
         problems = self.running[rows]
         self.looks[problems] += 1
         constants = self.constants
-        if len(rows) < len(self.running):  # constants may be large, so they are copied only where needed
+        if len(rows) < len(self.running):  # constants may be large, so they are copied only if needed
             constants = {name: value[rows.to(value.device)] for name, value in constants.items()}
 
         def total(variables: Params, constants: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
@@ -210,7 +210,7 @@ class _Bookkeeping:
         return losses, gradients
 
     def evaluate_ended(self, variables: Params, rows: set[int]) -> None:
-        """Evaluate the last iterates of problems that have just ended, so that these count as candidates."""
+        """Evaluate the last iterates of problems that have just ended, so that these iterates can be the best."""
         ended = [row for row in sorted(rows) if math.isfinite(self.losses[int(self.running[row])][-1])]
         self.step_is_over = True
         if ended:
@@ -237,7 +237,7 @@ class _Bookkeeping:
                 self.snapshots[problem].append((self.step, iterate))
 
     def end_step(self, losses: Tensor, answers: list[Outcome | None]) -> set[int]:
-        """Return the rows of the problems that end with this step."""
+        """Record the end of a step, and return the rows of the problems that end with it."""
         ended = set()
         elapsed = time.perf_counter() - self.began
         for row, (problem, value) in enumerate(zip(self.running.tolist(), losses.tolist(), strict=True)):
@@ -260,7 +260,7 @@ class _Bookkeeping:
         return Outcome("diverged", self.step, sentence)
 
     def interrupt(self) -> None:
-        """End all problems that ran in this step, also those that would have ended with it."""
+        """End all problems that ran in this step, including those that would have ended with this step anyway."""
         sentence = f"interrupted at step {self.step}, and the best iterate so far is returned"
         for problem in self.running.tolist():
             self.outcomes[problem] = Outcome("interrupted", self.step, sentence)

@@ -1,10 +1,10 @@
-"""Stopping rules, which watch the attacker's own loss of each problem.
+"""Stopping rules, which watch the loss of each problem.
 
 ================  =====================================================================================
-``MaxSteps``      after a number of steps
-``Threshold``     the loss fell below a value
-``Plateau``       the best loss did not improve for a number of steps (EPAFL, algorithm 2)
-``AnyOf``         the first of several rules (EPAFL's hybrid is ``AnyOf(Threshold(...), Plateau(...))``)
+``MaxSteps``      stops after a number of steps
+``Threshold``     stops when the loss falls below a value
+``Plateau``       stops when the best loss has not improved for a number of steps (EPAFL, algorithm 2)
+``AnyOf``         stops at the first of several rules (EPAFL's hybrid is ``AnyOf(Threshold(...), Plateau(...))``)
 ================  =====================================================================================
 
 A rule is a frozen description. Its method ``begin`` returns the watcher that holds the state of one run.
@@ -30,9 +30,9 @@ class Outcome:
     """The way in which one problem ended.
 
     Args:
-        kind: A word for programs.
+        kind: The kind of ending, as a word for programs.
         step: The last step.
-        sentence: A phrase for people.
+        sentence: The description of the ending, as a phrase for people.
     """
 
     kind: Kind
@@ -44,7 +44,7 @@ class Outcome:
 
 
 class Watcher(Protocol):
-    """The state of a rule during one run, over the problems still running."""
+    """The state of a rule during one run, for the problems that still run."""
 
     def check(self, step: int, losses: Tensor) -> list[Outcome | None]:
         """Return the outcome of each problem that stops after this step, and ``None`` for the others.
@@ -56,10 +56,10 @@ class Watcher(Protocol):
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Continue with some of the problems.
+        """Keep only some of the problems, and drop the others.
 
         Args:
-            rows: The rows of these problems.
+            rows: The rows of the problems to keep.
         """
         ...
 
@@ -83,7 +83,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class MaxSteps:
-    """A limit on the number of steps.
+    """The rule that stops every problem after a number of steps.
 
     Args:
         steps: The number of steps.
@@ -96,7 +96,7 @@ class MaxSteps:
 
     @property
     def max_steps(self) -> int | None:
-        """The limit."""
+        """The largest number of steps."""
         return self.steps
 
     def begin(self, problems: int) -> Watcher:
@@ -115,7 +115,7 @@ class MaxSteps:
 
 @dataclass(frozen=True)
 class Threshold:
-    """A stop when the loss is low.
+    """The rule that stops a problem when its loss is low.
 
     Args:
         value: The loss below which a problem stops.
@@ -128,7 +128,7 @@ class Threshold:
 
     @property
     def max_steps(self) -> int | None:
-        """No limit."""
+        """``None``, because the rule sets no limit."""
         return None
 
     def begin(self, problems: int) -> Watcher:
@@ -147,11 +147,11 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Plateau:
-    """A stop when the loss does not improve any more.
+    """The rule that stops a problem when its loss no longer improves.
 
     Args:
         patience: The number of steps without improvement after which a problem stops.
-        tolerance: The relative decrease of the best loss up to which a step is no improvement.
+        tolerance: The relative decrease of the best loss that a step must exceed to count as an improvement.
     """
 
     patience: int
@@ -164,7 +164,7 @@ class Plateau:
 
     @property
     def max_steps(self) -> int | None:
-        """No limit."""
+        """``None``, because the rule sets no limit."""
         return None
 
     def begin(self, problems: int) -> Watcher:
@@ -178,7 +178,7 @@ class Plateau:
 
 @dataclass(frozen=True, init=False)
 class AnyOf:
-    """A stop by the first of several rules.
+    """The rule that stops a problem when the first of several rules stops it.
 
     Args:
         rules: The rules.
@@ -196,7 +196,7 @@ class AnyOf:
 
     @property
     def max_steps(self) -> int | None:
-        """The tightest limit."""
+        """The smallest limit of the rules, or ``None`` if no rule sets a limit."""
         limits = [rule.max_steps for rule in self.rules if rule.max_steps is not None]
         return min(limits, default=None)
 

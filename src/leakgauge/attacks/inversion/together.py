@@ -1,8 +1,8 @@
-"""Many clients as one run, in which each client is a problem with its own weights.
+"""Attacks on many clients in one run, in which each client is a problem with its own weights.
 
 The tensors that differ from client to client (the weights that were sent, the message, the labels) are constants of the
 problems. The rest (the architecture, the recipe, the attack) is shared. ``torch.func.vmap`` evaluates all clients in
-one pass. This is faster for small models, where most of the time of a step is the overhead of starting its operations.
+one pass. This is faster for small models, because they spend most of the time on the overhead of starting operations.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ TREES = ("sent", "gradient", "returned", "buffers")
 
 
 def alike(attack: Inversion, observations: Sequence[Observation]) -> bool:
-    """Return whether clients can be attacked as one run.
+    """Return whether clients can be attacked in one run.
 
-    They must have the same small architecture, the same data, recipe and kind of message, and the attack must start
-    blindly, without restarts.
+    The clients must have the same small architecture, the same kind of data, the same recipe and the same kind of
+    message. The attack must use no warm start and no restarts.
 
     Args:
         attack: The attack.
-        observations: One message of each client.
+        observations: One message for each client.
     """
     first = observations[0]
     if len(observations) == 1 or attack.effort.restarts > 1 or not isinstance(attack.space.start, str):
@@ -62,7 +62,7 @@ def alike(attack: Inversion, observations: Sequence[Observation]) -> bool:
 
 
 def _same_architecture(one: Observation, other: Observation) -> bool:
-    """Return whether two models are the same object, or come from the same recipe."""
+    """Return whether the models of two observations are the same object, or come from the same recipe."""
     if one.model is other.model:
         return True
     recipes = [recipe_of(observation.model) for observation in (one, other)]
@@ -74,13 +74,13 @@ def _same_architecture(one: Observation, other: Observation) -> bool:
 def invert_together(
     attack: Inversion, observations: Sequence[Observation], seeds: Sequence[int], report: Report
 ) -> list[Reconstruction]:
-    """Attack clients that are :func:`alike`, and retry those that did not converge.
+    """Attack clients that are :func:`alike` in one run, and retry clients for which the attack did not converge.
 
     Args:
         attack: The attack.
-        observations: One message of each client, with complete recipes.
+        observations: One message for each client, with complete recipes.
         seeds: One seed for each client.
-        report: The progress report.
+        report: A function ``report(step, total, loss)`` that shows progress.
     """
     from leakgauge.attacks.inversion.attack import Attempt, attempt_seed, better_of, counted_from
 
@@ -110,7 +110,7 @@ def invert_together(
 def _solve(
     attack: Inversion, observations: Sequence[Observation], seeds: Sequence[int], report: Report
 ) -> list[tuple[Solution, int, Tensor]]:
-    """Make one attempt at some clients, and return solutions, copies of the samples in each, and the labels."""
+    """Make one attempt for each client. Return its solution, the number of copies of its samples, and its labels."""
     first = observations[0]
     data, update_model = attack.space.units(first.data), attack.matching.update_model
     client = update_model.begin(first, functional=True)
@@ -142,7 +142,7 @@ def _solve(
 
 
 def _constants(observations: Sequence[Observation]) -> Params:
-    """Stack the tensors that differ between clients, under the names ``tree/parameter``."""
+    """Stack the tensors that differ between clients, and name them ``tree/parameter``."""
     stacked: Params = {}
     for tree in TREES:
         trees = [one.model_buffers() if tree == "buffers" else getattr(one, tree) for one in observations]
@@ -154,7 +154,7 @@ def _constants(observations: Sequence[Observation]) -> Params:
 def _with_tensors(observation: Observation, constants: Params) -> Observation:
     """Return a copy of an observation with the tensors of one client.
 
-    The tensors may belong to vmap and have no values then, so that the copy is not checked again.
+    Within ``vmap`` the tensors have no readable values, so the copy is not checked again.
     """
     replaced = copy.copy(observation)
     for tree in TREES:

@@ -1,9 +1,10 @@
-r"""Estimates of the training recipe where the attacker knows only a part of it.
+r"""Estimates of the training recipe for an attacker who knows only a part of it.
 
 For cross-entropy after a linear layer with bias, the bias of a class :math:`k` without samples moves by
-:math:`\eta \sum_t \bar p_k(t) \approx \eta\,U\,\bar p_k` over the :math:`U` local steps. That of every other class
+:math:`\eta \sum_t \bar p_k(t) \approx \eta\,U\,\bar p_k` over the :math:`U` local steps. The bias of every other class
 moves by less. The largest ratio over the classes, :math:`U \approx \max_k \Delta b_k / (\eta\,\bar p_k)`, is an
-estimate of the number of steps. It gives the batch size from the epochs, or the epochs from the batch size:
+estimate of the number of steps. With this estimate, the batch size follows from the epochs, or the epochs from the
+batch size:
 
 ==================  =========================================================================
 unknown             assumed
@@ -26,11 +27,11 @@ from leakgauge.core.observation import Observation
 
 
 def complete_recipe(observation: Observation, generator: torch.Generator) -> Observation:
-    """Return the observation with estimates of its batch size and epochs where they are unknown.
+    """Return the observation, with estimates in place of an unknown batch size or number of epochs.
 
     Args:
         observation: The message of the client.
-        generator: The generator of the dummy inputs.
+        generator: The random generator for the dummy inputs.
     """
     training = observation.training
     if observation.kind == "gradient" or None not in (training.batch_size, training.epochs):
@@ -49,11 +50,11 @@ def complete_recipe(observation: Observation, generator: torch.Generator) -> Obs
 
 
 def estimate_steps(observation: Observation, generator: torch.Generator, *, dummies: int = 1000) -> int | None:
-    """Return the number of local steps as estimated from the last layer's bias, or ``None`` where this is impossible.
+    """Estimate the number of local steps from the last layer's bias, or return ``None`` if this is impossible.
 
     Args:
         observation: The message of the client.
-        generator: The generator of the dummy inputs.
+        generator: The random generator for the dummy inputs.
         dummies: The number of dummy inputs.
     """
     training, classes = observation.training, observation.data.classes

@@ -1,20 +1,21 @@
-r"""The attacker's models of the client: from dummy samples to the update that they would cause.
+r"""The attacker's models of the client, which predict the update that dummy samples would cause.
 
 Every prediction is on the scale of :meth:`Observation.summed_gradient`, the sum of the client's gradients over its
-local steps. With :math:`\theta^s` the sent weights, :math:`\theta^c` the returned weights and :math:`U` local steps:
+local steps. With :math:`\theta^s` the sent weights, :math:`\theta^c` the returned weights and :math:`U` local steps,
+the models and the cost of one prediction are:
 
 ======================  ==============================================================  ====================
 ``OneBatch``            :math:`U\,\nabla\ell(x;\theta^s)`, one gradient of all samples    one large step
                         (exact for FedSGD; AGIC, equation 4)
 ``Surrogate``           :math:`U\,\nabla\ell(x;\alpha\theta^s+(1-\alpha)\theta^c)`, with    one large step
                         :math:`\alpha` learned (SME, Zhu et al., ICML 2023)
-``FullSimulation``      the client's local training on the dummies, differentiated      all local steps
-                        through (Geiping et al. 2020; DLF, section 4.3)
-``EpochInterpolation``  one epoch of it, from a point between the two weights           steps of one epoch
+``FullSimulation``      the client's local training on the dummy samples                all local steps
+                        (Geiping et al. 2020; DLF, section 4.3)
+``EpochInterpolation``  one epoch of local training, from a point between the weights   steps of one epoch
                         (AWA, equations 19 to 21)
 ======================  ==============================================================  ====================
 
-``MixedPrecision`` is any of them with products in bfloat16.
+``MixedPrecision`` is any of these models with products in bfloat16.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params, elementwise, scale, subtract
 from leakgauge.federation.training import Gradients, State, Trainer, local_sgd
 
-#: ``predict(inputs, targets, **extra) -> update``, with normalised inputs.
+#: A function ``predict(inputs, targets, **extra) -> update``, with normalised inputs.
 Predict = Callable[..., Params]
 
 
 @dataclass(frozen=True, eq=False)
 class ClientModel:
-    """The model of one client: ``client(inputs, targets, **extra)``.
+    """The attacker's model of one client, called as ``client(inputs, targets, **extra)``.
 
     Args:
         predict: The function that predicts the update.
-        copies: The number of copies of the client's samples in the inputs, one copy after another. There is one for
-            each epoch where epochs have their own variables.
+        copies: The number of copies of the client's samples in the inputs, one copy after another. If epochs have their
+            own variables, there is one copy for each epoch.
         batches: The number of batches of the client's size in the inputs.
-        extra: Further variables to optimise, at their start.
-        epoch_labels: Whether the targets may be those of every epoch, one after another. Other models get those of the
-            first epoch.
+        extra: The initial values of further variables to optimise.
+        epoch_labels: Whether the targets may hold the labels of every epoch, one epoch after another. Otherwise the
+            targets hold the labels of the first epoch.
     """
 
     predict: Predict
@@ -62,8 +63,8 @@ class ClientModel:
 
         Args:
             inputs: Normalised inputs.
-            targets: Their labels or targets.
-            extra: The further variables.
+            targets: The labels or regression targets of the inputs.
+            extra: The values of the further variables.
         """
         if not self.epoch_labels:
             targets = targets[: len(inputs) // self.copies]
@@ -71,10 +72,10 @@ class ClientModel:
 
 
 class UpdateModel(Protocol):
-    """A model of the client."""
+    """A rule that predicts a client's update from dummy samples."""
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
-        """Return the model of one client.
+        """Return the attacker's model of one client, which predicts updates.
 
         Args:
             observation: The message of the client.
@@ -87,13 +88,13 @@ class UpdateModel(Protocol):
 class OneBatch:
     """One gradient of all samples at the server's weights, times the number of gradients that the client applied.
 
-    It is exact for FedSGD. For many local steps it is AGIC's one-batch approximation (equation 4), which assumes that
-    the weights hardly move between the steps. It costs the same for any number of steps, and does not depend on which
-    sample is in which batch.
+    The prediction is exact for FedSGD. For many local steps it is AGIC's one-batch approximation (equation 4), which
+    assumes that the weights hardly move between the steps. The prediction costs the same for any number of steps. It
+    does not depend on how the samples are divided into batches.
     """
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
-        """Return the model of one client.
+        """Return the attacker's model of one client, which predicts updates.
 
         Args:
             observation: The message of the client.
@@ -111,12 +112,12 @@ class OneBatch:
 
 @dataclass(frozen=True)
 class Surrogate:
-    """One gradient of all samples at a learned point between the two weights (SME).
+    """One gradient of all samples at a learned point between the sent and the returned weights (SME).
 
     For a FedSGD observation this is :class:`OneBatch`.
 
     Args:
-        position: The start of the point, 1 at the sent weights and 0 at the returned ones.
+        position: The initial position of this point. 1 is the sent weights, and 0 is the returned weights.
     """
 
     position: float = 0.5
@@ -126,7 +127,7 @@ class Surrogate:
             raise InvalidInput(f"the surrogate's position must lie in [0, 1], not {self.position}")
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
-        """Return the model of one client.
+        """Return the attacker's model of one client, which predicts updates.
 
         Args:
             observation: The message of the client.
@@ -153,22 +154,23 @@ class Surrogate:
 class FullSimulation:
     """The client's local training on the dummy samples.
 
-    For a FedSGD observation, or one local step, this is :class:`OneBatch`. Unknown momentum and weight decay are taken
-    as zero.
+    For a FedSGD observation, or one local step, this is :class:`OneBatch`. If momentum or weight decay is unknown, it
+    is taken as zero.
 
     Args:
-        per_epoch: Whether every epoch has its own variables (DLF), because the client drew a new order in each.
-            Otherwise all epochs share them (Geiping et al.), in orders that agree with the labels of each epoch where
-            these are known.
-        one_batch: Whether each epoch is one step on all samples, with the length of the epoch's steps together (DLF's
-            baseline FedSGD-Epoch).
-        new_orders: Whether each epoch takes the samples in another random order, which is drawn once. The client does
-            the same in other orders. The result is nearer to its update than one order for all epochs. Variables of
-            different epochs then lie in the same order, sample by sample.
+        per_epoch: Whether every epoch has its own variables, because the client draws a new order in each epoch (DLF).
+            Otherwise all epochs share their variables (Geiping et al.). If the labels of each epoch are known, the
+            order of the shared variables agrees with these labels.
+        one_batch: Whether each epoch is one step on all samples (DLF's baseline FedSGD-Epoch). The length of this step
+            is the total length of the epoch's steps.
+        new_orders: Whether each epoch takes the samples in a different random order, which is drawn once. The client
+            also uses different orders, so the prediction is nearer to the client's update than with one order for all
+            epochs. The variables of all epochs are then stored in the same order, sample by sample.
         gradients: The way to differentiate through the training (see :mod:`leakgauge.federation.training`).
-            ``"graph"`` is fast and ``"adjoint"`` needs little memory. ``None`` is the graph up to ``graph_limit``, then
-            the adjoint.
-        graph_limit: The largest count of numbers in the weights of all steps for the graph, some 1.5 GiB.
+            ``"graph"`` is fast and ``"adjoint"`` needs little memory. By default, the graph is used up to
+            ``graph_limit``, and the adjoint above it.
+        graph_limit: The largest number of weights, counted over all steps, for which the graph is used. The default
+            needs some 1.5 GiB.
     """
 
     per_epoch: bool = False
@@ -178,7 +180,7 @@ class FullSimulation:
     graph_limit: int = 200_000_000
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
-        """Return the model of one client.
+        """Return the attacker's model of one client, which predicts updates.
 
         Args:
             observation: The message of the client.
@@ -189,7 +191,7 @@ class FullSimulation:
         training, sent = observation.training, observation.sent
         lr, epochs, samples = training.need("lr"), int(training.need("epochs")), int(training.need("samples"))
         sizes = list(training.batch_sizes)
-        if epochs * len(sizes) == 1:  # one gradient, without the rounding of the weights
+        if epochs * len(sizes) == 1:  # one gradient, which avoids the rounding of the weights
             return OneBatch().begin(observation, functional=functional)
         if self.one_batch:
             training, sizes = replace(training, lr=lr * len(sizes)), [samples]
@@ -234,12 +236,12 @@ class EpochInterpolation:
               \Delta\tilde\theta_e = \tilde\theta_e - \tilde\theta_{e-1} = \tfrac1E\,(\theta^c - \theta^s)
               \qquad (19, 20)
 
-    The orders of the other epochs, which the attacker cannot know, are not needed. Where orders do not matter (one
-    epoch, or one batch in each epoch, scenarios 1 to 3) the whole training is simulated, as in :class:`FullSimulation`.
-    Batches are cut from the labels in the order given.
+    The attacker cannot know the order of the samples in the other epochs, and does not need it here. If the order does
+    not matter, the whole training is simulated, as in :class:`FullSimulation`. This is the case for one epoch, and for
+    one batch in each epoch (scenarios 1 to 3). The labels are divided into batches in their given order.
 
     Args:
-        epoch: The epoch that is attacked, 1 to E.
+        epoch: The number of the attacked epoch, from 1 to E.
     """
 
     epoch: int = 1
@@ -248,7 +250,7 @@ class EpochInterpolation:
         whole_number("epoch", self.epoch)
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
-        """Return the model of one client.
+        """Return the attacker's model of one client, which predicts updates.
 
         Args:
             observation: The message of the client.
@@ -279,25 +281,25 @@ class EpochInterpolation:
 
 @dataclass(frozen=True)
 class MixedPrecision:
-    """Another model of the client with convolutions and matrix products in bfloat16.
+    """A model of the client whose convolutions and matrix products are computed in bfloat16.
 
-    The errors of its updates are a few thousandths of their length. Weights, sums and the loss keep their precision. It
-    is faster where the processor has instructions for bfloat16 and the network is large. Models in double precision are
-    not changed.
+    The error of a predicted update is a few thousandths of the update's length. Weights, sums and the loss keep their
+    precision. This model is faster if the processor has instructions for bfloat16 and the network is large. Models in
+    double precision are not changed.
 
     Args:
-        base: The other model of the client.
+        base: The model of the client that is computed in bfloat16.
     """
 
     base: UpdateModel
 
     @property
     def new_orders(self) -> bool:
-        """Whether variables of different epochs lie in the same order, as in :class:`FullSimulation`."""
+        """Whether the variables of all epochs are stored in the same order, as in :class:`FullSimulation`."""
         return getattr(self.base, "new_orders", False)
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
-        """Return the model of one client.
+        """Return the attacker's model of one client, which predicts updates.
 
         Args:
             observation: The message of the client.
@@ -318,16 +320,16 @@ def in_precision(update_model: UpdateModel, mixed: bool) -> UpdateModel:
 
     Args:
         update_model: The model of the client.
-        mixed: Whether products are computed in bfloat16.
+        mixed: Whether convolutions and matrix products are computed in bfloat16.
     """
     boolean("mixed", mixed)
     return MixedPrecision(update_model) if mixed else update_model
 
 
 def _one_step(trainer: Trainer, observation: Observation) -> Callable[[State, Tensor, Tensor], Params]:
-    """Return a function for all local steps as one gradient, times the number of gradients that the client applied.
+    """Return a function that predicts all local steps as one gradient times the number of applied gradients.
 
-    Where that number is unknown the factor is 1, because only the direction matters then.
+    If this number is unknown, the factor is 1, because then only the direction matters.
     """
     training = observation.training
     unknown = None in (training.epochs, training.batch_size, training.samples)

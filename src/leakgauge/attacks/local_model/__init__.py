@@ -1,8 +1,8 @@
 r"""Attacks that rebuild a client's local model from many rounds (LMRA, Driouich et al., section 3).
 
-A client does not change its own optimum :math:`\theta^*`. Let :math:`u(\theta)` be the update that the client adds to a
-model :math:`\theta`. Every attack searches for the model at which :math:`u` vanishes, from pairs
-:math:`(\theta_t, u_t)` of many rounds. The attacks differ in their model of :math:`u`.
+If a client receives its own optimum :math:`\theta^*`, it returns the optimum unchanged. Let :math:`u(\theta)` be the
+update that the client adds to a model :math:`\theta`. Every attack searches for the model at which :math:`u` vanishes,
+from pairs :math:`(\theta_t, u_t)` of many rounds. The attacks differ in their model of :math:`u`.
 
 =====================  ================================================================  ============================
 :class:`Exact`         :math:`u = W(\theta^* - \theta)` without noise                    proposition 1, d + 1 rounds
@@ -10,8 +10,8 @@ model :math:`\theta`. Every attack searches for the model at which :math:`u` van
 :class:`Secant`        :math:`u` is linear on the span of the rounds, with a ridge       beyond the paper, any model
 :class:`Learned`       :math:`u` is a neural network                                     algorithm 2, equations 7, 8
 :class:`Distilled`     :math:`u` is the training on a few dummy samples                  algorithm 2 with our map
-:class:`GlobalModel`   None. The result is the server's model                            baseline, table 1
-:class:`LastReturned`  None. The result is the model that the client returned last       baseline, table 1
+:class:`GlobalModel`   No model of :math:`u`. The result is the server's model           baseline, table 1
+:class:`LastReturned`  No model of :math:`u`. The result is the client's last model      baseline, table 1
 =====================  ================================================================  ============================
 
 >>> from leakgauge.attacks import attribute, local_model  # doctest: +SKIP

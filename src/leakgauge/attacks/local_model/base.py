@@ -1,4 +1,4 @@
-"""The base class of attacks on a client's local model, and the model that they return."""
+"""The base class of attacks on a client's local model, and the model that such an attack returns."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ class LocalModel:
     Args:
         model: The architecture.
         weights: The estimated weights.
-        buffers: The batch-norm statistics. ``None`` where they were withheld. The model then uses the statistics of
+        buffers: The batch-norm statistics. ``None`` if the client withheld them. The model then uses the statistics of
             the samples that it is called with.
         data: The shape, the classes and the normalisation of the samples.
         loss: The name of the client's loss.
         outcome: The result of the method, in words.
-        uncertainty: The method's estimate of the distance from the client's optimum. ``None`` where it has none.
+        uncertainty: The method's estimate of the distance from the client's optimum. ``None`` if the method gives no
+            estimate.
         figures: The figures that the method measured, by name.
         client: The name of the client.
         method: The ``repr`` of the attack.
@@ -62,7 +63,7 @@ class LocalModel:
         return {**self.weights, **(buffers_of(self.model) if self.buffers is None else self.buffers)}
 
     def __call__(self, samples: Tensor) -> Tensor:
-        """Return the outputs of the model: class scores, or the predictions of a regression."""
+        """Return the outputs of the model, which are class scores or the predictions of a regression."""
         like = next(iter(self.weights.values()))
         inputs = self.data.normalise(samples.to(like))
         with in_mode(self.model, "train" if self.buffers is None and self.has_statistics else "eval"):
@@ -75,7 +76,7 @@ class LocalModel:
         return any(True for _ in self.model.buffers())
 
     def probabilities(self, samples: Tensor) -> Tensor:
-        """Return LMRA's h: class probabilities, (N, classes), or the predictions of a regression, (N, 1)."""
+        """Return the class probabilities, (N, classes), or the predictions of a regression, (N, 1) (h in LMRA)."""
         outputs = self(samples).reshape(len(samples), -1)
         if self.data.classes is None:
             return outputs
@@ -85,7 +86,7 @@ class LocalModel:
         return outputs.softmax(1)
 
     def losses(self, samples: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each record, (N,): cross-entropy of a class, or the squared error of a regression."""
+        """Return the loss of each record, (N,), which is the cross-entropy, or the squared error for a regression."""
         if self.data.classes is None:
             outputs = self(samples)
             return (outputs.reshape(targets.shape) - targets.to(outputs)).square().reshape(len(samples), -1).mean(1)
@@ -101,7 +102,8 @@ class Estimate:
     Args:
         vector: The weights as one flat vector.
         outcome: The result in words.
-        uncertainty: The method's estimate of the distance from the client's optimum. ``None`` where it has none.
+        uncertainty: The method's estimate of the distance from the client's optimum. ``None`` if the method gives no
+            estimate.
         figures: The figures that the method measured, by name.
     """
 
@@ -115,8 +117,9 @@ class Estimate:
 class LocalModelAttack(ABC):
     """An attack that rebuilds a client's local model from many rounds.
 
-    Subclasses implement :meth:`run`. Calling the attack checks the rounds, seeds, times and packs the result.
-    Subclasses are frozen dataclasses. Their fields are the settings, and their ``repr`` is the record.
+    Subclasses implement :meth:`run`. Calling the attack checks the rounds, seeds the random generators, calls
+    :meth:`run` and measures the time. Subclasses are frozen dataclasses. The fields are the settings of the attack, and
+    the ``repr`` records these settings.
     """
 
     @final
@@ -126,10 +129,10 @@ class LocalModelAttack(ABC):
         """Rebuild the local model of one client.
 
         Args:
-            observations: The rounds of this client, in any order.
+            observations: The observations of this client, one per round, in any order.
             seed: The seed of all random draws. The same seed gives the same model.
-            progress: A function ``report(step, total, loss)``, or whether to show a progress bar. ``None`` shows a bar
-                where standard error is a terminal.
+            progress: Whether a progress bar is shown, or a function ``report(step, total, loss)``. By default, a bar is
+                shown if standard error is a terminal.
         """
         messages = Messages.read(observations)
         began = time.perf_counter()
@@ -164,14 +167,14 @@ class LocalModelAttack(ABC):
         """Estimate the client's local model.
 
         Args:
-            messages: The rounds of the client.
+            messages: The messages of the client.
             seed: The seed of this run. The generators of torch are already seeded with it.
             report: A function ``report(step, total, loss)`` that shows progress.
         """
 
 
 def _last_buffers(last: Observation) -> Params | None:
-    """Return the latest known batch-norm statistics, or ``None`` where the model has some and they were withheld."""
+    """Return the latest known batch-norm statistics, or ``None`` if the client withheld them."""
     if last.returned_buffers is not None:
         return last.returned_buffers
     if last.buffers is not None:
@@ -181,10 +184,10 @@ def _last_buffers(last: Observation) -> Params | None:
 
 
 def needs_step_length(reason: str) -> Fits:
-    """Return a rule for attacks that need updates on the scale of the weights.
+    """Return a rule by which an attack applies only if the updates can be scaled to steps of the weights.
 
     Args:
-        reason: The reason that is shown to people where the attack applies.
+        reason: The reason that is shown to people if the attack applies.
     """
 
     def rule(observation: Observation) -> Fit:
@@ -198,5 +201,5 @@ def needs_step_length(reason: str) -> Fits:
 
 
 def relative(part: float, whole: float) -> float:
-    """Return ``part / whole``, or infinity where the whole is zero."""
+    """Return ``part / whole``, or infinity if ``whole`` is zero."""
     return part / whole if whole > 0 else math.inf

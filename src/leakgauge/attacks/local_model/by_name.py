@@ -13,8 +13,8 @@ def build(name: str, **options: Any) -> LocalModelAttack:
     """Return an attack on a local model by name.
 
     Args:
-        name: The name of the attack. ``lmra`` is the one to use by default.
-        options: The settings of the attack. They are the fields of its class.
+        name: The name of the attack. ``lmra`` is the recommended attack.
+        options: The settings of the attack. They are the fields of the attack's class.
     """
     names = [spec.name for spec in registry.specs(recovers="model")]
     if name not in names:

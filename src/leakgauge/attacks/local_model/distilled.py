@@ -1,8 +1,8 @@
 r"""Algorithm 2 with the client's own training on dummy samples as the update map.
 
-The update map :math:`G(w, \theta)` of equation 7 may be any function. Here it has the form that the attacker knows it
-to have, which is the mean gradient of the client's local steps. Only the data is unknown, so :math:`w` are dummy
-samples with soft labels (:mod:`leakgauge.attacks.local_model.dummies`):
+The update map :math:`G(w, \theta)` of equation 7 may be any function. The attacker knows the true form of this map,
+which is the mean gradient of the client's local steps. Only the data is unknown, so here :math:`w` are dummy samples
+with soft labels (:mod:`leakgauge.attacks.local_model.dummies`):
 
 .. math:: \hat w = \arg\min_w \sum_t \log\Bigl(1 + \frac{\lVert G(w, \theta_t) - g_t \rVert^2}{\lVert g_t \rVert^2}
           \Bigr), \qquad \hat\theta = \arg\min_\theta L(\theta; \hat w),
@@ -12,11 +12,12 @@ a training :math:`g_t` may be the small remainder of steps that cancel each othe
 dominating the sum. The minimum over :math:`\theta` (equation 8) is the end of a training on the dummy samples.
 
 Dummy samples are not the client's samples, and a long training on them fits their artefacts. So two sets are fitted
-independently, and training stops where the model of one set no longer improves on the other. Only what both sets agree
+independently. Training stops when the model of one set no longer improves on the other set. Only what both sets agree
 on comes from the client.
 
-A set may predict the gradient of most held-out rounds no better than zeros do, for example where the client's gradients
-have vanished. Such sets hold no information about the client. The result is then the last model known, unchanged.
+A set may predict the gradients of most held-out rounds no better than a prediction of zeros, for example if the
+client's gradients have vanished. Such a set holds no information about the client. The result is then the last known
+model, unchanged.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
 from leakgauge.federation.training import Batch
 
-#: The relative error from which on dummy samples hold no information. A prediction of zeros has an error of 1. The true
-#: gradient under noise of ten times its length has an error of 0.995.
+#: The relative error at or above which dummy samples hold no information. A prediction of zeros has an error of 1. The
+#: true gradient under noise of ten times its length has an error of 0.995.
 NO_INFORMATION = 0.999
 
 
@@ -47,18 +48,18 @@ NO_INFORMATION = 0.999
 class Distilled(LocalModelAttack):
     """A model trained on dummy samples that explain the client's updates (beyond the paper).
 
-    Where the client's learning rate or number of steps is unknown, only the direction of its gradients is compared. The
+    If the client's learning rate or number of steps is unknown, only the direction of the gradients is compared. The
     outcome holds the median relative error on the held-out rounds.
 
     Args:
         samples: The number of dummy samples in each of the two sets.
         steps: The number of Adam steps for each set.
         rounds: The number of rounds that are drawn at random for each step.
-        local: The largest number of simulated local steps.
+        local: The largest number of local steps that are simulated.
         lr: The first learning rate of Adam. It falls along a cosine.
-        hold: Every ``hold``-th round is held out.
+        hold: The distance between held-out rounds. Every ``hold``-th round is held out.
         training: The largest number of Adam steps on the dummy samples, from the model that the client returned last.
-        training_lr: The learning rate of these steps.
+        training_lr: The learning rate of the training on the dummy samples.
     """
 
     samples: int = 128
@@ -102,7 +103,7 @@ class Distilled(LocalModelAttack):
     def _fit_samples(
         self, target: Target, held_out: Tensor, seed: int, number: int, report: Report
     ) -> tuple[Batch, float]:
-        """Fit one set of dummy samples. Return it with its median relative error on the held-out rounds."""
+        """Fit one set of dummy samples, and return it with its median relative error on the held-out rounds."""
         draw = generator(seed, "made-up samples", number)  # The text is part of the seed and must not change.
         free, labels = target.start(self.samples, draw)
         variables = [free.requires_grad_(), labels.requires_grad_()]
@@ -124,9 +125,11 @@ class Distilled(LocalModelAttack):
         return (inputs, targets), error
 
     def _train(self, target: Target, start: Params, sets: list[Batch]) -> tuple[Params, int, float, float]:
-        """Train on each set until the loss on the other set is least, then on both sets for as many steps.
+        """Find the best number of steps by cross-validation between the two sets, then train on both sets.
 
-        Return the weights, the number of steps, and the mean loss across sets before and after.
+        Each set trains one model, whose loss on the other set is measured at each step. The number of steps is the one
+        with the lowest mean loss. Return the weights, the number of steps, and this mean loss before and after the
+        training.
         """
         courses = []
         for this, other in ((0, 1), (1, 0)):

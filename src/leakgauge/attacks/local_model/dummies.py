@@ -1,11 +1,12 @@
-r"""Dummy samples that explain the updates of a client: the parts of :class:`Distilled`.
+r"""Dummy samples that explain the updates of a client, as used by :class:`Distilled`.
 
-The client's message of a round is read as its mean gradient :math:`g_t`, which is its update over the learning rate and
-the number of local steps. Dummy samples :math:`w` predict it by the mean gradient of as many steps on all of them,
-:math:`G(w, \theta_t) = (\theta_t - \theta_t^K) / (K \eta)`. The steps have to be simulated because a client whose steps
-swing across a valley returns an update that is the gradient of no single point.
+The message of a round is converted to the client's mean gradient :math:`g_t`. This is the update divided by the
+learning rate and by the number of local steps. Dummy samples :math:`w` predict :math:`g_t` by the mean gradient of the
+same number of steps on all dummy samples, :math:`G(w, \theta_t) = (\theta_t - \theta_t^K) / (K \eta)`. The steps have
+to be simulated, because the steps of a client may swing across a valley of the loss. The update is then not the
+gradient at any single point.
 
-The dummy samples start near the mean of the client's inputs, where the first layer shows it
+The dummy samples start near the mean of the client's inputs, if the first layer reveals this mean
 (:mod:`leakgauge.attacks.local_model.first_layer`).
 """
 
@@ -24,13 +25,16 @@ from leakgauge.core.observation import DataSpec
 from leakgauge.core.params import Params
 from leakgauge.federation.training import Batch, State, Trainer
 
-#: The least distance of shares and pixels from 0 and 1, which no finite free number stands for.
+#: The least distance of shares and pixels from 0 and 1. No finite free number stands for 0 or 1 itself.
 EDGE = 0.02
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """The region of the dummy samples. Free numbers ``f`` stand for the samples ``possible(centre + spread * f)``.
+    """The region from which dummy samples are drawn.
+
+    Samples are represented by free numbers, which may take any value. The free numbers ``f`` stand for the samples
+    ``possible(centre + spread * f)``.
 
     Args:
         centre: The free numbers of the centre, in the shape of one sample.
@@ -42,12 +46,12 @@ class Region:
 
     @classmethod
     def read(cls, gradients: Params, data: DataSpec) -> Region:
-        """Locate a client's inputs by the gradients of its rounds.
+        """Estimate the region of a client's inputs from the gradients of the rounds.
 
-        The region lies around zero where the first layer does not show the inputs.
+        If the first layer does not reveal the inputs, the region lies around zero.
 
         Args:
-            gradients: The gradients of the rounds, with a first dimension of rounds.
+            gradients: The client's gradients. The first dimension of each tensor is the round.
             data: The shape, the columns and the normalisation of the samples.
         """
         like = next(iter(gradients.values()))
@@ -76,10 +80,11 @@ class Target:
     """The messages of a client, which dummy samples have to explain.
 
     Args:
-        messages: The rounds of the client.
-        local: The largest number of simulated steps. Each one stands for several of the client's steps where the
-            client takes more. Where the learning rate or the number of steps is unknown, no steps are simulated. The
-            direction of the update is then compared with the gradient half way.
+        messages: The messages of the client.
+        local: The largest number of simulated steps. If the client takes more steps, each simulated step stands for
+            several of them. If the learning rate or the number of steps is unknown, no steps are simulated. The
+            direction of the update is then compared with the gradient at the point half way between the sent and the
+            returned model.
     """
 
     def __init__(self, messages: Messages, local: int = 4) -> None:
@@ -100,13 +105,13 @@ class Target:
         self.region = Region.read(self.gradients, self.data)
 
     def start(self, samples: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return random samples as free numbers, and their first labels.
+        """Return the free numbers of random samples, and the initial labels of these samples.
 
         The labels are the outputs of the last model plus some noise, so that the first gradient is small.
 
         Args:
             samples: The number of samples.
-            draw: The generator of the random numbers.
+            draw: The random generator.
         """
         free = self.region.draw(samples, draw)
         outputs = self._outputs(self.last.returned or self.last.sent, self.inputs(free)).reshape(samples, -1)
@@ -115,15 +120,15 @@ class Target:
         return free, outputs + 0.1 * torch.randn(outputs.shape, generator=draw).to(free)
 
     def inputs(self, free: Tensor) -> Tensor:
-        """Return free numbers as inputs of the model."""
+        """Convert free numbers to inputs of the model."""
         return possible(self.region.centre + self.region.spread * free, self.data)
 
     def batch(self, free: Tensor, labels: Tensor) -> Batch:
-        """Return free numbers as inputs of the model and targets of its loss.
+        """Convert free numbers to inputs of the model and targets of the loss.
 
         Args:
             free: The free numbers of the samples.
-            labels: The free numbers of the labels. A softmax makes soft labels of them for a classification.
+            labels: The free numbers of the labels. For a classification, a softmax converts them to soft labels.
         """
         inputs = self.inputs(free)
         if self.data.classes is None:
@@ -135,7 +140,7 @@ class Target:
     def errors(self, rounds: Tensor, batch: Batch) -> Tensor:
         """Return the relative squared error of the predicted mean gradient in some rounds, (rounds,).
 
-        Where the scale of the client's gradient is unknown, this is the error of its direction.
+        If the scale of the client's gradient is unknown, the result is the error of the direction.
 
         Args:
             rounds: The indices of the rounds.
@@ -163,10 +168,10 @@ class Target:
     def train(
         self, start: Params, batch: Batch, steps: int, lr: float, watch: Callable[[Params], float] | None = None
     ) -> tuple[Params, list[float]]:
-        """Train a model on dummy samples by Adam. Return its weights, and the values of ``watch``.
+        """Train a model on dummy samples by Adam, and return its weights and the values of ``watch``.
 
         Args:
-            start: The first weights.
+            start: The initial weights.
             batch: The dummy samples and their targets.
             steps: The number of full-batch steps.
             lr: The learning rate of Adam.
@@ -197,7 +202,7 @@ class Target:
 
 
 def possible(free: Tensor, data: DataSpec) -> Tensor:
-    """Return free numbers as samples that the data could hold, normalised for the model.
+    """Convert free numbers to valid samples, normalised for the model.
 
     Pixels lie in [0, 1]. The one-hot columns of a category hold shares that add up to one.
 
@@ -220,7 +225,7 @@ def possible(free: Tensor, data: DataSpec) -> Tensor:
 
 
 def _columns(data: DataSpec) -> tuple[list[int], list[list[int]]]:
-    """Return the columns that hold any number, and the columns of each category."""
+    """Return the numeric columns, and the one-hot columns of each category."""
     groups = list(data.one_hot_groups.values())
     grouped = {column for members in groups for column in members}
     return [column for column in range(data.shape[0]) if column not in grouped], groups
@@ -231,5 +236,5 @@ def _rows(stacked: Params, rows: Tensor) -> Params:
 
 
 def _product(first: Params, second: Params) -> Tensor:
-    """Return the inner product of each round, (rounds,)."""
+    """Return the inner product of two gradients in each round, (rounds,)."""
     return torch.stack([(first[name] * second[name]).flatten(1).sum(1) for name in first]).sum(0)

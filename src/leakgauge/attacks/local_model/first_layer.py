@@ -1,9 +1,9 @@
-r"""The mean of a client's inputs, read off the gradients of a dense first layer.
+r"""The mean of a client's inputs, computed from the gradients of a dense first layer.
 
-The gradient of a dense first layer is :math:`\sum_i \delta_i x_i^T`, and that of its bias is :math:`\sum_i \delta_i`.
-With inputs near their mean, the first is the second times that mean. So the regression of the first on the second, over
-all neurons and rounds, gives the mean of the inputs. Its residuals show how far the columns spread, relative to each
-other.
+The weights of a dense first layer have the gradient :math:`\sum_i \delta_i x_i^T`. The bias has the gradient
+:math:`\sum_i \delta_i`. If the inputs are near their mean, the gradient of the weights is the gradient of the bias
+times this mean. So the regression of the first gradient on the second, over all neurons and rounds, gives the mean of
+the inputs. The residuals of the regression show the relative spread of the columns.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from torch import Tensor
 from leakgauge.core.observation import DataSpec
 from leakgauge.core.params import Params
 
-#: The least number of neurons in the first layer. Fewer neurons weigh the samples almost as the labels do.
+#: The least number of neurons in the first layer. With fewer neurons, the gradients weight the samples almost as the
+#: labels do.
 NEURONS = 8
-#: The least squared gradient of the bias, as a share of that of the weights. Anything below is rounding error.
+#: The least squared gradient of the bias, as a share of the squared gradient of the weights. A smaller share is
+#: rounding error.
 SILENT = 1e-8
 
 
 def input_statistics(gradients: Params, data: DataSpec) -> tuple[Tensor, Tensor] | None:
     """Return the mean of a client's inputs, normalised for the model, and the residual of each column.
 
-    Return ``None`` where the first layer does not show them. It must be dense, with a bias and with enough neurons.
-    Few neurons weigh the samples as the labels do. A bias that a normalisation removes again has no gradient.
+    The result is ``None`` if the first layer does not reveal them. The layer must be dense, with a bias and with enough
+    neurons. With few neurons, the gradients weight the samples as the labels do. A bias that a later normalisation
+    removes has no gradient.
 
     Args:
-        gradients: The gradients of the rounds, with a first dimension of rounds.
+        gradients: The client's gradients. The first dimension of each tensor is the round.
         data: The shape of the samples.
     """
     (name, weight), (second, bias) = [*gradients.items(), ("", torch.empty(0))][:2]

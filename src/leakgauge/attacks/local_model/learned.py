@@ -2,10 +2,10 @@ r"""Algorithm 2 with a neural network as the update map (LMRA, section 3.2).
 
 A mapping network :math:`G(w, \theta)` is fitted to the client's updates (equation 7). Then the model with the shortest
 predicted update is searched for (equation 8). The paper's network goes from d parameters through a few dozen neurons
-back to d parameters. Its first layer sees models only through the span of the observed ones, and least squares moves
-its last layer only along the observed updates. So the same map is fitted here between the *coordinates* of models and
-of updates in these two spans. There are at most as many coordinates as rounds. Nothing grows faster than
-rounds x parameters, and an epoch takes the same time for any model.
+back to d parameters. The first layer of this network sees models only through the span of the observed models. Least
+squares moves the last layer only along the observed updates. So the same map is fitted here between the *coordinates*
+of models and of updates in these two spans. There are at most as many coordinates as rounds. Memory and time grow no
+faster than rounds x parameters, and an epoch takes the same time for any model.
 
 The paper sets the hyper-parameters by hand for each client (tables 5 to 8). Here held-out rounds choose the width, the
 weight decay and the epoch to stop at.
@@ -36,7 +36,7 @@ class Coordinates:
     Args:
         mean: The mean of the vectors, (parameters,).
         basis: The basis, (coordinates, parameters).
-        unit: The unit of a coordinate: the root mean squared distance of the vectors from their mean.
+        unit: The unit of a coordinate, which is the root mean squared distance of the vectors from their mean.
     """
 
     mean: Tensor
@@ -49,7 +49,7 @@ class Coordinates:
 
         Args:
             vectors: The vectors, (rounds, parameters).
-            tolerance: Directions below this share of the longest are left out.
+            tolerance: The share of the longest direction below which a direction is left out.
         """
         centred = vectors - vectors.mean(0)
         values, rotation = torch.linalg.eigh(centred @ centred.T)
@@ -58,11 +58,11 @@ class Coordinates:
         return cls(vectors.mean(0), basis, math.sqrt(float(values.clamp_min(0).mean())) or 1.0)
 
     def inside(self, vectors: Tensor) -> Tensor:
-        """Return vectors as coordinates."""
+        """Convert vectors to coordinates."""
         return (vectors - self.mean) @ self.basis.T / self.unit
 
     def outside(self, coordinates: Tensor) -> Tensor:
-        """Return coordinates as vectors."""
+        """Convert coordinates to vectors."""
         return self.mean + self.unit * coordinates @ self.basis
 
 
@@ -78,7 +78,7 @@ class _Fitted:
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """Models and updates of all rounds in coordinates, and the rounds that are held out."""
+    """The models and updates of all rounds as coordinates, and the held-out rounds."""
 
     models: Tensor
     updates: Tensor
@@ -87,7 +87,7 @@ class _Pairs:
 
 @dataclass(frozen=True)
 class Learned(LocalModelAttack):
-    """Algorithm 2: fit the update map with a network, then search for the model at which the update vanishes.
+    """Algorithm 2, which fits the update map with a network and searches for the model with an update of zero.
 
     Every pair of a width and a weight decay is trained by Adam with full batches. The network that predicts the
     held-out rounds best is used. L-BFGS then minimises the squared predicted update plus ``pull`` times the squared
@@ -98,7 +98,7 @@ class Learned(LocalModelAttack):
         decays: The candidate weight decays.
         epochs: The largest number of epochs of a network.
         lr: The learning rate of Adam.
-        hold: Every ``hold``-th round is held out.
+        hold: The distance between held-out rounds. Every ``hold``-th round is held out.
         pull: The weight of the squared coordinates. It is 0.001 in the authors' settings.
         steps: The largest number of L-BFGS iterations.
     """
@@ -123,7 +123,7 @@ class Learned(LocalModelAttack):
             raise InvalidInput("widths and decays must each hold at least one candidate")
 
     def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
-        """Fit the map and choose its hyper-parameters (equation 7), then search for its zero (equation 8)."""
+        """Fit the map and choose its hyper-parameters (equation 7), then search for a zero of it (equation 8)."""
         if len(messages) < 2 * self.hold:
             raise InvalidInput(
                 f"a map learned from {len(messages)} rounds cannot be checked on held-out rounds; pass at least "
@@ -133,7 +133,7 @@ class Learned(LocalModelAttack):
         models, changes = Coordinates.of(sent), Coordinates.of(updates)
         held_out = torch.arange(len(messages), device=sent.device) % self.hold == self.hold // 2
         pairs = _Pairs(models.inside(sent).float(), changes.inside(updates).float(), held_out)
-        # The coordinates of a zero update. The part of it that no coordinate reaches is lost.
+        # The coordinates of a zero update. The part that lies outside the span of the updates is lost.
         zero = changes.inside(torch.zeros_like(updates[-1:]))[0].float()
         best = self._choose(pairs, seed, report)
         point = self._descend(best.network, zero, models.inside(sent[-1:] + updates[-1:]).float())
@@ -148,7 +148,7 @@ class Learned(LocalModelAttack):
         return Estimate(models.outside(point.double())[0], outcome, None, figures)
 
     def _choose(self, pairs: _Pairs, seed: int, report: Report) -> _Fitted:
-        """Fit a network for each pair of width and weight decay, and return the best on the held-out rounds."""
+        """Fit a network for each pair of width and weight decay, and return the one with the lowest held-out error."""
         choices = list(itertools.product(self.widths, self.decays))
         best: _Fitted | None = None
         for number, (width, decay) in enumerate(choices):
@@ -166,7 +166,7 @@ class Learned(LocalModelAttack):
         return best
 
     def _fit(self, network: nn.Module, decay: float, pairs: _Pairs) -> tuple[float, nn.Module]:
-        """Train a network. Return its least squared error on the held-out rounds, and the network at that epoch."""
+        """Train a network, and return its lowest held-out squared error and the network at the epoch of this error."""
         inputs, answers, held_out = pairs.models, pairs.updates, pairs.held_out
         optimiser = torch.optim.AdamW(network.parameters(), lr=self.lr, weight_decay=decay)
         best_error, best_network = math.inf, copy.deepcopy(network)
@@ -197,7 +197,7 @@ class Learned(LocalModelAttack):
 
 
 def mapping(inputs: int, width: int, outputs: int) -> nn.Module:
-    """Return the paper's AxB network: two hidden layers of ``width`` neurons with ReLU (appendix C.2).
+    """Return the paper's AxB network, with two hidden layers of ``width`` neurons and ReLU (appendix C.2).
 
     Args:
         inputs: The number of coordinates of a model.

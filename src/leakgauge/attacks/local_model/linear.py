@@ -21,20 +21,21 @@ LARGEST_LINEAR = 5_000
 
 @dataclass(frozen=True)
 class Exact(LocalModelAttack):
-    r"""Proposition 1: the optimum of least squares from d + 1 rounds of full-batch training, by linear solves.
+    r"""The optimum of least squares from d + 1 rounds of full-batch training, by linear solves (proposition 1).
 
     By equation 15, :math:`u_t = W(\theta^* - \theta_t)` with the same invertible :math:`W` in every round, whatever
     the learning rate and the number of local steps. Let :math:`\bar\theta, \bar u` be the means over rounds. Weights
     :math:`a` with :math:`\bar u + \sum_t a_t (u_t - \bar u) = 0` give :math:`\theta^* = \bar\theta + \sum_t a_t
-    (\theta_t - \bar\theta)`. This is one linear system in the rounds, of :math:`O(d^3)`, where the proof solves d
-    systems.
+    (\theta_t - \bar\theta)`. This is one linear system with one unknown per round, which costs :math:`O(d^3)`. The
+    proof solves d systems instead.
 
-    With too few rounds, or with rounds whose models lie in a smaller space, the result is the point nearest to
-    :math:`\bar\theta` with the shortest predicted update. Its ``uncertainty`` is the length of that update over the
-    smallest rate at which the client was seen to correct a model. Directions that were not seen may be slower still.
+    There may be too few rounds, or the models of the rounds may lie in a smaller space. The result is then the point
+    with the shortest predicted update, and among such points the one nearest to :math:`\bar\theta`. The ``uncertainty``
+    is the length of this update divided by the smallest observed rate at which the client corrects a model. The rate
+    may be even smaller in directions that were not observed.
 
     Args:
-        tolerance: Singular values below this share of the largest count as zero.
+        tolerance: The share of the largest singular value below which a singular value counts as zero.
     """
 
     tolerance: float = 1e-13
@@ -73,7 +74,7 @@ def _rank_in_words(rank: int, rounds: int, size: int) -> str:
 
 @dataclass(frozen=True)
 class LeastSquares(LocalModelAttack):
-    r"""Proposition 3: the optimum of least squares under stochastic training, by regression of updates on models.
+    r"""The optimum of least squares under stochastic training, by regression of updates on models (proposition 3).
 
     :math:`(\hat W, \hat v)` minimise :math:`\sum_t \lVert u_t + W\theta_t - v \rVert^2` (equation 31), and
     :math:`\hat\theta = \hat W^{-1}\hat v`. The ``uncertainty`` is the bound of equation 26 at confidence
@@ -84,8 +85,9 @@ class LeastSquares(LocalModelAttack):
 
     Two quantities of the bound are unknown to the attacker and are replaced by measured ones. The largest standard
     deviation of the residuals over coordinates, :math:`\hat s`, replaces :math:`\eta\sigma\sqrt{E\lceil m/b\rceil}`
-    (equation 30). The smallest eigenvalue of the symmetric part of :math:`\hat W` replaces that of :math:`W`. All
-    rounds are used for every row of :math:`W`. The proof uses disjoint rounds, so this only tightens its bound.
+    (equation 30). The smallest eigenvalue of the symmetric part of :math:`\hat W` replaces the smallest eigenvalue of
+    :math:`W`. All rounds are used for every row of :math:`W`. The proof uses disjoint rounds, so this only tightens its
+    bound.
 
     Args:
         failure: The probability that the optimum lies outside the bound.
@@ -121,7 +123,7 @@ class LeastSquares(LocalModelAttack):
         return Estimate(vector, outcome, bound, figures)
 
     def _bound(self, vector: Tensor, rounds: int, figures: dict[str, float]) -> float:
-        """Return the bound of equation 26, or infinity where the fitted map is not positive definite."""
+        """Return the bound of equation 26, or infinity if the fitted map is not positive definite."""
         if figures["smallest_rate"] <= 0:
             return math.inf
         size = len(vector)
@@ -143,7 +145,7 @@ def _check_size(rounds: int, size: int) -> None:
 
 
 def _is_linear_regression(observation: Observation) -> bool:
-    """Return whether the model is one dense layer that is trained by the squared error."""
+    """Return whether the model is a single dense layer that is trained with the squared error."""
     dimensions = [value.ndim for value in observation.sent.values()]
     return observation.training.loss == "mse" and dimensions in ([2], [2, 1])
 

@@ -21,9 +21,11 @@ from leakgauge.federation.training import LOSSES, in_mode
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    r"""The rounds of one client as two matrices, one row per round: LMRA's :math:`\Delta M_c` (algorithm 2, line 1).
+    r"""The rounds of one client as two matrices with one row per round.
 
-    Make it with :meth:`read`.
+    This is :math:`\Delta M_c` of LMRA (algorithm 2, line 1).
+
+    Use :meth:`read` to create an object.
 
     Args:
         observations: The client's observations, sorted by round.
@@ -38,7 +40,7 @@ class Messages:
 
     @classmethod
     def read(cls, observations: Sequence[Observation]) -> Messages:
-        """Check that these observations are rounds of one client, and stack them."""
+        """Check that all observations are rounds of the same client, and stack them."""
         if isinstance(observations, Observation) or not isinstance(observations, Sequence):
             raise InvalidInput("this attack takes a list of observations, one for each round of the same client")
         if not observations:
@@ -54,11 +56,11 @@ class Messages:
 
     @property
     def last(self) -> Observation:
-        """The last round."""
+        """The observation of the last round."""
         return self.observations[-1]
 
     def unflatten(self, vector: Tensor) -> Params:
-        """Return a vector as the model's weights, each in the data type of that weight."""
+        """Convert a vector to the model's weights. Each weight keeps its data type."""
         weights, start = {}, 0
         for name, value in self.last.sent.items():
             weights[name] = vector[start : start + value.numel()].reshape(value.shape).to(value.dtype)
@@ -85,7 +87,7 @@ def _shapes(tensors: Params) -> dict[str, torch.Size]:
 
 
 def steps_in(observation: Observation) -> int | None:
-    """Return the number of local steps in a round, or ``None`` where the recipe is unknown."""
+    """Return the number of local steps in a round, or ``None`` if the recipe is unknown."""
     training = observation.training
     if observation.kind == "gradient":
         return 1
@@ -95,17 +97,19 @@ def steps_in(observation: Observation) -> int | None:
 
 
 def points_of(messages: Messages) -> Tensor:
-    """Return the points of the client's mean gradients, (rounds, parameters).
+    """Return the points at which the client's mean gradients are taken, (rounds, parameters).
 
-    These are the models sent where a round is one step, and otherwise the points half way to the models returned.
+    If a round is one step, the point is the sent model. Otherwise the point lies half way between the sent and the
+    returned model.
     """
     return messages.sent if steps_in(messages.last) == 1 else messages.sent + messages.updates / 2
 
 
 def gradients_of(messages: Messages) -> tuple[Tensor, bool]:
-    """Return the client's mean gradient of each round, (rounds, parameters), and whether its scale is right.
+    """Return the client's mean gradient of each round, (rounds, parameters), and whether the scale is known.
 
-    The scale takes the client's learning rate and its number of local steps. Without them only the direction is right.
+    The scale follows from the client's learning rate and number of local steps. If one of these is unknown, only the
+    direction of the gradients is right.
     """
     last, steps = messages.last, steps_in(messages.last)
     lr = 1.0 if last.kind == "gradient" else last.training.lr
@@ -117,7 +121,7 @@ def gradients_of(messages: Messages) -> tuple[Tensor, bool]:
 def weight_updates_of(messages: Messages) -> Tensor:
     """Return the updates on the scale of the weights, (rounds, parameters).
 
-    A gradient becomes a step of the weights only with the server's learning rate.
+    If the messages are gradients, the server's learning rate converts them to steps of the weights.
     """
     if messages.last.kind == "weights":
         return messages.updates
@@ -151,7 +155,7 @@ def losses_of(observation: Observation, weights: Params, inputs: Tensor, targets
 
 
 def stacked(rows: Tensor, like: Params) -> Params:
-    """Return flat rows, (rounds, parameters), as weights with a first dimension of rounds.
+    """Convert flat rows, (rounds, parameters), to weights whose first dimension is the round.
 
     Args:
         rows: One flat vector of weights per round.

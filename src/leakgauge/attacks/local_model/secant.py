@@ -1,4 +1,4 @@
-"""A linear update map on the span of the observed rounds, and the step to its zero. It takes seconds on any model."""
+"""The attack with a linear update map on the span of the observed rounds. It takes seconds on any model."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Secant(LocalModelAttack):
 
     1. The ridge :math:`\lambda` is the one that best predicts the updates of held-out rounds.
     2. An update shorter than the error of that prediction cannot be distinguished from zero. So no candidate step goes
-       beyond the point where the predicted update is that short (Morozov's discrepancy principle).
+       beyond the point at which the predicted update is that short (Morozov's discrepancy principle).
     3. A client's updates also vanish wherever its loss is flat, which is often the case near the first model. So the
-       chosen step is the one along which the updates of the linear map point furthest in its direction. No step is
-       taken where they point against all candidates.
+       attack chooses the candidate step along which the updates of the linear map point furthest in the direction of
+       the step. If the updates point against all candidates, no step is taken.
     4. The predicted update that remains at this point is added, as the client would add it.
 
     Args:
@@ -98,17 +98,17 @@ def held_out_error(sent: Tensor, updates: Tensor, ridge: float, folds: int) -> f
 
 
 def shorter_steps(mapped: Tensor, right: Tensor, gram: Tensor, length: float, wanted: float) -> list[Tensor]:
-    r"""Return candidate steps of growing length, as mixtures of rounds, starting with no step.
+    r"""Return candidate steps of growing length, as weights of the rounds. The first candidate is no step.
 
     Each step :math:`a` minimises :math:`|u + M^T a|^2 + w |S^T a|^2` for a smaller :math:`w` than the one before. The
-    list ends where the predicted update is no longer than ``wanted``.
+    list ends when the length of the predicted update falls to ``wanted`` or below.
 
     Args:
         mapped: :math:`M M^T`, the inner products of the mapped changes.
         right: :math:`M u`.
         gram: :math:`S S^T`, the inner products of the moves.
         length: :math:`|u|`, the length of the last update.
-        wanted: The length of a predicted update that counts as zero.
+        wanted: The length at or below which a predicted update counts as zero.
     """
     steps = [torch.zeros_like(right)]
     scale = float(mapped.diagonal().mean()) / max(float(gram.diagonal().mean()), 1e-300)

@@ -1,1 +1,1 @@
-"""The published attacks, one paper in each file, each a short composition of parts."""
+"""The published attacks, with one file for each paper."""

@@ -32,15 +32,15 @@ def agic(  # noqa: PLR0913
     restarts: int = 1,
     snapshot_every: int | None = None,
 ) -> Inversion:
-    r"""Treat all local steps as one on the combined batch (equation 4), with weighted layers (equations 6, 8).
+    r"""Return AGIC, which treats all local steps as one step and weights the layers (equations 4, 6, 8).
 
     .. math:: \arg\min_x \; 1 - \frac{\sum_i \alpha_i \langle \nabla L'_i, \nabla L_i\rangle}
               {\sqrt{\sum_i \alpha_i \lVert\nabla L'_i\rVert^2}\,\sqrt{\sum_i \alpha_i \lVert\nabla L_i\rVert^2}}
               + \zeta_{TV}\,\mathrm{TV}(x)
 
-    A step of the attack costs the same for any number of local steps. Labels are the granted ones. Otherwise they are
-    read from the last layer (Yin et al. 2021). For the updates of several epochs see
-    :func:`~leakgauge.attacks.agic_epochs`.
+    The single step is on the combined batch of all local steps. A step of the attack costs the same for any number of
+    local steps. The attack uses the labels that it is given. If none are given, it reads the labels from the last layer
+    (Yin et al. 2021). For the updates of several epochs see :func:`~leakgauge.attacks.agic_epochs`.
 
     Args:
         beta: The weight of the last convolution. The paper uses 50 for untrained networks (with ``tv`` 1e-4) and 2 for
@@ -52,13 +52,14 @@ def agic(  # noqa: PLR0913
         tv: The weight of total variation.
         lr: The learning rate of Adam.
         steps: The number of steps.
-        signed: Whether Adam gets the sign of the gradient, as in Inverting Gradients, whose code the authors build on.
+        signed: Whether Adam uses only the sign of the gradient, as in Inverting Gradients. The authors build on the
+            code of that attack.
         drops: Whether the learning rate drops after 3/8, 5/8 and 7/8 of the steps, also as in Inverting Gradients.
-        distinct: Whether all labels of a batch differ.
-        mixed: Whether products are computed in bfloat16
+        distinct: Whether the attack assumes that all labels of a batch differ.
+        mixed: Whether convolutions and matrix products are computed in bfloat16
             (:class:`~leakgauge.attacks.inversion.update_models.MixedPrecision`).
         restarts: The number of independent starting points.
-        snapshot_every: The number of steps between recorded iterates. ``None`` records none.
+        snapshot_every: The number of steps between two recorded iterates. By default, no iterates are recorded.
     """
     return Inversion(
         matching=Matching(
@@ -86,17 +87,17 @@ def invg_simulation(
     mixed: bool = False,
     restarts: int = 1,
 ) -> Inversion:
-    """Apply Inverting Gradients to FedAvg, as AGIC's baseline does (section V-A).
+    """Return Inverting Gradients for FedAvg, which is a baseline of AGIC (section V-A).
 
-    The local steps are simulated and all layers have the same weight. It is
-    :func:`~leakgauge.attacks.papers.inverting_gradients` with AGIC's number of steps and its way of reading labels.
+    The local steps are simulated, and all layers have the same weight. The attack is
+    :func:`~leakgauge.attacks.papers.inverting_gradients` with AGIC's number of steps and AGIC's inference of labels.
 
     Args:
         tv: The weight of total variation.
-        lr: The learning rate of Adam, which gets the sign of the gradient.
+        lr: The learning rate of Adam, which uses only the sign of the gradient.
         steps: The number of steps.
-        distinct: Whether all labels of a batch differ.
-        mixed: Whether products are computed in bfloat16.
+        distinct: Whether the attack assumes that all labels of a batch differ.
+        mixed: Whether convolutions and matrix products are computed in bfloat16.
         restarts: The number of independent starting points.
     """
     return Inversion(
@@ -111,17 +112,17 @@ def invg_simulation(
 def dlg_simulation(
     *, lr: float = 0.1, steps: int = 10_000, distinct: bool = False, mixed: bool = False, restarts: int = 1
 ) -> Inversion:
-    """Minimise the Euclidean distance by Adam, as AGIC's other baseline DLG-Adam does (section V-A).
+    """Return DLG-Adam, a baseline of AGIC that minimises the Euclidean distance by Adam (section V-A).
 
-    Labels are read before the optimisation. For FedAvg the local steps are simulated. This is also the attack that AWA
-    calls DLG (its section 5.2, 1,000 steps). DLG as published, which optimises the labels with the samples, is
-    :func:`~leakgauge.attacks.papers.dlg`.
+    Labels are read before the optimisation. For FedAvg the local steps are simulated. This is also the attack that the
+    AWA paper calls DLG (section 5.2, 1,000 steps). The published DLG optimises the labels together with the samples. It
+    is :func:`~leakgauge.attacks.papers.dlg`.
 
     Args:
         lr: The learning rate of Adam.
         steps: The number of steps.
-        distinct: Whether all labels of a batch differ.
-        mixed: Whether products are computed in bfloat16.
+        distinct: Whether the attack assumes that all labels of a batch differ.
+        mixed: Whether convolutions and matrix products are computed in bfloat16.
         restarts: The number of independent starting points.
     """
     return Inversion(
@@ -147,11 +148,12 @@ def agic_epochs(  # noqa: PLR0913
     distinct: bool = False,
     mixed: bool = False,
 ) -> JointInversion:
-    """Reconstruct a client's samples from the updates of two or more epochs (section IV-B).
+    """Return the attack of AGIC on the updates of two or more epochs (section IV-B).
 
-    Each update is reconstructed by itself. Samples that recur are found. Then all updates of a sample are matched
-    together (equation 5). Gradients and returned weights may be mixed. Call the attack with the observations epoch by
-    epoch: ``agic_epochs()([[...], [...]])``.
+    First, each update is reconstructed by itself. Then the attack identifies samples that occur in several epochs.
+    Finally, all updates of a sample are matched together (equation 5). Some updates may be gradients and others
+    returned weights. Call the attack with one list of observations for each epoch, as in ``agic_epochs()([[...],
+    [...]])``.
 
     Args:
         beta: The weight of the last convolution. With ``beta=1`` and ``zeros=False`` all layers have the same weight,
@@ -162,11 +164,11 @@ def agic_epochs(  # noqa: PLR0913
         first_steps: The number of steps for each update by itself.
         steps: The number of steps for the updates together.
         gamma: The weight of the updates of later epochs.
-        pool: The number of pixels in each direction over which samples are averaged before they are paired.
-        label_filter: The pairs of samples that labels allow, as in
+        pool: The side length, in pixels, of the squares over which samples are averaged before they are paired.
+        label_filter: The rule for allowed pairs of samples, as in
             :class:`~leakgauge.attacks.inversion.joint.JointInversion`.
-        distinct: Whether all labels of a batch differ.
-        mixed: Whether products are computed in bfloat16.
+        distinct: Whether the attack assumes that all labels of a batch differ.
+        mixed: Whether convolutions and matrix products are computed in bfloat16.
     """
     attack = agic(beta=beta, zeros=zeros, tv=tv, lr=lr, steps=steps, distinct=distinct, mixed=mixed)
     return JointInversion(

@@ -61,29 +61,30 @@ def awa(  # noqa: PLR0913
     restarts: int = 1,
     snapshot_every: int | None = None,
 ) -> Inversion:
-    r"""Simulate one epoch from interpolated weights, and match its update layer by layer (algorithm 2, RecAttack).
+    r"""Return AWA, which simulates one epoch from interpolated weights (algorithm 2, RecAttack).
 
     .. math:: \arg\min_x \; \sum_l q^{(l)} \lVert \Delta\hat\theta^{(l)} - \Delta\tilde\theta_e^{(l)} \rVert^2
               \qquad (23)
 
-    Adam starts from N(0, 1). The last iterate is returned, because the weights of the layers change from step to step
-    and losses of different steps do not compare. Labels are the granted ones, or estimated from the last layer.
+    The simulated update is matched layer by layer. Adam starts from N(0, 1). The last iterate is returned. The weights
+    of the layers change from step to step, so the losses of different steps cannot be compared. The attack uses the
+    labels that it is given. If none are given, it estimates the labels from the last layer.
 
     Args:
         Q: The weights, as a mapping with ``q_cv``, ``q_bn``, ``q_fc``, ``q_en``, ``p_mean`` and ``p_var`` (equation
             31). A number that is left out has no effect. ``"case1"`` to ``"case4"`` are the results of the authors'
             search for ResNet18 (table 3). :func:`leakgauge.attacks.search_awa` searches for other models.
-        epoch: The epoch that is attacked, where the client trained for several epochs of several batches. Otherwise all
-            steps are simulated.
+        epoch: The number of the attacked epoch, if the client trained for several epochs of several batches. Otherwise
+            all steps are simulated.
         lr: The learning rate of Adam.
         steps: The number of steps.
         box: Whether pixels are clipped to [0, 1] after each step.
-        drops: Whether the learning rate drops as in AGIC. This is our addition, and was worse in 1,000 steps on
+        drops: Whether the learning rate drops as in AGIC. This is our addition. It gave worse results in 1,000 steps on
             ResNet18.
-        mixed: Whether products are computed in bfloat16
+        mixed: Whether convolutions and matrix products are computed in bfloat16
             (:class:`~leakgauge.attacks.inversion.update_models.MixedPrecision`).
         restarts: The number of independent starting points.
-        snapshot_every: The number of steps between recorded iterates. ``None`` records none.
+        snapshot_every: The number of steps between two recorded iterates. By default, no iterates are recorded.
     """
     return Inversion(
         matching=Matching(LayerWeighted(L2(), weights_of(Q)), in_precision(EpochInterpolation(epoch), mixed)),
@@ -147,18 +148,19 @@ def search_awa(  # noqa: PLR0913
 
     Args:
         observation: The message of the client.
-        epoch: The epoch that is attacked, as in :func:`awa`.
+        epoch: The number of the attacked epoch, as in :func:`awa`.
         lr: The learning rate of Adam.
         steps: The number of steps of each trial.
-        mixed: Whether products are computed in bfloat16.
+        mixed: Whether convolutions and matrix products are computed in bfloat16.
         trials: The number of trials.
-        random: The number of first trials that are drawn at random.
+        random: The number of trials that are drawn at random before the guided ones.
         seed: The seed of all random draws.
         jobs: The number of trials that run at a time.
         path: A folder for the cache of finished trials. An interrupted search continues from there.
         cut: Whether trials that are clearly losing are ended early.
-        log: Whether the search models the logarithm of f(Q). In the paper it models the value.
-        watch: The progress of the trials, as in :func:`leakgauge.attacks.inversion.search.search`.
+        log: Whether the search models the logarithm of f(Q). The paper models f(Q) itself.
+        watch: The object that receives the progress of the trials, as in
+            :func:`leakgauge.attacks.inversion.search.search`.
     """
     observation = complete_recipe(observation, generator(seed, "recipe"))
     trial = RecAttack(observation, awa(Q={}, epoch=epoch, lr=lr, steps=steps, mixed=mixed), seed)
@@ -179,11 +181,11 @@ def search_awa(  # noqa: PLR0913
 
 @dataclass(frozen=True, eq=False)
 class RecAttack:
-    """RecAttack of algorithm 2 with variable weights, always from the same start.
+    """The procedure RecAttack of algorithm 2 as a function of the layer weights. Every call has the same start.
 
     Args:
         observation: The message of the client, with a complete recipe.
-        attack: The attack, whose weights are replaced.
+        attack: The attack. Each call replaces the layer weights of the attack.
         seed: The seed of all random draws.
     """
 
@@ -197,7 +199,7 @@ class RecAttack:
         Args:
             numbers: The numbers of Q.
             check: A function that gets f(Q) at each tenth of the steps and may stop the trial.
-            report: The progress report.
+            report: A function ``report(step, total, loss)`` that shows progress.
         """
         return self.attempt(numbers, check, report)[1]
 
@@ -207,7 +209,7 @@ class RecAttack:
         Args:
             numbers: The numbers of Q.
             check: A function that gets f(Q) at each tenth of the steps and may stop the trial.
-            report: The progress report.
+            report: A function ``report(step, total, loss)`` that shows progress.
         """
         objective = _Recorded(LayerWeighted(L2(), weights_of(numbers)))
         attack = self.attack.with_settings(objective=objective)
@@ -230,7 +232,7 @@ class RecAttack:
 
 
 class _Recorded:
-    """A weighted objective that records the distance with equal weights at the last step."""
+    """A weighted objective that also records the distance with equal weights at the latest step."""
 
     scale_free = False
 

@@ -33,20 +33,22 @@ Method = Literal["prior", "no-prior", "shared", "fedsgd-epoch", "fedsgd"]
 
 @dataclass(frozen=True)
 class Preset:
-    """The authors' settings for one dataset (their code and appendix A), and those of :func:`dlf`.
+    """The settings of :func:`dlf_paper` and :func:`dlf` for one dataset.
+
+    The settings of :func:`dlf_paper` are those of the authors (their code and appendix A).
 
     Args:
         lr: The learning rate of :func:`dlf_paper`.
-        decay: The decay of that learning rate.
-        match_weight: The weight of the matching loss at each step.
-        variation: The weight of squared variation, also for :func:`dlf`.
-        pixel_range: The weight of the pixel range, also for :func:`dlf`.
+        decay: The decay of the learning rate of :func:`dlf_paper`.
+        match_weight: The weight of the matching loss of :func:`dlf_paper` at each step.
+        variation: The weight of squared variation in both attacks.
+        pixel_range: The weight of the pixel range in both attacks.
         summary: The summary of an epoch in the order-invariant prior.
         invariance: The weight of the order-invariant prior.
         fast_lr: The learning rate of :func:`dlf`.
-        relative_weight: The weight of the relative matching loss of :func:`dlf`.
-        agreement: The weight of the agreement between epochs of :func:`dlf`.
-        noise: The noise on the warm start of :func:`dlf`.
+        relative_weight: The weight of the relative matching loss in :func:`dlf`.
+        agreement: The weight of the prior :class:`EpochAgreement` in :func:`dlf`.
+        noise: The standard deviation of the noise on the warm start of :func:`dlf`.
     """
 
     lr: float
@@ -89,26 +91,27 @@ def dlf_paper(  # noqa: PLR0913
     steps: int = 400,
     restarts: int = 1,
 ) -> Inversion:
-    r"""Simulate the client's epochs, each on its own variables, as published (algorithm 2).
+    r"""Return DLF as published, which simulates the client's epochs on separate variables (algorithm 2).
 
     .. math:: \tilde x = \arg\min \; w_t\,\mathcal L_{sim}(\nabla\bar\theta, \nabla\tilde\theta(\tilde x))
               + \lambda_{inv}\mathcal L_{inv}(\tilde x) + \lambda_{tv}\mathrm{TV} + \lambda_{clip}\mathrm{Clip}
 
-    Then the reconstructions of the epochs are matched and averaged. Label counts are the granted ones, or estimated by
-    interpolation (section 4.5). Their batches are drawn at random.
+    Then the reconstructions of the epochs are matched and averaged. The attack uses the label counts that it is given.
+    If none are given, it estimates them by interpolation (section 4.5). The labels are divided into batches at random.
 
     Args:
-        preset: The authors' weights for one of their datasets, ``"femnist"`` for grey handwriting or ``"cifar100"`` for
-            colour pictures.
-        method: A column of the authors' tables. ``"prior"`` is their attack and ``"no-prior"`` leaves out its
-            order-invariant prior. ``"shared"`` has the same variables in every epoch (Geiping et al.),
-            ``"fedsgd-epoch"`` one batch in each epoch, and ``"fedsgd"`` one gradient.
-        loss: The matching loss. The text of the paper has ``"cosine"``, the authors' code has ``"l2"``, which is the
-            squared distance with weighted layers.
-        summary: The summary of an epoch in the order-invariant prior (section 5.4). ``None`` is that of the preset.
+        preset: The authors' weights for one of their datasets. ``"femnist"`` is for grey handwriting, and
+            ``"cifar100"`` is for colour pictures.
+        method: A column of the authors' tables. ``"prior"`` is their attack. ``"no-prior"`` is their attack without the
+            order-invariant prior. ``"shared"`` uses the same variables in every epoch (Geiping et al.).
+            ``"fedsgd-epoch"`` uses one batch in each epoch. ``"fedsgd"`` uses one gradient.
+        loss: The matching loss. The text of the paper uses ``"cosine"``. The authors' code uses ``"l2"``, the squared
+            distance with weighted layers.
+        summary: The summary of an epoch in the order-invariant prior (section 5.4). By default, the value of the
+            preset.
         distance: The distance between the summaries of epochs (section 5.4).
-        invariance: The weight of the order-invariant prior. ``None`` is that of the preset.
-        lr: The learning rate of Adam. ``None`` is that of the preset.
+        invariance: The weight of the order-invariant prior. By default, the value of the preset.
+        lr: The learning rate of Adam. By default, the value of the preset.
         steps: The number of steps.
         restarts: The number of independent starting points.
     """
@@ -136,11 +139,13 @@ def dlf_paper(  # noqa: PLR0913
 
 
 def surrogate(*, tv: float = 0.003, lr: float = 0.2, steps: int = 100, restarts: int = 1) -> Inversion:
-    """Match the direction of one gradient at a learned point between the two weights (SME, Zhu et al., ICML 2023).
+    """Return SME, which matches the direction of one gradient at a learned point (Zhu et al., ICML 2023).
 
-    A step costs one gradient, however many local epochs the client trained. The defaults are the best start for
-    :func:`dlf` that we found. The paper's own settings are 1,000 steps at a learning rate of 1 with a total variation
-    of 0.01.
+    The point lies between the sent and the returned weights.
+
+    A step costs one gradient, whatever the number of the client's local epochs. The defaults are the settings that we
+    found to give the best start for :func:`dlf`. The settings of the SME paper are 1,000 steps at a learning rate of 1
+    with a total variation of 0.01.
 
     Args:
         tv: The weight of total variation.
@@ -167,20 +172,20 @@ def dlf(
     label_steps: int = 40,
     restarts: int = 1,
 ) -> Inversion:
-    """Improve on DLF with better reconstructions in a fraction of the time of :func:`dlf_paper`.
+    """Return an improved DLF, with better reconstructions in a fraction of the time of :func:`dlf_paper`.
 
-    It differs from the paper in four ways. The simulation starts from a surrogate's reconstruction, whose steps cost as
-    much as a few simulated ones. Each epoch is simulated in its own random order, not all in the same one. The copies
-    of a sample in different epochs are held together one by one (:class:`EpochAgreement`), where the paper's prior
-    compares only sums over all samples. Label counts that are not granted are corrected by a first reconstruction
-    (:class:`RefinedLabels`).
+    The attack differs from the paper in four ways. First, the simulation starts from the reconstruction of
+    :func:`surrogate`, which costs as much as a few simulated steps. Second, each epoch is simulated in its own random
+    order, instead of one order for all epochs. Third, a prior pulls the copies of each sample in different epochs
+    together (:class:`EpochAgreement`). The paper's prior compares only sums over all samples. Fourth, estimated label
+    counts are corrected by a first reconstruction (:class:`RefinedLabels`).
 
     The matching loss is relative to the size of the update, so that the weights of the priors do not depend on the
     network.
 
     Args:
         preset: The weights for ``"femnist"`` (grey handwriting) or ``"cifar100"`` (colour pictures).
-        lr: The learning rate of Adam. ``None`` is that of the preset.
+        lr: The learning rate of Adam. By default, the value of the preset.
         steps: The number of simulated steps.
         warm_steps: The number of steps of the surrogate at the start.
         label_steps: The number of steps of the reconstruction that corrects the label counts.

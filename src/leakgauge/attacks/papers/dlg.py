@@ -28,23 +28,23 @@ def dlg(
     retries: int = 0,
     snapshot_every: int | None = None,
 ) -> Inversion:
-    r"""Optimise the samples and their labels together (algorithm 1), both from N(0, 1).
+    r"""Return DLG, which optimises the samples and their labels together (algorithm 1).
 
     .. math:: \arg\min_{x,\,z} \; \lVert \nabla_\theta\, \ell(f(x;\theta), \mathrm{softmax}(z)) - g \rVert^2
 
-    The attack is fragile where :func:`~leakgauge.attacks.papers.idlg` is, and where the labels converge to wrong
-    values.
+    Samples and labels start from N(0, 1). The attack is fragile in the same cases as
+    :func:`~leakgauge.attacks.papers.idlg`, and also if the labels converge to wrong values.
 
     Args:
-        optimiser: ``"lbfgs"`` as published, or ``"adam"`` for DLG-Adam, the baseline of AGIC (Xu et al. 2022, section
-            IV), for networks on which L-BFGS does not converge.
-        lr: The learning rate. ``None`` is 1 for L-BFGS and 0.1 for Adam.
-        steps: The number of steps. ``None`` is 300 for L-BFGS, of up to 20 iterations each, and 4,000 for Adam, of one
-            evaluation each.
+        optimiser: The optimiser. ``"lbfgs"`` is the published one. ``"adam"`` gives DLG-Adam, the baseline of AGIC (Xu
+            et al. 2022, section IV), for networks on which L-BFGS does not converge.
+        lr: The learning rate. By default, 1 for L-BFGS and 0.1 for Adam.
+        steps: The number of steps. By default, 300 for L-BFGS and 4,000 for Adam. A step of L-BFGS has up to 20
+            iterations, and a step of Adam has one evaluation.
         threshold: The loss below which the attack stops. ``None`` switches this rule off.
         restarts: The number of independent starting points.
-        retries: The number of further attempts where the attack did not converge.
-        snapshot_every: The number of steps between recorded iterates. ``None`` records none.
+        retries: The number of further attempts if the attack did not converge.
+        snapshot_every: The number of steps between two recorded iterates. By default, no iterates are recorded.
     """
     if optimiser not in ("lbfgs", "adam"):
         raise UnknownName("optimiser of dlg()", optimiser, ("lbfgs", "adam"))

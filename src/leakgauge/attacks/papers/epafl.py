@@ -23,31 +23,32 @@ def epafl(  # noqa: PLR0913
     enough: float | None = None,
     snapshot_every: int | None = None,
 ) -> Inversion:
-    r"""Stop :func:`~leakgauge.attacks.papers.idlg` early (algorithm 1).
+    r"""Return EPAFL, which is :func:`~leakgauge.attacks.papers.idlg` with early stopping (algorithm 1).
 
     With :math:`L_i` the loss at step :math:`i`, the attack stops as soon as
 
     .. math:: L_i < T \qquad\text{or}\qquad (1-\epsilon) \min_{j \le i-P} L_j \le \min_{i-P < j \le i} L_j.
 
     The first rule is a threshold (section 4.2.1). The second is a plateau (section 4.2.2, algorithm 2). Both together
-    are the hybrid of section 4.2.3. A plateau at a high loss shows that the attempt failed, and ``retries`` repeats
-    only such attempts.
+    are the hybrid of section 4.2.3. A plateau at a high loss shows that the attempt failed. Only failed attempts are
+    repeated, up to ``retries`` times.
 
     Args:
-        threshold: The threshold T. ``None`` switches this rule off.
+        threshold: The threshold T, which is the loss below which the attack stops. ``None`` switches this rule off.
         patience: The number P of steps without improvement that make a plateau. ``None`` switches this rule off.
-        tolerance: The relative improvement epsilon that ends a plateau. In the paper any improvement does (0). A failed
-            attack may improve slowly for all 300 steps and cost more than ten successful ones. So the default is 0.1.
+        tolerance: The relative improvement epsilon that ends a plateau. In the paper, any improvement ends a plateau
+            (0). The default is 0.1, because a failed attack may improve slowly for all 300 steps and cost more than ten
+            successful attacks.
         relative: Whether the loss is relative to the gradient's squared norm, as in
-            :func:`~leakgauge.attacks.papers.idlg`. Failures on weak gradients then show too.
+            :func:`~leakgauge.attacks.papers.idlg`. Failures on weak gradients can then be detected, too.
         lr: The learning rate of L-BFGS.
         steps: The largest number of steps.
         line_search: The line search of L-BFGS.
         restarts: The number of independent starting points.
-        retries: The number of further attempts where the attack did not converge.
-        enough: The loss at or below which a plateau counts as success. It helps where rounding keeps every attempt
-            above the threshold, so that all of them look failed.
-        snapshot_every: The number of steps between recorded iterates. ``None`` records none.
+        retries: The number of further attempts if the attack did not converge.
+        enough: The loss at or below which a plateau counts as success. This helps if rounding keeps every attempt above
+            the threshold, so that all attempts look failed.
+        snapshot_every: The number of steps between two recorded iterates. By default, no iterates are recorded.
     """
     rules: list[Rule] = []
     if threshold is not None:

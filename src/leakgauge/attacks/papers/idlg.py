@@ -16,7 +16,7 @@ from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Threshold
 from leakgauge.attacks.inversion.update_models import OneBatch
 from leakgauge.attacks.spec import AttackSpec, Cost, one_gradient
 
-#: Tolerances below the rounding of single precision, so that the rounding ends L-BFGS.
+#: Tolerances below the rounding error of single precision, so that only rounding ends L-BFGS.
 FINE: dict[str, Any] = {"tolerance_gradient": 1e-10, "tolerance_change": 1e-14, "tolerance_curvature": 1e-16}
 
 
@@ -31,26 +31,26 @@ def idlg(
     retries: int = 0,
     snapshot_every: int | None = None,
 ) -> Inversion:
-    r"""Read the label from the last layer's gradient, then match the gradient in Euclidean distance.
+    r"""Return iDLG, which reads the label from the last layer and matches the gradient in Euclidean distance.
 
     .. math:: \arg\min_x \; \lVert \nabla_\theta\, \ell(f(x;\theta), c) - g \rVert^2
 
     L-BFGS starts from N(0, 1). The attack is strong on small smooth networks and single samples. It is known to be
-    fragile with ReLU, trained weights and batches, and the outcome then carries a warning.
+    fragile with ReLU, with trained weights and with batches. In these cases, the outcome contains a warning.
 
     Args:
         lr: The learning rate of L-BFGS.
         steps: The largest number of steps. One step is up to 20 iterations of L-BFGS.
         threshold: The loss below which the attack stops. ``None`` switches this rule off.
-        relative: Whether the loss is in per cent of the gradient's squared norm. A network leaves a weak gradient where
-            it already predicts well, and a wrong sample soon has a small distance to a weak gradient. With a relative
-            loss (some hundreds for an untrained LeNet) a threshold means the same for all gradients. L-BFGS then also
-            continues below the losses at which PyTorch's tolerances would end it. On CIFAR-10 some samples are found
-            only there.
+        relative: Whether the loss is in per cent of the gradient's squared norm. A network that already predicts well
+            has a weak gradient. Even a wrong sample then has a small distance to this gradient. With a relative loss
+            (some hundreds for an untrained LeNet), a threshold has the same meaning for all gradients. L-BFGS then also
+            continues below the losses at which PyTorch's tolerances would end it. On CIFAR-10, some samples are found
+            only at such low losses.
         line_search: The line search of L-BFGS.
         restarts: The number of independent starting points.
-        retries: The number of further attempts where the attack did not converge.
-        snapshot_every: The number of steps between recorded iterates. ``None`` records none.
+        retries: The number of further attempts if the attack did not converge.
+        snapshot_every: The number of steps between two recorded iterates. By default, no iterates are recorded.
     """
     limit = MaxSteps(steps)
     return Inversion(

@@ -24,24 +24,25 @@ def inverting_gradients(
     restarts: int = 1,
     vectorise: bool = False,
 ) -> Inversion:
-    r"""Match the direction of the update, not its size (equation 4).
+    r"""Return Inverting Gradients, which matches the direction of the update and not its size (equation 4).
 
     .. math:: \arg\min_{x \in [0,1]^n} \; 1 - \frac{\langle \nabla\ell(x), g\rangle}
               {\lVert\nabla\ell(x)\rVert\,\lVert g\rVert} + \alpha\,\mathrm{TV}(x)
 
-    Adam gets the *sign* of the gradient. Its learning rate is divided by 10 after 3/8, 5/8 and 7/8 of the steps. For
-    returned weights (section 6 of the paper) :math:`\nabla\ell(x)` is the client's simulated local training, with the
-    same samples and order in every epoch. Labels are the granted ones, or read from the last layer.
+    Adam uses only the *sign* of the gradient. Its learning rate is divided by 10 after 3/8, 5/8 and 7/8 of the steps.
+    For returned weights (section 6 of the paper) :math:`\nabla\ell(x)` stands for the update of the client's simulated
+    local training, with the same samples in the same order in every epoch. The attack uses the labels that it is given.
+    If none are given, it reads the labels from the last layer.
 
     Args:
         tv: The weight of total variation.
         lr: The learning rate of Adam.
         steps: The number of steps.
         threshold: The loss below which the attack stops. ``None`` switches this rule off.
-        mixed: Whether products are computed in bfloat16
+        mixed: Whether convolutions and matrix products are computed in bfloat16
             (:class:`~leakgauge.attacks.inversion.update_models.MixedPrecision`).
         restarts: The number of independent starting points.
-        vectorise: Whether all restarts run as one.
+        vectorise: Whether all restarts run in one vectorised computation.
     """
     limit = MaxSteps(steps)
     return Inversion(
