@@ -1,7 +1,7 @@
-"""The command line. A mistake is one clear sentence and exit code 2, never a traceback.
+"""The command line. For a mistake of the user, it prints one sentence and exits with code 2, without a traceback.
 
-Each file holds the commands of one kind. Importing it registers them. Commands import what they need when they run, so
-that ``leakgauge --help`` does not import torch.
+Each module of this package holds some commands, and the import of a module registers its commands. A command imports
+other modules only when it runs, so that ``leakgauge --help`` does not import torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["app", "audits", "benchmarks", "captures", "listing", "main", "screen
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line, and exit with the exit code of the command."""
     memory.reuse()
     try:
         code = app(standalone_mode=False)
@@ -40,8 +40,8 @@ def main() -> None:
 
 
 def _words(problem: Exception) -> str:
-    """Return the words of a mistake on the command line, or those of a bug."""
-    if hasattr(problem, "format_message"):  # Typer's own errors come in a class that depends on its version
+    """Return the error message for a mistake on the command line, or for a bug."""
+    if hasattr(problem, "format_message"):  # the class of Typer's own errors depends on the version of Typer
         return str(problem.format_message())
     if os.environ.get("LEAKGAUGE_DEBUG"):
         raise problem

@@ -1,4 +1,4 @@
-"""Commands that run a federation themselves: demo, audit, init and frontier."""
+"""The commands demo, audit, init and frontier, which simulate the clients of a federation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def demo(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Audit clients that send the gradient of one digit each, with and without a defence."""
+    """Audit example clients, each of which sends the gradient of one digit, with and without a defence."""
     from leakgauge.workflows.demo import write_demo
 
     config = write_demo(output, clients=clients, seed=seed)
@@ -59,7 +59,7 @@ def audit(  # noqa: PLR0913
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Audit a set-up: attack its clients and measure what comes back. Exit with 1 if a limit is broken."""
+    """Attack the clients of a set-up, and measure what comes back. Exit with 1 if a limit is broken."""
     from leakgauge.reports.audit import by_defence
     from leakgauge.runtime import check_engine
     from leakgauge.workflows.audit import audit as run
@@ -93,7 +93,7 @@ def init(
     epochs: Annotated[int, typer.Option(min=1, help="Local epochs.")] = 1,
     batch_size: Annotated[int, typer.Option(min=1, help="Batch size.")] = 10,
 ) -> None:
-    """Write a commented configuration of an audit, from options or interactively."""
+    """Write a commented configuration file for an audit, from options or from answers to questions."""
     from leakgauge.workflows.audit.template import write_template
 
     asking = sys.stdin.isatty()
@@ -118,7 +118,7 @@ def frontier(  # noqa: PLR0913
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare defences: what each one leaves to an attacker, and what it costs in accuracy."""
+    """Compare defences by what an attacker still recovers and by the accuracy that each defence costs."""
     from leakgauge.reports.frontier import sentence
     from leakgauge.workflows.frontier import frontier as run
 

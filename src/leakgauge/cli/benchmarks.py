@@ -1,4 +1,4 @@
-"""The command that runs the papers' tables, writes their pages, or measures the speed."""
+"""The command bench, which runs the papers' tables, writes the pages of the papers, or measures the speed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from leakgauge.reproduction.rows import Row
     from leakgauge.reproduction.runner import Choice
 
-#: The options of ``leakgauge bench speed``. All others belong to papers.
+#: The options of ``leakgauge bench speed``. All other options are for papers only.
 SPEED_OPTIONS = {"repeats", "as_json", "quiet", "names"}
 
 
@@ -47,9 +47,9 @@ def bench(  # noqa: PLR0913
     readme: Annotated[bool, typer.Option("--readme", help="Write the papers' pages from the saved results.")] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Number of turns, for speed only.")] = 3,
 ) -> None:
-    """Run a paper's tables, and print our figures beside the published ones, chance and cost.
+    """Run a paper's tables, and print our figures, the published figures, the chance levels and the times.
 
-    With speed instead of a paper, measure the cost of an attack step beside the client's training.
+    With speed instead of a paper, compare the time of an attack step with the time of the client's training.
     """
     if readme:
         _write_pages(quiet=quiet)
@@ -77,7 +77,7 @@ def _write_pages(*, quiet: bool) -> None:
 
 
 def _find_rows(context: typer.Context, paper: str | None, pattern: str | None, *, names: bool) -> list[Row]:
-    """Return the rows of a paper. Print their names, or those of the papers, if that was chosen."""
+    """Return the rows of a paper. If ``--list`` was given, print the names of the rows or of the papers."""
     from leakgauge.reproduction.rows import find_rows, papers
 
     known = [*papers(), "speed"]
@@ -97,7 +97,7 @@ def _find_rows(context: typer.Context, paper: str | None, pattern: str | None, *
 
 
 def _refuse(context: typer.Context, benchmark: str, names: set[str]) -> None:
-    """Refuse options that were given on the command line and belong to another benchmark."""
+    """Raise an error if an option on the command line belongs to another benchmark."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if option.param_type_name == "option" and option.name in names and source and source.name == "COMMANDLINE":
@@ -116,7 +116,7 @@ def _run(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run rows, and print and save each result as soon as it is complete."""
+    """Run rows. Print and save each result as soon as it is complete."""
     from leakgauge.reproduction.results import save_result
     from leakgauge.reproduction.runner import run_rows
     from leakgauge.runtime import check_engine
@@ -134,7 +134,7 @@ def _run(
 
 
 def _show_result(result: RowResult) -> None:
-    """Print one method of one row as a small table."""
+    """Print the result of one method of one row as a small table."""
     screen.print(f"[bold]{escape(result.row.name)}[/bold] {escape(result.method.name)}", highlight=False)
     screen.print(
         f"  {result.clients} clients, {result.steps} steps, {result.seconds:.1f} seconds a client", style="dim"

@@ -1,4 +1,7 @@
-"""Commands on captures, which were recorded from a federation or saved by hand: attack and infer."""
+"""The commands attack and infer, which read captures.
+
+Captures are observations that were recorded from a federation or saved by hand.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def attack(  # noqa: PLR0913
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Attack captures. Pass --data to score the results. Finished captures are not attacked again."""
+    """Attack captures. Pass --data to score the results. Captures that are finished are not attacked again."""
     from leakgauge.reports.captures import captures_table, refused_sentences, summary
     from leakgauge.workflows.attack_captures import attack as run
 
@@ -98,7 +101,7 @@ def infer(  # noqa: PLR0913
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Rebuild clients' own models from many rounds, infer a hidden column, and find the owners of records."""
+    """Rebuild the clients' own models from many rounds, infer a hidden column, and find the owners of records."""
     from leakgauge.reports.inference import models_table, sentences
     from leakgauge.workflows.infer_captures import infer as run
 

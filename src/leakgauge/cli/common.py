@@ -1,4 +1,4 @@
-"""The parts that all commands share: the list of commands, the options, and how results are printed."""
+"""The parts that all commands use: the app, the common options, and functions that print results."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _main(
 
 
 def command_line() -> str:
-    """Return the command as it was given, for the record."""
+    """Return the command line as the user typed it."""
     return "leakgauge " + " ".join(sys.argv[1:])
 
 
@@ -76,10 +76,10 @@ def watching(quiet: bool) -> Iterator[Watch | None]:
 
 
 def show(rows: Sequence[Sequence[str]], colours: Sequence[str] = ()) -> None:
-    """Print a table of texts, which may come from files.
+    """Print a table. Markup in the texts is not interpreted, because the texts may come from files.
 
     Args:
-        rows: The rows. The first one is the head.
+        rows: The rows of the table. The first row is the head.
         colours: The colour of the last cell of each row after the head.
     """
     head, *body = rows
@@ -97,14 +97,14 @@ def show(rows: Sequence[Sequence[str]], colours: Sequence[str] = ()) -> None:
 def present(
     result: WorkflowResult, tables: Sequence[Sequence[Sequence[str]]], summary: str, *, quiet: bool, as_json: bool
 ) -> None:
-    """Print a result in the form that all commands share, and end with its exit code.
+    """Print the result of a workflow, and exit with the exit code of the result.
 
     Args:
         result: The result of the workflow.
-        tables: Tables to print before that of the findings.
-        summary: The verdict in words.
-        quiet: Whether to print errors only.
-        as_json: Whether to print JSON instead of tables.
+        tables: Further tables, which are printed before the table of findings.
+        summary: The verdict as a sentence.
+        quiet: Whether only errors are printed.
+        as_json: Whether JSON is printed instead of tables.
     """
     from leakgauge.reports.findings import brief_table, document
 
@@ -130,7 +130,7 @@ def present(
 
 
 def settings(pairs: list[str] | None) -> dict[str, Any]:
-    """Return ``key=value`` words as a dictionary. A value is read as JSON, or else as text."""
+    """Convert words of the form ``key=value`` to a dictionary. A value that is not valid JSON is a text."""
     values: dict[str, Any] = {}
     for pair in pairs or ():
         key, sign, value = pair.partition("=")
@@ -144,7 +144,7 @@ def settings(pairs: list[str] | None) -> dict[str, Any]:
 
 
 def complain(sentence: str) -> int:
-    """Print an error, and return the exit code for it."""
-    lines = [printable(line, longest=2000) for line in sentence.splitlines()]  # a file's name may hold anything
+    """Print an error message, and return the exit code 2."""
+    lines = [printable(line, longest=2000) for line in sentence.splitlines()]  # a file name may contain anything
     print("leakgauge:", "\n".join(lines), file=sys.stderr)
     return 2

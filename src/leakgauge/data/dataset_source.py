@@ -1,4 +1,4 @@
-"""The declaration of a dataset, which is part of the dataset's file."""
+"""The classes with which the module of a dataset declares where the data is and how it is loaded."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class PackageFile:
 
     Args:
         package: The name of the package, as it is imported.
-        path: The path of the file inside the package. Where there are several files, one of them.
-        note: Words about the file, such as the part of the dataset that it holds.
+        path: The path of the file inside the package. If the dataset has several files, this is one of them.
+        note: A remark about the file, such as which part of the dataset the file holds.
     """
 
     package: str
@@ -44,19 +44,19 @@ class PackageFile:
 class Source:
     """A dataset that :func:`leakgauge.data.load` can load.
 
-    A dataset's file declares one at the top level. The registry finds it there.
+    The module of a dataset declares one ``Source`` at its top level, and the registry finds it there.
 
     Args:
-        name: The name of the dataset, which is also the name of its folder in a data folder.
-        summary: The dataset in one line, for listings.
-        origin: Where the data comes from.
-        loader: The function that returns the dataset. It may have the arguments ``split``, ``folder`` and
-            ``download``. Its other arguments are the options of the dataset.
-        splits: The names of the parts. The first one is the default.
+        name: The name of the dataset. In a data folder, the folder of the dataset has the same name.
+        summary: A description of the dataset in one line, for listings.
+        origin: The origin of the data. It is ``"installed"``, ``"folder or download"`` or ``"generated"``.
+        loader: The function that returns the dataset. It may have the arguments ``split``, ``folder`` and ``download``.
+            Its other arguments are the options of the dataset.
+        splits: The names of the splits. The first one is the default.
         files: The patterns of the files in a data folder. The first pattern that matches is used.
         remotes: The files that can be downloaded, by file name.
-        package_file: The file of an installed package that holds the dataset.
-        position: The place in listings. Lower numbers come first, equal numbers are sorted by name.
+        package_file: The file with the dataset, if the dataset is inside an installed package.
+        position: The position in listings. Lower numbers come first. Datasets with equal numbers are sorted by name.
     """
 
     name: str
@@ -76,5 +76,5 @@ class Source:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The names of the dataset's options: the loader's arguments without split, folder and download."""
+        """The names of the dataset's options, which are the loader's arguments except split, folder and download."""
         return tuple(name for name in self.arguments if name not in ("split", "folder", "download"))

@@ -10,10 +10,10 @@ from leakgauge.data.dataset_source import Source
 
 
 def load() -> Dataset:
-    """Load the patients, with the measures in their own units. The target is a number.
+    """Load the patients, with the measures in their own units. The target is the progression, which is a number.
 
-    ``sex`` is the sensitive column. The file encodes it as 1 and 2, and its source does not explain these values. They
-    become 0 and 1.
+    ``sex`` is the sensitive column. The file encodes it as 1 and 2, and the source of the file does not explain these
+    values. The loader converts 1 to 0 and 2 to 1.
     """
     from sklearn.datasets import load_diabetes
 

@@ -10,7 +10,7 @@ from leakgauge.data.dataset_source import Source
 
 
 def load() -> Dataset:
-    """Load the digits. Their 17 grey levels are scaled to [0, 1]."""
+    """Load the digits. The 17 grey levels of the pixels are scaled to [0, 1]."""
     from sklearn.datasets import load_digits
 
     content = load_digits()

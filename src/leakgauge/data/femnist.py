@@ -1,11 +1,12 @@
-"""FEMNIST of LEAF: handwritten digits and letters by writer, 62 classes, dark on white (Caldas et al. 2018).
+"""FEMNIST of LEAF: handwritten digits and letters of 62 classes, dark on white, by writer (Caldas et al. 2018).
 
-The folder ``femnist`` may hold one of three kinds of files.
+The folder ``femnist`` may hold one of three kinds of files:
 
 - npz files with the arrays ``x`` (bytes, white is 255), ``y``, ``writer`` (an index into ``writer_ids``) and
   ``writer_ids``.
 - the JSON files that LEAF's preprocessing writes.
-- the HDF5 files of TensorFlow Federated, which h5py reads. Without a folder, their archive is downloaded.
+- the HDF5 files of TensorFlow Federated, which h5py reads. If there is no such folder, the archive of these files is
+  downloaded.
 """
 
 from __future__ import annotations
@@ -48,12 +49,13 @@ _Part = tuple[str, Bytes, torch.Tensor]
 def load(*, folder: Folder = None, download: bool = True, writers: int | None = None) -> Dataset:
     """Load the images. The groups are the writers.
 
-    Classes 0-9 are digits, 10-35 capitals, 36-61 small letters. Paper is 1.0, ink is dark.
+    Classes 0 to 9 are digits, 10 to 35 are capital letters, and 36 to 61 are small letters. Pixels of paper are 1.0,
+    and pixels of ink are darker.
 
     Args:
         folder: A data folder. If it is given, no other place is tried.
         download: Whether a download is allowed.
-        writers: The number of writers, counted from the first. The default is all.
+        writers: The number of writers to load, from the first one on. The default is all writers.
     """
     if writers is not None:
         whole_number("writers", writers)
@@ -110,7 +112,7 @@ def _read_json(path: Path, limit: int | None) -> list[_Part]:
 
 
 def _to_bytes(path: Path, identity: str, pixels: object, expected: str) -> Bytes:
-    """Convert the pixels of one writer, numbers from 0 to 1, to bytes."""
+    """Convert the pixels of one writer from numbers between 0 and 1 to bytes."""
     values = np.asarray(pixels, dtype=np.float64).reshape(-1, 28, 28)
     if values.size and not 0 <= values.min() <= values.max() <= 1:
         raise corrupt(path, f"some pixels of {identity} are outside [0, 1]", expected)
@@ -118,7 +120,7 @@ def _to_bytes(path: Path, identity: str, pixels: object, expected: str) -> Bytes
 
 
 def _unpack(archive: Path) -> list[Path]:
-    """Unpack TensorFlow Federated's archive into the cache, once, and return the paths of its HDF5 files."""
+    """Unpack TensorFlow Federated's archive into the cache, if needed, and return the paths of its HDF5 files."""
     targets = [locations.cache() / "femnist" / name for name in ARCHIVED]
     if not all(target.is_file() for target in targets):
         with reading(archive, f"a tar.bz2 archive that holds {' and '.join(ARCHIVED)}"), tarfile.open(archive) as tar:
@@ -131,7 +133,7 @@ def _unpack(archive: Path) -> list[Path]:
 
 
 def _read_hdf5(paths: Sequence[Path], limit: int | None) -> list[_Part]:
-    """Return the writers in the order of their names. The train and test parts of a writer are joined."""
+    """Return the data of each writer, sorted by name. The train and test parts of a writer are joined."""
     try:
         import h5py
     except ImportError as error:

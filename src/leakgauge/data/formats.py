@@ -1,7 +1,7 @@
-"""Readers of the file formats of datasets. None of them unpickles.
+"""Functions that read the file formats of datasets. No function unpickles a file.
 
-If a file is wrong in any way, they raise :class:`~leakgauge.core.errors.CorruptFile`. Its message names the file, the
-problem and the expected content.
+If a file is wrong in any way, the functions raise :class:`~leakgauge.core.errors.CorruptFile`. The error message names
+the file, the problem and the expected content.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def corrupt(path: Path, problem: str, expected: str) -> CorruptFile:
 
     Args:
         path: The file.
-        problem: What is wrong, in words that follow the name of the file.
+        problem: The problem. In the error message, these words follow the name of the file.
         expected: The content that was expected.
     """
     return CorruptFile(
@@ -44,7 +44,7 @@ def corrupt(path: Path, problem: str, expected: str) -> CorruptFile:
 
 @contextmanager
 def reading(path: Path, expected: str) -> Iterator[None]:
-    """Convert every error while a file is read to :class:`~leakgauge.core.errors.CorruptFile`.
+    """Convert errors inside the ``with`` block to :class:`~leakgauge.core.errors.CorruptFile`.
 
     Args:
         path: The file.
@@ -71,7 +71,7 @@ def read_bytes(path: Path, expected: str) -> bytes:
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[Any]:
-    """Read an array of bytes or 32-bit integers in MNIST's idx format.
+    """Read a file in MNIST's idx format, which holds an array of bytes or of 32-bit integers.
 
     Args:
         path: The file, which may be compressed with gzip.
@@ -91,7 +91,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[Any]:
 
 
 def read_npz(path: Path, shapes: Mapping[str, tuple[int | None, ...]]) -> dict[str, NDArray[Any]]:
-    """Read some arrays of an npz file.
+    """Read the named arrays of an npz file, and check their shapes.
 
     Args:
         path: The file.
@@ -119,7 +119,7 @@ def read_npz(path: Path, shapes: Mapping[str, tuple[int | None, ...]]) -> dict[s
 
 
 def read_pgm(content: bytes, path: Path) -> Bytes:
-    """Decode a binary grey picture (PGM, P5) with 256 levels.
+    """Decode a binary PGM file (P5), which is a grey picture with 256 levels.
 
     Args:
         content: The content of the file.
@@ -135,7 +135,7 @@ def read_pgm(content: bytes, path: Path) -> Bytes:
 
 
 def require_bytes(path: Path, name: str, array: NDArray[Any]) -> Bytes:
-    """Return the array if its values are bytes, and refuse it otherwise.
+    """Return the array if its values are bytes, or raise an error.
 
     Args:
         path: The file, for the error message.
@@ -148,7 +148,7 @@ def require_bytes(path: Path, name: str, array: NDArray[Any]) -> Bytes:
 
 
 def require_labels(path: Path, labels: NDArray[Any], samples: int, classes: int) -> Tensor:
-    """Return the labels as a tensor if there is a valid one for each sample, and refuse them otherwise.
+    """Return the labels as a tensor, or raise an error if some sample has no valid label.
 
     Args:
         path: The file, for the error message.

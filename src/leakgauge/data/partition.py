@@ -1,6 +1,7 @@
-"""Partitions of a dataset into clients. Each function returns shares that refer to the dataset as their population.
+"""Partitions of a dataset into clients. Each function returns one share of the dataset for each client.
 
-All random draws come from ``seed``. Global random generators are not used.
+Each share refers to the dataset as its population. All random draws depend on ``seed`` alone. The global random
+generators are neither used nor changed.
 """
 
 from __future__ import annotations
@@ -34,14 +35,15 @@ def iid(dataset: Dataset, clients: int, seed: int = 0) -> list[Dataset]:
 
 
 def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int = 0, minimum: int = 1) -> list[Dataset]:
-    """Skew the labels: share out each class in proportions drawn from Dirichlet(alpha) (Hsu et al. 2019).
+    """Divide each class among the clients in proportions drawn from Dirichlet(alpha) (Hsu et al. 2019).
 
-    Draws are repeated until every client has enough samples.
+    Clients then have different shares of each label. The draw is repeated until every client has enough samples.
 
     Args:
         dataset: The dataset, which must have classes.
         clients: The number of clients.
-        alpha: The concentration. A small value gives each client few classes, a large one approaches :func:`iid`.
+        alpha: The concentration. With a small value, each client has few classes. A large value is close to
+            :func:`iid`.
         seed: The seed of all draws.
         minimum: The smallest number of samples of a client.
     """
@@ -83,16 +85,16 @@ def by_group(
     limit: int | None = None,
     seed: int = 0,
 ) -> list[Dataset]:
-    """Make one client of each natural owner, such as a writer or a person.
+    """Return one client for each natural owner of samples, such as a writer or a person.
 
-    Clients and samples stay in the dataset's order.
+    Clients and samples keep the order that they have in the dataset.
 
     Args:
         dataset: The dataset, which must have groups.
-        clients: The number of owners to draw at random. The default is all.
-        minimum: The smallest number of samples. Owners with fewer are left out.
-        limit: The number of samples to draw at random from each owner. The default is all.
-        seed: The seed of both draws.
+        clients: The number of owners to draw at random. The default is all owners.
+        minimum: The smallest number of samples of an owner. Owners with fewer samples are left out.
+        limit: The number of samples to draw at random from each owner. The default is all samples.
+        seed: The seed of the draws of owners and samples.
     """
     if dataset.groups is None:
         raise InvalidInput(f"{dataset.name} has no groups, so its rows have no owners. Use iid() or dirichlet().")
@@ -124,19 +126,20 @@ def by_group(
 def adult_phd(dataset: Dataset, seed: int = 0, total: int | None = 12_300) -> list[Dataset]:
     """Make the LMRA paper's ten clients for Adult (appendix C.1).
 
-    Clients 0, 1 and 2 hold the people with a doctorate who are younger than 38, 38 to 52, and older. The other seven
-    clients share people without a doctorate, at random and evenly.
+    Clients 0, 1 and 2 hold the people with a doctorate. Client 0 has those younger than 38, client 1 those from 38 to
+    52, and client 2 those older than 52. People without a doctorate are divided at random and evenly among the other
+    seven clients.
 
-    The paper leaves open how its 12,300 records were chosen, and which 53 features they have. Its Table 3 gives the
-    first three clients 2, 3 and 2 % of the records, about 860 people. Adult has 594 people with a doctorate (127, 281
-    and 186 by age), 544 of them in complete rows. No choice of rows reproduces the table. This function keeps every
-    person with a doctorate. With the complete rows of both files, the clients hold 1.0, 2.2, 1.3 and seven times
-    13.7 %.
+    The paper does not say how its 12,300 records were chosen, or which 53 features they have. In Table 3 of the paper,
+    the first three clients have 2, 3 and 2 % of the records, which is about 860 people. Adult has only 594 people with
+    a doctorate (127, 281 and 186 in the three groups), and 544 of these have no missing value. Therefore no choice of
+    rows reproduces Table 3. This function keeps every person with a doctorate. With the rows without missing values of
+    both files, the first three clients hold 1.0, 2.2 and 1.3 % of the records, and the other seven hold 13.7 % each.
 
     Args:
         dataset: The dataset, loaded with ``load("adult")``.
         seed: The seed of all draws.
-        total: The number of records of all clients. ``None`` takes all records.
+        total: The number of records of all clients together. ``None`` takes all records of the dataset.
     """
     columns = dataset.spec.columns
     for column in ("age", "education=Doctorate"):
@@ -167,19 +170,20 @@ def adult_phd(dataset: Dataset, seed: int = 0, total: int | None = 12_300) -> li
 def orl_lmra(dataset: Dataset, seed: int = 0, images: tuple[int, int] = (3, 4)) -> list[Dataset]:
     """Make the LMRA paper's ten clients for the ORL faces (appendix C.1).
 
-    Each client holds every picture of four people, and 3 or 4 random pictures of each other person. Clients therefore
-    share pictures.
+    Each client holds every picture of four people, and 3 or 4 random pictures of each other person. The same picture
+    can therefore belong to several clients.
 
-    The paper leaves open whether two clients may have the same four people. Ten times four is the number of people, so
-    each person goes to one client here. Table 4 gives clients 0, 1, 2, 3 and 9 a share of 12 % and the others 8 %, of
-    1,800 records. The former get ``images[1]`` pictures here, and the latter ``images[0]``. With the paper's 3 and 4
-    pictures, the shares are 11.1 and 8.9 % of 1,660 records. ``images=(3, 5)`` gives Table 4's 12 and 8 %, of 1,840
-    records.
+    The paper does not say whether two clients may have the same four people. There are 40 people and ten clients, so
+    here each person is one of the four people of exactly one client. In Table 4 of the paper, clients 0, 1, 2, 3 and 9
+    have 12 % of the 1,800 records each, and the other clients have 8 % each. Here, clients 0, 1, 2, 3 and 9 get
+    ``images[1]`` pictures of each other person, and the other clients get ``images[0]``. With the paper's 3 and 4
+    pictures, the shares are 8.9 and 11.1 % of 1,660 records. With ``images=(3, 5)``, the shares are 8 and 12 % as in
+    Table 4, of 1,840 records.
 
     Args:
         dataset: The dataset, loaded with ``load("orl_faces")``.
         seed: The seed of all draws.
-        images: The two numbers of pictures of each other person.
+        images: The two numbers of pictures of each other person, the smaller one first.
     """
     people, counts = np.unique(dataset.targets.numpy(), return_counts=True)
     if len(people) != 40:

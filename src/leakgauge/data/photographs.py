@@ -1,4 +1,4 @@
-"""Eight colour photographs from the package scikit-image, 224 x 224, for networks of ImageNet's size."""
+"""Eight colour photographs of 224 x 224 pixels, as in ImageNet, from the package scikit-image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILES = (
     "astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "ihc.png", "motorcycle_left.png",
     "retina.jpg", "rocket.jpg",
 )  # fmt: skip
-#: The statistics of ImageNet's pixels.
+#: The mean and the standard deviation of ImageNet's pixels.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -25,7 +25,7 @@ def load(*, size: int = 224) -> Dataset:
     """Load the photographs. Each one is its own class.
 
     Args:
-        size: The height and width to which the middle square of each photograph is scaled.
+        size: The height and width in pixels. The middle square of each photograph is scaled to this size.
     """
     from PIL import Image
 

@@ -11,7 +11,9 @@ from leakgauge.data.locations import Folder
 
 
 def load(split: str = "train", *, folder: Folder = None, download: bool = True) -> Dataset:
-    """Load the X-rays of one split. Class 0 is normal, class 1 is pneumonia. Mean and std are MedMNIST's.
+    """Load the X-rays of one split. Class 0 is normal, and class 1 is pneumonia.
+
+    The mean and the standard deviation are those that MedMNIST uses.
 
     Args:
         split: "train", "val" or "test".

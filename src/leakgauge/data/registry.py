@@ -13,7 +13,7 @@ from leakgauge.data.where import Place, places_of
 
 
 def discover() -> dict[str, Source]:
-    """Return every :class:`Source` that a module of this package declares, in the order of listings."""
+    """Return every :class:`Source` that a module of this package declares, by name and in the order of listings."""
     sources: dict[str, Source] = {}
     for module in modules_of("leakgauge.data", without=__name__):
         for value in vars(module).values():
@@ -33,10 +33,10 @@ def load(
 
     Args:
         name: A name from :data:`DATASETS`.
-        split: The part to load. The default is the training part, or everything where there is only one part.
-        folder: A data folder. It replaces ``LEAKGAUGE_DATA``, installed packages, the cache and the server.
+        split: The split to load. The default is the training split, or all data if the dataset has no splits.
+        folder: A data folder. If it is given, no other place is tried.
         download: Whether a download is allowed. ``LEAKGAUGE_OFFLINE=1`` forbids it everywhere.
-        options: The options of the dataset, which its module explains.
+        options: The options of the dataset. The docstring of its module explains them.
     """
     source = _source(name)
     if split is not None and split not in source.splits:
@@ -55,9 +55,9 @@ def load(
 
 
 def locate(name: str, folder: Folder = None) -> list[Place]:
-    """Return the places where :func:`load` looks for a dataset, in its order. Nothing is downloaded.
+    """Return the places where :func:`load` looks for a dataset, in the same order. Nothing is downloaded.
 
-    The last place of a dataset that can be downloaded is the server. There, ``found`` means that the download is
+    If a dataset can be downloaded, the last place is the server. For the server, ``found`` means that the download is
     allowed.
 
     Args:

@@ -20,7 +20,10 @@ def find(file: PackageFile) -> Path | None:
 
 
 def require(source: Source) -> Path:
-    """Return the path of a dataset's file in an installed package, or raise an error with the command to install it."""
+    """Return the path of a dataset's file in an installed package.
+
+    If the package is missing, raise an error with the command that installs it.
+    """
     assert source.package_file is not None
     path = find(source.package_file)
     if path is None:

@@ -1,4 +1,4 @@
-"""The places where a dataset is looked for on this machine, in words for people."""
+"""The places where Leakgauge looks for a dataset, described in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leakgauge.data.locations import Folder
 
 
 class Place(NamedTuple):
-    """One place where a dataset is looked for.
+    """One place where Leakgauge looks for a dataset.
 
     Args:
         place: The kind of place, such as "folder".
@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 
 def places_of(source: Source, folder: Folder = None) -> list[Place]:
-    """Return the places where a dataset is looked for, in order.
+    """Return the places where Leakgauge looks for a dataset, in the order of the search.
 
     Args:
         source: The dataset.

@@ -1,13 +1,14 @@
-"""The chance level of samples, which an attacker reaches *without* the update.
+"""The chance level of samples, which is the value that an attacker reaches *without* the update.
 
-A PSNR of 16 means nothing by itself. A blind attacker has three kinds of guess for the samples of a client:
+A PSNR of 16 means nothing by itself. It must be compared with the guesses of a blind attacker, who has no update. There
+are three kinds of blind guess for the samples of a client:
 
 - the mean of reference samples,
-- a blank sample, which is a black, grey or white image, or the zero row of a normalised table,
-- random reference samples, averaged over several draws.
+- a blank sample, which is a black, grey or white image, or a normalised row of zeros,
+- random reference samples, whose values are averaged over several draws.
 
-Each guess is paired and measured like a reconstruction. The chance level of a metric is its best guess, in favour of
-the attacker. The chance level of labels is in :mod:`leakgauge.evaluation.label_chance`.
+Each guess is paired and measured like a reconstruction. The chance level of a metric is the value of the guess that is
+best for the attacker. The chance level of labels is in :mod:`leakgauge.evaluation.label_chance`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from leakgauge.evaluation.ruler import Quality, Ruler
 #: The number of draws of random reference samples.
 DRAWS = 5
 
-#: The note on a score without reference samples.
+#: The note that a score has if there are no reference samples.
 NO_REFERENCE = (
     "There are no reference samples, so the chance level comes from blank samples alone. "
     "An attacker who knows samples of the same kind can guess better."
@@ -38,8 +39,8 @@ class Chance:
     """The chance level of one metric.
 
     Args:
-        value: The value that the best blind guess reaches.
-        source: The best blind guess, in words.
+        value: The value of the best blind guess.
+        source: The description of the best blind guess.
     """
 
     value: float
@@ -48,12 +49,12 @@ class Chance:
 
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """One kind of blind guess, measured once or over several draws.
+    """The measured quality of one kind of blind guess. A random guess is measured over several draws.
 
     Args:
-        source: The kind of guess, in words.
+        source: The description of the kind of guess.
         qualities: The measured quality of each draw.
-        rows: The indices of the reference samples of each draw. Empty for a guess that is not random.
+        rows: The indices of the reference samples of each draw. It is empty if the guess is not random.
     """
 
     source: str
@@ -61,16 +62,16 @@ class Guess:
     rows: tuple[Tensor, ...] = ()
 
     def value(self, metric: str) -> float:
-        """Return the mean of a metric over the originals and over the draws."""
+        """Return the mean of a metric over all originals and all draws."""
         return sum(float(quality.values[metric].mean()) for quality in self.qualities) / len(self.qualities)
 
 
 def best(levels: Mapping[str, float], direction: Direction) -> Chance:
-    """Return the guess that is best for the attacker.
+    """Return the value and the source of the guess that is best for the attacker.
 
     Args:
-        levels: The value that each guess reaches, by its source.
-        direction: The direction in which the client is worse off.
+        levels: The value of each guess, by the source of the guess.
+        direction: ``"higher"`` if high values are good for the attacker, otherwise ``"lower"``.
 
     >>> best({"mean": 14.2, "blank": 9.5}, "higher")
     Chance(value=14.2, source='mean')
@@ -83,8 +84,8 @@ def best(levels: Mapping[str, float], direction: Direction) -> Chance:
 def other_samples(truth: Truth) -> tuple[Tensor | None, Tensor | None]:
     """Return the reference samples and their targets, without the client's own images.
 
-    An image that equals one of the client's images to the last bit is the same image, so it is no guess. Rows of a
-    table stay, because two people can share a row.
+    A reference image that equals one of the client's images in every bit is left out, because it would not be a guess.
+    Equal rows of a table stay, because two people can have equal rows.
     """
     samples, targets = truth.reference_inputs, truth.reference_targets
     if samples is None:
@@ -103,11 +104,11 @@ def other_samples(truth: Truth) -> tuple[Tensor | None, Tensor | None]:
 
 
 def draw(available: int, count: int, draws: int, seed: int) -> tuple[Tensor, ...]:
-    """Return random rows for each of several draws.
+    """Return the indices of random rows, for each of several draws.
 
     Args:
         available: The number of rows to draw from.
-        count: The number of rows of each draw. They are all different if at least this many rows are available.
+        count: The number of rows of each draw. The rows of a draw are all different if enough rows are available.
         draws: The number of draws.
         seed: The seed of the draws.
 
@@ -123,13 +124,14 @@ def draw(available: int, count: int, draws: int, seed: int) -> tuple[Tensor, ...
 def blind_guesses(
     ruler: Ruler, reference: Tensor | None, *, count: int | None = None, draws: int = DRAWS, seed: int = 0
 ) -> list[Guess]:
-    """Return every kind of blind guess for the originals, measured.
+    """Make every kind of blind guess for the originals, and return the measured guesses.
 
     Args:
-        ruler: The originals, and how samples are compared with them.
-        reference: Samples of the same kind that are not the client's. ``None`` leaves only blank samples.
-        count: The number of random samples in a draw, by default the number of originals. Pass the number of samples
-            that the attack returned, because more samples make a good pair more likely.
+        ruler: The ruler that compares samples with the originals.
+        reference: Samples of the same kind that are not the client's. If it is ``None``, the only guesses are blank
+            samples.
+        count: The number of random samples in a draw. The default is the number of originals. Pass the number of
+            samples that the attack returned, because more samples make a good pair more likely.
         draws: The number of draws of random samples.
         seed: The seed of the draws.
     """

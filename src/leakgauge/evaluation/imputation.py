@@ -1,4 +1,7 @@
-"""The imputation of a hidden column from the other columns, which is the baseline of attribute inference."""
+"""The imputation of a hidden column, which is its prediction from the other columns.
+
+Imputation is the baseline of attribute inference.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from leakgauge.core.errors import InvalidInput
 
 
 def imputed(public: Tensor, others: Tensor, values: Tensor) -> Tensor:
-    """Return the hidden value of each record as predicted by a logistic regression on *other* records, (N,).
+    """Return a prediction of the hidden value of each record, (N,).
 
-    The prediction uses no message of the client. Jayaraman and Evans (CCS 2022) found that attribute inference is often
-    not better than this.
+    The prediction is that of a logistic regression, which is fitted to *other* records. It uses no message of the
+    client. Jayaraman and Evans (CCS 2022) found that attribute inference is often not better than such a prediction.
 
     Args:
         public: The known columns of the records, (N, columns).

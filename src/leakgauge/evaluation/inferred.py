@@ -1,4 +1,4 @@
-"""Score inferred attributes and owners of records, beside what is known without any message."""
+"""The scores of inferred attributes and inferred owners of records, with the chance level without any message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leakgauge.evaluation.imputation import imputed
 from leakgauge.evaluation.intervals import wilson_interval
 from leakgauge.evaluation.metrics.registry import METRICS
 
-#: The largest number of values of a sensitive column.
+#: The largest number of different values of a sensitive column.
 MOST_VALUES = 20
 MOST_FREQUENT = "the most frequent value"
 OTHER_COLUMNS = "what the other columns predict"
@@ -25,11 +25,11 @@ OTHER_COLUMNS = "what the other columns predict"
 
 @dataclass(frozen=True, eq=False)
 class HiddenColumn:
-    """The records of one client without a sensitive column, and the column itself.
+    """The records of one client without a sensitive column, and the true values of that column.
 
     Args:
         records: The records as the attacker knows them.
-        values: The index of the true value of each record.
+        values: The true value of each record, as an index into the possible values.
     """
 
     records: PublicRecords
@@ -37,12 +37,12 @@ class HiddenColumn:
 
     @classmethod
     def of(cls, truth: Truth, column: str, values: Sequence[float] = ()) -> HiddenColumn:
-        """Hide a column of a client's records.
+        """Return the records of a client with one column hidden.
 
         Args:
             truth: The client's records.
             column: The column, or the category, to hide.
-            values: The values that the column can have. Empty for zeros and ones and for categories.
+            values: The values that the column can have. It is empty for a column of zeros and ones, and for a category.
         """
         if not values or column in truth.data.one_hot_groups:
             records = PublicRecords.hiding(truth.inputs, truth.targets, truth.data, column)
@@ -56,7 +56,9 @@ class HiddenColumn:
 
 
 def column_values(truths: Sequence[Truth], column: str) -> Sequence[float]:
-    """Return the values that a column has among all clients. Empty for a category, which has its own columns.
+    """Return the different values of a column in the records of all clients.
+
+    The result is empty for a category, because a category has one column for each value.
 
     Args:
         truths: The records of each client.
@@ -68,7 +70,7 @@ def column_values(truths: Sequence[Truth], column: str) -> Sequence[float]:
             f"there is no column {column!r}, because these captures name no columns. "
             "Record a table with DataSpec(columns=...)"
         )
-    PublicRecords.hiding(truths[0].inputs, truths[0].targets, data, column)  # refuses a column that cannot be hidden
+    PublicRecords.hiding(truths[0].inputs, truths[0].targets, data, column)  # checks the column
     if column in data.one_hot_groups:
         return ()
     place = data.columns.index(column)
@@ -85,8 +87,8 @@ def share_measure(metric: str, right: Sequence[Tensor], chance: Chance) -> Measu
 
     Args:
         metric: ``"attribute_accuracy"`` or ``"source_accuracy"``.
-        right: Whether the attack is right, for each record of each client.
-        chance: The share that is right without any message.
+        right: Whether the attack is right about each record, one tensor for each client.
+        chance: The share of records for which the best guess without any message is right.
     """
     count = sum(len(part) for part in right)
     interval = wilson_interval(float(sum(part.sum() for part in right)), count)
@@ -106,10 +108,10 @@ def share_measure(metric: str, right: Sequence[Tensor], chance: Chance) -> Measu
 
 
 def attribute_chance(hidden: HiddenColumn, truth: Truth, column: str) -> Chance:
-    """Return the best guess of a client's hidden column that needs no message.
+    """Return the chance level of the best guess of a client's hidden column that needs no message.
 
-    The guess is the client's most frequent value, or a prediction from the other columns that was learned on the
-    reference samples.
+    There are two guesses. One is the client's most frequent value for all records. The other is a prediction from the
+    other columns, which is learned on the reference samples.
 
     Args:
         hidden: The hidden column.
@@ -127,9 +129,10 @@ def attribute_chance(hidden: HiddenColumn, truth: Truth, column: str) -> Chance:
 
 
 def attribute_chance_among(clients: Mapping[str, HiddenColumn]) -> Chance:
-    """Return the best guess of a hidden column among several clients.
+    """Return the chance level of the best guess of a hidden column, over several clients.
 
-    The prediction from the other columns is learned on the records of the other clients.
+    There are two guesses. One is the most frequent value of each client for all its records. The other is a prediction
+    from the other columns, which is learned on the records of the other clients.
 
     Args:
         clients: The hidden column of each client.
@@ -150,5 +153,5 @@ def attribute_chance_among(clients: Mapping[str, HiddenColumn]) -> Chance:
 
 
 def most_frequent(values: Sequence[Tensor]) -> float:
-    """Return the share of records that have their client's most frequent value."""
+    """Return the share of all records whose value is the most frequent value of their client."""
     return sum(float(torch.bincount(part).max()) for part in values) / sum(len(part) for part in values)

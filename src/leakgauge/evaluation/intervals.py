@@ -1,4 +1,4 @@
-"""Confidence intervals: Student's t interval for a mean, Wilson's interval for a share."""
+"""Confidence intervals, which are Student's t interval for a mean and Wilson's interval for a share."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Interval:
 
     Args:
         mean: The estimate.
-        low: The lower end of the interval. ``None`` where a single value gives no interval.
-        high: The upper end of the interval. ``None`` where a single value gives no interval.
+        low: The lower end of the interval. It is ``None`` for a single value, which has no interval.
+        high: The upper end of the interval. It is ``None`` for a single value, which has no interval.
     """
 
     mean: float
@@ -28,12 +28,12 @@ class Interval:
 def mean_interval(
     values: Tensor, confidence: float = 0.95, limits: tuple[float, float] = (-math.inf, math.inf)
 ) -> Interval:
-    """Return the mean of values with Student's t interval. A single value has no interval.
+    """Return the mean of the values with Student's t interval. A single value has no interval.
 
     Args:
         values: The values.
         confidence: The confidence of the interval.
-        limits: The lowest and the highest possible value. The interval ends there.
+        limits: The lowest and the highest possible value. The interval does not extend beyond them.
 
     >>> import torch
     >>> mean_interval(torch.tensor([1.0, 2.0, 3.0]))  # doctest: +ELLIPSIS
@@ -58,7 +58,7 @@ def mean_interval(
 def wilson_interval(successes: float, trials: int, confidence: float = 0.95) -> Interval:
     """Return a share with Wilson's score interval (Journal of the American Statistical Association 1927).
 
-    The interval stays inside [0, 1], and it has a width also for shares of 0 and 1.
+    The interval never extends beyond [0, 1]. Its width is above zero even if the share is 0 or 1.
 
     Args:
         successes: The number of successes.
@@ -79,7 +79,7 @@ def wilson_interval(successes: float, trials: int, confidence: float = 0.95) -> 
     square = float(ndtri((1 + confidence) / 2)) ** 2
     centre = (share + square / (2 * trials)) / (1 + square / trials)
     margin = math.sqrt(square * (share * (1 - share) / trials + square / (4 * trials**2))) / (1 + square / trials)
-    # At 0 and 1 an end equals the share. Rounding must not push it past the share.
+    # If the share is 0 or 1, one end equals the share. Rounding must not push this end past the share.
     return Interval(share, min(share, max(0.0, centre - margin)), max(share, min(1.0, centre + margin)))
 
 

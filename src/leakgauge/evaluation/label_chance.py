@@ -1,4 +1,7 @@
-"""The chance level of labels and targets, which an attacker reaches who knows only how frequent each of them is."""
+"""The chance level of labels and targets.
+
+It is the value that an attacker reaches who knows only how frequent each label or target is.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ DRAWS = 200
 
 
 def proportional_counts(frequencies: Tensor, total: int, generator: torch.Generator) -> Tensor:
-    """Return ``total`` divided in proportion to frequencies, by the method of the largest remainder.
+    """Divide ``total`` into counts in proportion to frequencies, by the method of the largest remainder.
 
     Args:
         frequencies: The frequency of each class.
         total: The sum of the counts.
-        generator: The random numbers that choose between equal remainders.
+        generator: The random generator that chooses between equal remainders.
 
     >>> proportional_counts(torch.tensor([0.5, 0.3, 0.2]), 4, torch.Generator().manual_seed(0))
     tensor([2, 1, 1])
@@ -36,14 +39,14 @@ def label_error_chance(
 ) -> Chance:
     """Return the expected number of wrong labels of an attacker who knows only the frequencies of classes.
 
-    There are two guesses for the client's ``N`` labels. One divides them in proportion to the frequencies, the other
-    draws them at random. The better of the two counts.
+    There are two guesses for the client's ``N`` labels. One guess divides the labels in proportion to the frequencies.
+    The other guess draws the labels at random with these frequencies. The better guess is the chance level.
 
     Args:
-        true_counts: The number of the client's samples of each class.
-        reference_counts: The number of reference samples of each class. Without them, all classes are equally likely.
+        true_counts: The number of the client's samples in each class.
+        reference_counts: The number of reference samples in each class. By default, all classes are equally frequent.
         draws: The number of random guesses.
-        seed: The seed of the guesses.
+        seed: The seed of the random guesses.
 
     >>> label_error_chance(torch.tensor([2, 2]), torch.tensor([50, 50]))
     Chance(value=0.0, source='labels in proportion to other samples')
@@ -72,13 +75,14 @@ def label_accuracy_chance(
 ) -> Chance:
     """Return the expected share of right labels of an attacker without the update.
 
-    The guesses are the most frequent class for every sample, and the labels of random reference samples.
+    There are two guesses. One is the most frequent class for every sample. The other is the labels of random reference
+    samples. The better guess is the chance level.
 
     Args:
         true: The labels of the originals, (N,).
         classes: The number of classes.
         reference: The labels of the reference samples.
-        guesses: The blind guesses of samples, whose draws of reference samples have labels too.
+        guesses: The blind guesses of the samples. The labels of their random reference samples are the second guess.
 
     >>> label_accuracy_chance(torch.tensor([0, 1, 1, 1]), 2, torch.tensor([0, 1, 1]))
     Chance(value=0.75, source='commonest label of other samples')
@@ -98,9 +102,10 @@ def label_accuracy_chance(
 
 
 def target_error_chance(true: Tensor, reference: Tensor | None = None) -> Chance:
-    """Return the expected error of regression targets of an attacker without the update.
+    """Return the expected error of an attacker who guesses regression targets without the update.
 
-    The guesses are the mean, the median and zero, each for every sample.
+    There are three guesses, each the same for every sample: the mean, the median, and zero. The best guess is the
+    chance level.
 
     Args:
         true: The targets of the originals.

@@ -1,9 +1,9 @@
 """The pairing of reconstructions with originals.
 
 An update does not show the order of a client's samples, so reconstructions come in any order. They are assigned
-one-to-one to the originals such that the sum of their PSNRs is largest, as in DLF (Dimitrov et al.). PSNR is
-``-10 log10`` of the squared error. The largest sum of PSNRs is therefore the smallest *product* of squared errors, not
-their smallest sum. One very good match outweighs several mediocre ones.
+one-to-one to the originals such that the sum of the PSNRs is largest, as in DLF (Dimitrov et al.). PSNR is ``-10
+log10`` of the squared error. The largest sum of PSNRs is therefore the smallest *product* of squared errors, and not
+the smallest sum of squared errors. One very good pair outweighs several mediocre pairs.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from leakgauge.evaluation.metrics.pixels import check_data_range, decibels
 
 @dataclass(frozen=True, eq=False)
 class Pairing:
-    """The reconstruction of each original.
+    """The assignment of one reconstruction to each original.
 
     Args:
-        rows: The index of the reconstruction of each original, or -1 for an original without one.
+        rows: The index of the reconstruction of each original. It is -1 for an original without a reconstruction.
     """
 
     rows: Tensor
 
     @property
     def matched(self) -> Tensor:
-        """Whether each original has a reconstruction."""
+        """A tensor that is true for each original with a reconstruction."""
         return self.rows >= 0
 
     def apply(self, values: Tensor, missing: float = 0.0) -> Tensor:
-        """Return one value or sample for each original, from those of the reconstructions.
+        """Reorder the values of the reconstructions, so that there is one value for each original.
 
         Args:
-            values: One value or sample for each reconstruction.
+            values: One value or one sample for each reconstruction.
             missing: The value of an original without a reconstruction.
 
         >>> Pairing(torch.tensor([1, -1, 0])).apply(torch.tensor([5.0, 6.0]))
@@ -48,7 +48,9 @@ class Pairing:
 
 
 def usable(samples: Tensor) -> Tensor:
-    """Return whether each sample can be compared. It holds no NaN and no infinity, and its squares do not overflow.
+    """Return whether each sample can be compared.
+
+    Such a sample holds no NaN and no infinity, and the squares of its values do not overflow.
 
     >>> usable(torch.tensor([[1.0, 2.0], [float("nan"), 0.0]]))
     tensor([ True, False])
@@ -57,12 +59,12 @@ def usable(samples: Tensor) -> Tensor:
 
 
 def psnr_matrix(reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0) -> Tensor:
-    """Return the PSNR of every original (row) with every reconstruction (column).
+    """Return the PSNR of every pair as a matrix, with one row for each original and one column for each reconstruction.
 
     Args:
         reconstructed: The reconstructions, (M, *shape).
         original: The originals, (N, *shape).
-        data_range: The distance between the lowest and the highest possible value of a pixel.
+        data_range: The highest possible value of a pixel minus the lowest possible value.
 
     >>> psnr_matrix(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0]])).abs()
     tensor([[  0., 100.]], dtype=torch.float64)
@@ -80,14 +82,14 @@ def psnr_matrix(reconstructed: Tensor, original: Tensor, *, data_range: float = 
 
 
 def pair(reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0) -> Pairing:
-    """Assign reconstructions to originals one-to-one, with the largest total PSNR.
+    """Assign reconstructions to originals one-to-one, such that the sum of the PSNRs is largest.
 
-    A reconstruction that holds NaN or infinity belongs to no original.
+    A reconstruction that holds NaN or infinity is assigned to no original.
 
     Args:
-        reconstructed: The reconstructions, (M, *shape). There may be fewer or more of them than originals.
+        reconstructed: The reconstructions, (M, *shape). There may be fewer or more reconstructions than originals.
         original: The originals, (N, *shape).
-        data_range: The distance between the lowest and the highest possible value of a pixel.
+        data_range: The highest possible value of a pixel minus the lowest possible value.
 
     >>> pair(torch.tensor([[0.9], [0.1]]), torch.tensor([[0.0], [1.0]])).rows
     tensor([1, 0])

@@ -1,4 +1,7 @@
-"""The comparison of samples with the originals of one client, alike for a reconstruction and for every blind guess."""
+"""The comparison of samples with the originals of one client.
+
+Reconstructions and blind guesses are compared in the same way.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from leakgauge.evaluation.pairing import Pairing, pair, usable
 
 @dataclass(frozen=True, eq=False)
 class Quality:
-    """The similarity of samples and originals.
+    """The measured quality of samples, compared with the originals.
 
     Args:
-        pairing: The sample of each original.
-        values: One value for each original, by metric.
+        pairing: The assignment of samples to originals.
+        values: The values by metric. Each metric has one value for each original.
     """
 
     pairing: Pairing
@@ -29,18 +32,18 @@ class Quality:
 
 @dataclass(frozen=True, eq=False)
 class Ruler:
-    """The metrics of samples against fixed originals. A call pairs samples with the originals and measures each pair.
+    """A callable that pairs samples with the originals of a client and measures each pair.
 
-    Bounded pixels are clipped to [0, 1] first. Any attacker can do this, and every viewer does. An original without a
-    reconstruction gets the values of the worst image, which are a PSNR of 0 dB, an SSIM of 0, an LPIPS of 1 and the
-    squared data range as its error. The row of a table without a reconstruction gets no feature, and the error of a
-    blank row, because there is no worst row.
+    Bounded pixels are clipped to [0, 1] first, because any attacker can do this and every image viewer does it. If an
+    original image has no reconstruction, it gets the values of the worst image. These are a PSNR of 0 dB, an SSIM of 0,
+    an LPIPS of 1 and a squared error of the squared data range. If an original row of a table has no reconstruction,
+    none of its features counts as recovered. Its error is that of a blank row, because there is no worst row.
 
     Args:
-        originals: The samples of the client, (N, *shape).
+        originals: The true samples of the client, (N, *shape).
         spec: The kind of data.
         threshold: The PSNR in dB above which an image counts as recovered.
-        data_range: The distance between the lowest and the highest possible value of a pixel.
+        data_range: The highest possible value of a pixel minus the lowest possible value.
         with_lpips: Whether LPIPS is measured too.
     """
 
@@ -51,7 +54,7 @@ class Ruler:
     with_lpips: bool = False
 
     def __call__(self, samples: Tensor) -> Quality:
-        """Return the quality of samples, (M, *shape)."""
+        """Pair samples of shape (M, *shape) with the originals, and return their quality."""
         samples, originals = self.prepare(samples), self.originals.detach().cpu().double()
         if self.spec.is_image:
             pairing = pair(samples, originals, data_range=self.data_range)
@@ -60,7 +63,7 @@ class Ruler:
         return Quality(pairing, self._rows(pairing.apply(samples), originals, ~pairing.matched))
 
     def prepare(self, samples: Tensor) -> Tensor:
-        """Return the samples as they are compared. All values of a sample with a NaN or an infinity become NaN."""
+        """Clip samples with bounded pixels to [0, 1]. A sample that holds NaN or infinity becomes NaN everywhere."""
         samples = samples.detach().cpu().double()
         comparable = usable(samples)
         if self.spec.bounded:
@@ -70,7 +73,7 @@ class Ruler:
     def _images(self, samples: Tensor, originals: Tensor, missing: Tensor) -> dict[str, Tensor]:
         error = mse(samples, originals).masked_fill(missing, self.data_range**2)
         ratio = decibels(error, self.data_range).clamp(min=0)
-        # Single precision is twenty times faster here. Unbounded pixels that overflow it count as not similar.
+        # Single precision is twenty times faster here. If unbounded pixels overflow, the SSIM counts as 0.
         similarity = ssim(samples.float(), originals.float(), data_range=self.data_range).nan_to_num(nan=0)
         values = {"psnr": ratio, "ssim": similarity.masked_fill(missing, 0), "mse": error}
         if self.with_lpips:

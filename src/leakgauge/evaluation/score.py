@@ -1,4 +1,4 @@
-"""The score of a reconstruction against the truth, with the chance level of every figure."""
+"""The score of a reconstruction compared with the truth. Every figure has a chance level."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ DEFAULT_THRESHOLD = 20.0
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """The figures of one client. Use ``print(score)`` or ``score["psnr"].value``.
+    """The measures of one client's reconstruction. Use ``print(score)`` or ``score["psnr"].value``.
 
     Args:
         metrics: The measures by metric.
-        pairing: The reconstruction of each original.
-        threshold: The PSNR in dB above which an image counts as recovered. ``None`` for a table.
-        notes: Sentences on the figures, for people.
+        pairing: The assignment of reconstructions to originals.
+        threshold: The PSNR in dB above which an image counts as recovered. It is ``None`` for a table.
+        notes: Sentences about the measures, for people.
     """
 
     metrics: dict[str, Measure]
@@ -54,11 +54,11 @@ class Score:
         return iter(self.metrics)
 
     def above_chance(self, name: str) -> bool:
-        """Return whether the interval of a metric lies on the attacker's side of chance."""
+        """Return whether the attacker does better than chance in the whole interval of a metric."""
         return self[name].above_chance
 
     def to_rows(self) -> list[dict[str, object]]:
-        """Return one plain dictionary for each metric."""
+        """Return a list with one plain dictionary for each metric."""
         return [measure.to_row() for measure in self.metrics.values()]
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ def _aligned(row: tuple[str, ...], widths: list[int]) -> list[str]:
 
 
 class Result(Protocol):
-    """A reconstruction that can be scored."""
+    """The protocol of a reconstruction that can be scored."""
 
     @property
     def samples(self) -> Tensor:
@@ -99,17 +99,18 @@ class Result(Protocol):
 def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips: bool = False) -> Score:
     """Measure how much of a client's data a reconstruction shows.
 
-    - Images get PSNR, SSIM, MSE and the recovered share, and LPIPS on request.
-    - Tables get the squared error in standard deviations and the recovered share of features.
-    - Labels get their errors and their accuracy after pairing. The targets of a regression get their error.
+    - For images, the score holds PSNR, SSIM, MSE and the share of recovered images, and LPIPS on request.
+    - For tables, it holds the squared error in standard deviations and the share of recovered features.
+    - For labels, it holds the number of wrong labels, and the share of right labels after pairing.
+    - For the targets of a regression, it holds the absolute error after pairing.
 
-    The original of a reconstruction with NaN or infinite values counts as not recovered. This raises no error, and the
-    score has a note on it.
+    A reconstruction with NaN or infinite values raises no error. It recovers no original, and a note in the score says
+    so.
 
     Args:
-        result: The reconstruction. Without labels, only its samples are scored.
+        result: The reconstruction. If it has no labels, only its samples are scored.
         truth: The client's samples and labels, with reference samples for the chance level.
-        threshold: The PSNR in dB above which an image counts as recovered. It is 20 dB by default.
+        threshold: The PSNR in dB above which an image counts as recovered. The default is 20 dB.
         lpips: Whether LPIPS is measured too. It needs the weights of AlexNet.
 
     >>> from types import SimpleNamespace
@@ -146,7 +147,7 @@ def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips
 
 
 def _ruler(result: Result, truth: Truth, threshold: float | None, lpips: bool) -> Ruler:
-    """Return the ruler for a result, and refuse a result that cannot be scored."""
+    """Return the ruler that measures a result, or raise an error if the result cannot be scored."""
     spec = truth.data
     if not len(truth):
         raise InvalidInput("the truth holds no samples, so there is nothing to score against")
@@ -221,7 +222,7 @@ def _data_range(name: str, ruler: Ruler) -> float | None:
 def _label_measures(
     labels: Tensor, truth: Truth, pairing: Pairing, reference: Tensor | None, guesses: list[Guess]
 ) -> list[Measure]:
-    """Return the measures of labels, or of the targets of a regression."""
+    """Return the measures of the labels, or of the targets of a regression."""
     true = truth.targets.detach().cpu()
     reference = None if reference is None else reference.detach().cpu()
     classes = truth.data.classes
@@ -250,7 +251,7 @@ def _target_measure(targets: Tensor, true: Tensor, pairing: Pairing, reference: 
 
 
 def _notes(result: Result, truth: Truth, ruler: Ruler, reference: Tensor | None) -> list[str]:
-    """Return sentences on everything that is unusual about the samples."""
+    """Return one sentence about each unusual property of the reconstruction or the truth."""
     comparable = usable(result.samples)
     count, broken, originals = len(comparable), int((~comparable).sum()), len(truth)
     missing = originals - count + broken

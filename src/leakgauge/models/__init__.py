@@ -1,7 +1,8 @@
-"""The networks of the papers, and :func:`build`, which makes one of them, or your own, by name.
+"""The networks of the papers, and the function :func:`build`, which builds one of them or your own network by name.
 
-Every network takes ``shape`` (of one sample), ``classes`` (the number of outputs) and ``seed``. It ends in a linear
-layer called ``head``. It has no in-place operations, because attacks differentiate it twice.
+Every network takes ``shape`` (the shape of one sample), ``classes`` (the number of outputs) and ``seed``. The last
+layer of every network is a linear layer called ``head``. No network has in-place operations, because attacks
+differentiate the network twice.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The networks of Data Leakage in Federated Averaging (DLF; Dimitrov et al., TMLR 2022).
 
-They have same-padded 3x3 convolutions, each followed by ReLU and 2x2 average pooling, and then two dense layers:
+The networks have 3x3 convolutions with same padding, each followed by ReLU and 2x2 average pooling. Two dense layers
+come after them. The table gives the number of channels and the sizes of the dense layers:
 
 ================  =============  ========  ========
 network           convolutions   dense     outputs
@@ -9,9 +10,9 @@ network           convolutions   dense     outputs
 ``dlf_cifar100``  64, 128        200       100
 ================  =============  ========  ========
 
-``initialisation="lecun"`` is that of the authors' networks, which is Flax's default. It draws kernels from a truncated
-normal distribution of variance 1 / inputs, and sets biases to zero. ``"default"`` is PyTorch's. It draws smaller
-weights, and attacks recover less.
+``initialisation="lecun"`` is the initialisation of the authors' networks, which is Flax's default. It draws kernels
+from a truncated normal distribution of variance 1 / inputs, and sets biases to zero. ``initialisation="default"`` is
+PyTorch's default. It draws smaller weights, and attacks then recover less.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from leakgauge.models.options import choose, image_shape, seeded, sizes
 def _lecun_normal(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
-            # A normal distribution truncated at two deviations keeps 0.8796 of its deviation (LeCun et al. 1998; Flax).
+            # The truncation at two standard deviations multiplies the standard deviation by 0.8796 (LeCun et al. 1998,
+            # Flax).
             deviation = math.sqrt(1 / module.weight[0].numel()) / 0.87962566103423978
             nn.init.trunc_normal_(module.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
             if module.bias is not None:
@@ -39,7 +41,7 @@ INITIALISATIONS: Mapping[str, Callable[[nn.Module], None]] = {"lecun": _lecun_no
 
 
 class ConvolutionalNetwork(nn.Module):
-    """Convolutions with pooling, one hidden dense layer and one linear layer. See :func:`cnn`."""
+    """A network of convolutions with pooling, one hidden dense layer and one linear layer. See :func:`cnn`."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int, channels: tuple[int, ...], dense: int) -> None:
         super().__init__()
@@ -54,7 +56,7 @@ class ConvolutionalNetwork(nn.Module):
         self.head = nn.Linear(dense, classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the class scores, (N, classes)."""
+        """Return the class scores, of shape (N, classes)."""
         hidden = self.activation(self.dense(self.features(inputs).flatten(1)))
         scores: Tensor = self.head(hidden)
         return scores
@@ -69,15 +71,15 @@ def cnn(
     initialisation: str = "lecun",
     seed: int | None = None,
 ) -> ConvolutionalNetwork:
-    """Build a network like DLF's, of any size.
+    """Build a network with the structure of DLF's networks, of any size.
 
     Args:
         shape: The (channels, height, width) of an image.
         classes: The number of classes.
         channels: The number of channels of each convolution.
         dense: The size of the hidden dense layer.
-        initialisation: "lecun" as the authors use, or "default" for PyTorch's.
-        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
+        initialisation: "lecun", which the authors use, or "default", which is PyTorch's default.
+        seed: The seed of the initial weights. By default, they are drawn from torch's global random state.
 
     >>> import torch
     >>> cnn(shape=(1, 8, 8), classes=3, channels=(4,), dense=5)(torch.zeros(2, 1, 8, 8)).shape
@@ -108,8 +110,8 @@ def dlf_femnist(
         classes: The number of classes.
         channels: The number of channels of each convolution.
         dense: The size of the hidden dense layer.
-        initialisation: "lecun" as the authors use, or "default" for PyTorch's.
-        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
+        initialisation: "lecun", which the authors use, or "default", which is PyTorch's default.
+        seed: The seed of the initial weights. By default, they are drawn from torch's global random state.
 
     >>> sum(parameter.numel() for parameter in dlf_femnist().parameters())
     338778
@@ -133,8 +135,8 @@ def dlf_cifar100(
         classes: The number of classes.
         channels: The number of channels of each convolution.
         dense: The size of the hidden dense layer.
-        initialisation: "lecun" as the authors use, or "default" for PyTorch's.
-        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
+        initialisation: "lecun", which the authors use, or "default", which is PyTorch's default.
+        seed: The seed of the initial weights. By default, they are drawn from torch's global random state.
 
     >>> sum(parameter.numel() for parameter in dlf_cifar100().parameters())
     1734348

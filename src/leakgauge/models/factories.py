@@ -1,4 +1,4 @@
-"""Find and call the factory of a model, with a helpful error for each way in which this can fail."""
+"""Functions that find and call the factory of a model. Each way to fail has its own error message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Factory = Callable[..., nn.Module]
 
 @contextmanager
 def current_directory_importable() -> Iterator[None]:
-    """Let imports inside the block find modules in the current directory, which installed commands do not search."""
+    """Let imports inside the ``with`` block find modules in the current directory.
+
+    Python does not search the current directory when it runs an installed command.
+    """
     here = str(Path.cwd())
     added = here not in sys.path
     if added:
@@ -33,7 +36,7 @@ def current_directory_importable() -> Iterator[None]:
 
 
 def find_factory(name: str) -> Factory:
-    """Import and return the factory that ``"module:factory"`` names."""
+    """Import the factory of the given name, which has the form ``"module:factory"``."""
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
         raise InvalidInput(f"the name of your own model must be 'module:factory', not {name!r}")
@@ -65,7 +68,8 @@ def call_factory(name: str, factory: Factory, options: Mapping[str, object]) -> 
     Args:
         name: The name of the model, for error messages.
         factory: The factory.
-        options: The options. A ``seed`` that the factory does not take seeds torch during the call.
+        options: The options. If the factory has no argument ``seed``, a ``seed`` sets torch's random state during the
+            call.
     """
     arguments = {key: _tuples(value) for key, value in options.items()}
     seed = None if _takes(factory, "seed") else arguments.pop("seed", None)
@@ -93,7 +97,7 @@ def _parameters(factory: Factory) -> Mapping[str, inspect.Parameter] | None:
 
 
 def _named(parameters: Mapping[str, inspect.Parameter]) -> dict[str, inspect.Parameter]:
-    """Return the parameters that can be given by name."""
+    """Return the parameters that a caller can give by name."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {key: value for key, value in parameters.items() if value.kind in named}
 
@@ -118,7 +122,7 @@ def _check_options(name: str, factory: Factory, options: Mapping[str, object]) -
 
 
 def _tuples(value: object) -> object:
-    """Convert lists to tuples, at every depth."""
+    """Convert a list to a tuple, and do the same to all lists inside."""
     if isinstance(value, list):
         return tuple(_tuples(item) for item in value)
     if isinstance(value, dict):

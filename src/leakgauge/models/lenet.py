@@ -1,8 +1,9 @@
 """The LeNet of Deep Leakage from Gradients (Zhu, Liu, Han, NeurIPS 2019), also used by iDLG and EPAFL.
 
-It has three 5x5 convolutions of 12 channels (padding 2, strides 2, 2, 1), each followed by a smooth activation, and one
-linear layer. Activation and initialisation were chosen for the attack. The attack needs second derivatives, and those
-of ReLU are zero. It also needs widely spread weights, so that the gradient of a sigmoid depends on its input.
+It has three 5x5 convolutions of 12 channels (padding 2, strides 2, 2, 1) and one linear layer. A smooth activation
+follows each convolution. The authors chose the activation and the initialisation for the attack. The attack needs
+second derivatives, and the second derivative of ReLU is zero. The attack also needs widely spread weights, so that the
+gradient of a sigmoid depends on the input of the sigmoid.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ STRIDES = (2, 2, 1)
 
 
 class LeNet(nn.Module):
-    """Three convolutions and a linear layer. See :func:`lenet`."""
+    """A network of three convolutions and a linear layer. See :func:`lenet`."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int, activation: Callable[[], nn.Module]) -> None:
         super().__init__()
@@ -33,7 +34,7 @@ class LeNet(nn.Module):
         self.head = nn.Linear(channels * height * width, classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the class scores, (N, classes)."""
+        """Return the class scores, of shape (N, classes)."""
         scores: Tensor = self.head(self.features(inputs).flatten(1))
         return scores
 
@@ -59,9 +60,9 @@ def lenet(
     Args:
         shape: The (channels, height, width) of an image.
         classes: The number of classes.
-        activation: The activation: "sigmoid" as in DLG, "relu" or "tanh".
-        initialisation: "uniform" draws weights and biases from U(-0.5, 0.5), as DLG does. "default" is PyTorch's.
-        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
+        activation: "sigmoid" as in DLG, "relu" or "tanh".
+        initialisation: "uniform" draws weights and biases from U(-0.5, 0.5), as in DLG. "default" is PyTorch's default.
+        seed: The seed of the initial weights. By default, they are drawn from torch's global random state.
 
     >>> import torch
     >>> lenet(shape=(1, 28, 28), classes=62)(torch.zeros(2, 1, 28, 28)).shape

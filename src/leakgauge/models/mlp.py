@@ -11,7 +11,7 @@ from leakgauge.models.options import flat_size, seeded, sizes
 
 
 class MultilayerPerceptron(nn.Module):
-    """Dense layers with ReLU between them. See :func:`mlp`."""
+    """A network of dense layers with ReLU between them. See :func:`mlp`."""
 
     def __init__(self, inputs: int, outputs: int, hidden: tuple[int, ...], batch_norm: bool) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class MultilayerPerceptron(nn.Module):
         self.head = nn.Linear(inputs, outputs)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return class scores or predictions, (N, outputs)."""
+        """Return the class scores, or the predictions of a regression, of shape (N, outputs)."""
         outputs: Tensor = self.head(self.features(inputs.flatten(1)))
         return outputs
 
@@ -39,14 +39,14 @@ def mlp(
     batch_norm: bool = False,
     seed: int | None = None,
 ) -> MultilayerPerceptron:
-    """Build a multilayer perceptron, whose input is the flattened sample.
+    """Build a multilayer perceptron. Its input is the flattened sample.
 
     Args:
         shape: The shape of one sample.
-        classes: The number of classes. For a regression, the number of outputs.
-        hidden: The sizes of the hidden layers. ``()`` gives a linear model.
+        classes: The number of classes, or the number of outputs of a regression.
+        hidden: The sizes of the hidden layers. With ``()``, the model is linear.
         batch_norm: Whether batch normalisation comes before each ReLU.
-        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
+        seed: The seed of the initial weights. By default, they are drawn from torch's global random state.
 
     >>> import torch
     >>> mlp(shape=(14,), classes=1)(torch.zeros(5, 14)).shape

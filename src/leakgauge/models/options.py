@@ -1,4 +1,4 @@
-"""Checks of the networks' options, and seeded initialisation."""
+"""Functions that check the options of networks, and the context in which weights are drawn from a seed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"sigmoid": nn.Sigmoid, "relu"
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Draw the weights of models built inside the block from a seed, and restore torch's global random state.
+    """Seed the weights of models that are built inside the ``with`` block.
+
+    After the block, torch's global random state is the same as before.
 
     Args:
-        seed: The seed. ``None`` draws from torch's global random state.
+        seed: The seed. If it is ``None``, weights are drawn from torch's global random state, which then changes.
     """
     if seed is None:
         yield
@@ -37,7 +39,7 @@ def choose(kind: str, name: str, table: Mapping[str, Value]) -> Value:
     """Return the entry of a table, or raise an error that lists the valid names.
 
     Args:
-        kind: What the name stands for, for the error message.
+        kind: The kind of thing that the name stands for. The error message contains it.
         name: The name of the entry.
         table: The entries by name.
     """
@@ -47,12 +49,12 @@ def choose(kind: str, name: str, table: Mapping[str, Value]) -> Value:
 
 
 def sizes(name: str, values: object, count: int | None = None) -> tuple[int, ...]:
-    """Return several positive whole numbers, and refuse any other value.
+    """Return the values as a tuple of positive whole numbers, or raise an error.
 
     Args:
         name: The name of the option, for the error message.
-        values: The numbers.
-        count: The expected number of numbers. The default is any.
+        values: The values of the option.
+        count: The expected number of values. By default, any number of values is valid.
     """
     if not isinstance(values, Sequence) or isinstance(values, str):
         raise InvalidInput(f"{name} must be several whole numbers, not {values!r}")
@@ -62,11 +64,11 @@ def sizes(name: str, values: object, count: int | None = None) -> tuple[int, ...
 
 
 def image_shape(shape: Sequence[int], *, at_least: int = 1) -> tuple[int, int, int]:
-    """Return the shape of an image, and refuse any other shape.
+    """Return the shape as a tuple, or raise an error if it is not the shape of an image.
 
     Args:
         shape: The (channels, height, width) of an image.
-        at_least: The smallest height and width that the network can take.
+        at_least: The smallest valid height and width.
     """
     channels, height, width = sizes("an image's shape (channels, height, width)", shape, 3)
     if min(height, width) < at_least:
@@ -75,5 +77,5 @@ def image_shape(shape: Sequence[int], *, at_least: int = 1) -> tuple[int, int, i
 
 
 def flat_size(shape: Sequence[int]) -> int:
-    """Return the number of values in one sample of a shape."""
+    """Return the number of values in one sample of this shape."""
     return math.prod(sizes("a sample's shape", shape))

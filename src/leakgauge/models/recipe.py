@@ -1,4 +1,4 @@
-"""The name and options of a model, in a form that a JSON file can hold."""
+"""The recipe of a model, which is its name and its options in a form that JSON can store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ATTRIBUTE = "_leakgauge_recipe"
 
 @dataclass(frozen=True)
 class Recipe:
-    """The arguments with which :func:`leakgauge.models.build` builds an architecture again.
+    """The name and the options with which :func:`leakgauge.models.build` can build the same architecture again.
 
     Args:
         name: The name of the model.
@@ -27,11 +27,11 @@ class Recipe:
 
 
 def make_recipe(name: str, options: Mapping[str, object]) -> Recipe:
-    """Return a recipe whose options went through JSON, so that tuples are lists.
+    """Return a recipe. Its options are converted to JSON and back, so that tuples become lists.
 
     Args:
         name: The name of the model.
-        options: The options of the model's factory. Values that JSON cannot hold are refused.
+        options: The options of the model's factory. A value that JSON cannot store raises an error.
     """
     json_options: dict[str, object] = {}
     for key, value in options.items():
@@ -48,14 +48,14 @@ def make_recipe(name: str, options: Mapping[str, object]) -> Recipe:
 def attach_recipe(model: nn.Module, recipe: Recipe) -> nn.Module:
     """Store the recipe on the model, and return the model.
 
-    The recipe is a plain attribute, which ``deepcopy`` copies. It is neither a parameter nor a buffer.
+    The recipe is a plain attribute of the model. It is neither a parameter nor a buffer. ``deepcopy`` copies it.
     """
     setattr(model, _ATTRIBUTE, recipe)
     return model
 
 
 def recipe_of(model: nn.Module) -> Recipe | None:
-    """Return the recipe of a model that ``build`` made, or ``None`` for any other model.
+    """Return the recipe of a model that ``build`` has built, or ``None`` for any other model.
 
     >>> print(recipe_of(nn.Linear(2, 2)))
     None

@@ -1,4 +1,4 @@
-"""The table of all networks, and the function that builds one of them, or a user's own, by name."""
+"""The table of all networks, and the function that builds a network by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leakgauge.models.recipe import attach_recipe, make_recipe
 
 
 def discover() -> dict[str, Callable[..., nn.Module]]:
-    """Return every factory in a tuple ``NETWORKS`` of a module of this package, by its name."""
+    """Return all factories by name. Each module of this package lists its factories in a tuple ``NETWORKS``."""
     factories: dict[str, Callable[..., nn.Module]] = {}
     for module in modules_of("leakgauge.models", without=__name__):
         for factory in getattr(module, "NETWORKS", ()):
@@ -28,15 +28,15 @@ MODELS: dict[str, Callable[..., nn.Module]] = discover()
 
 
 def build(name: str, **options: object) -> nn.Module:
-    """Build a model, which remembers its name and options (see :func:`~leakgauge.models.recipe_of`).
+    """Build a model by name. :func:`~leakgauge.models.recipe_of` returns the name and the options of the built model.
 
-    The factory gets lists as tuples, so that options from Python and from a JSON file have the same values.
+    Lists in the options become tuples, so that options from Python and from a JSON file have the same values.
 
     Args:
-        name: A name from :data:`MODELS`, or ``"module:factory"`` for a function in your own module. The module is
-            installed, or a file in the current directory.
+        name: A name from :data:`MODELS`, or ``"module:factory"`` for a function in your own module. Your module must be
+            installed, or it must be a file in the current directory.
         options: The arguments of the factory. A ``seed`` makes the initial weights reproducible, even if your factory
-            has no such argument.
+            has no argument ``seed``.
 
     >>> from leakgauge.models import recipe_of
     >>> model = build("lenet", shape=(1, 28, 28), classes=62, seed=0)

@@ -1,18 +1,20 @@
-"""Residual networks (He et al., CVPR 2016) in the variants of gradient inversion (Inverting Gradients, AGIC, AWA).
+"""Residual networks (He et al., CVPR 2016), as the papers on gradient inversion use them.
 
-Both families consist of stages of two-convolution blocks. Each stage is half as large and twice as wide as the one
-before. A 1x1 projection is used where the shape changes.
+The papers are Inverting Gradients, AGIC and AWA. A network consists of stages, and a stage consists of blocks of two
+convolutions. From one stage to the next, the height and width of the features halve, and the number of channels (the
+width of the stage) doubles. If a block changes the shape, its shortcut is a 1x1 convolution.
 
 ===============  ===========================  ==================
-network          widths of its stages         blocks in a stage
+network          widths of the stages         blocks in a stage
 ===============  ===========================  ==================
 ``resnet18``     64, 128, 256, 512            2
 ``resnet20``     16, 32, 64 times ``width``   3
 ===============  ===========================  ==================
 
-Convolutions start from Kaiming's normal distribution with fan-out, or from PyTorch's default (``"default"``). The
-choice affects reconstruction. From ResNet20-4 with Kaiming's, one image comes back as published, but four images do
-not. With PyTorch's, both come back, in fewer steps (docs/benchmarks.md).
+The initial weights of convolutions are drawn from Kaiming's normal distribution with fan-out (``"kaiming"``), or as
+PyTorch does by default (``"default"``). The choice affects attacks. With ResNet20-4 and ``"kaiming"``, our attack
+reconstructs one image as published, but not four images. With ``"default"``, it reconstructs both one image and four
+images, in fewer steps (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from leakgauge.models.options import choose, image_shape, seeded
 Norm = Literal["batch", "group", "none"]
 Initialisation = Literal["kaiming", "default"]
 
-# Group normalisation uses 32 groups, or the largest divisor of 32 that divides the channels.
+# Group normalisation uses 32 groups, or the largest divisor of 32 that divides the number of channels.
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "batch": nn.BatchNorm2d,
     "group": lambda channels: nn.GroupNorm(math.gcd(32, channels), channels),
@@ -47,7 +49,10 @@ INITIALISATIONS: dict[str, Callable[[nn.Module], None]] = {"kaiming": _kaiming, 
 
 
 def _convolution(before: int, after: int, kernel: int, stride: int, norm: str) -> list[nn.Module]:
-    """Return a same-padded convolution and its normalisation. It has a bias only without normalisation."""
+    """Return a convolution with same padding, followed by its normalisation.
+
+    The convolution has a bias only if there is no normalisation.
+    """
     return [
         nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, bias=norm == "none"),
         choose("norm", norm, NORMS)(after),
@@ -69,7 +74,7 @@ STEMS: dict[str, Callable[[int, int, str], nn.Sequential]] = {
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with a shortcut, ``relu(body(x) + shortcut(x))``."""
+    """A block of two 3x3 convolutions with a shortcut. It computes ``relu(body(x) + shortcut(x))``."""
 
     def __init__(self, before: int, after: int, stride: int, norm: str) -> None:
         super().__init__()
@@ -80,13 +85,13 @@ class BasicBlock(nn.Module):
         self.activation = nn.ReLU()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the features of the block."""
+        """Return the output of the block."""
         features: Tensor = self.activation(self.body(inputs) + self.shortcut(inputs))
         return features
 
 
 class ResNet(nn.Module):
-    """A stem, stages of blocks, global average pooling and a linear layer."""
+    """A network of a first layer (the stem), stages of blocks, global average pooling and a linear layer."""
 
     def __init__(
         self,
@@ -109,7 +114,7 @@ class ResNet(nn.Module):
         self.head = nn.Linear(before, classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the class scores, (N, classes)."""
+        """Return the class scores, of shape (N, classes)."""
         scores: Tensor = self.head(self.features(self.stem(inputs)).mean((2, 3)))
         return scores
 
@@ -128,11 +133,11 @@ def resnet18(
     Args:
         shape: The (channels, height, width) of an image.
         classes: The number of classes.
-        stem: The first layer: "cifar" is a 3x3 convolution. "imagenet" is the original 7x7 convolution of stride 2 with
+        stem: The first layer. "cifar" is a 3x3 convolution. "imagenet" is the original 7x7 convolution of stride 2 with
             max pooling.
-        norm: The normalisation: "batch", "group" or "none".
-        initialisation: "kaiming" (normal, fan-out), or "default" for PyTorch's.
-        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
+        norm: The normalisation, which is "batch", "group" or "none".
+        initialisation: "kaiming" (normal, fan-out), or "default", which is PyTorch's default.
+        seed: The seed of the initial weights. By default, they are drawn from torch's global random state.
 
     >>> sum(parameter.numel() for parameter in resnet18().parameters())
     11173962
@@ -158,10 +163,10 @@ def resnet20(
     Args:
         shape: The (channels, height, width) of an image.
         classes: The number of classes.
-        width: The factor by which every stage is wider than in the original.
-        norm: The normalisation: "batch", "group" or "none".
-        initialisation: "kaiming" (normal, fan-out), or "default" for PyTorch's.
-        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
+        width: The factor by which the number of channels of every stage is multiplied.
+        norm: The normalisation, which is "batch", "group" or "none".
+        initialisation: "kaiming" (normal, fan-out), or "default", which is PyTorch's default.
+        seed: The seed of the initial weights. By default, they are drawn from torch's global random state.
 
     >>> import torch
     >>> resnet20()(torch.zeros(2, 3, 32, 32)).shape
@@ -188,9 +193,9 @@ def resnet20_4(
     Args:
         shape: The (channels, height, width) of an image.
         classes: The number of classes.
-        norm: The normalisation: "batch", "group" or "none".
-        initialisation: "kaiming" (normal, fan-out), or "default" for PyTorch's.
-        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
+        norm: The normalisation, which is "batch", "group" or "none".
+        initialisation: "kaiming" (normal, fan-out), or "default", which is PyTorch's default.
+        seed: The seed of the initial weights. By default, they are drawn from torch's global random state.
 
     >>> resnet20_4().head.in_features
     256

@@ -1,4 +1,4 @@
-"""The report of an attack on captures: a page and pictures for people, ``captures.json`` for programs."""
+"""The report of an attack on captures, with a page and pictures for people and ``captures.json`` for programs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from leakgauge.reports.pictures import blurred, contact_sheet, to_png
 if TYPE_CHECKING:
     from leakgauge.workflows.attack_captures import AttackedCapture, CaptureAttack
 
-#: The number of captures that the page shows as pictures.
+#: The largest number of captures whose pictures the page shows.
 SHOWN = 12
-#: The number of refused files that are named one by one.
+#: The largest number of refused files that the report names one by one.
 MOST_NAMED = 12
 METRICS = ("psnr", "features", "recovered", "label_errors", "target_error")
 
@@ -27,8 +27,8 @@ def write_captures(result: CaptureAttack, folder: Path, *, command: str = "", re
     Args:
         result: The attacked captures.
         folder: The folder to write into.
-        command: The command line, for the page.
-        redact: Clients' samples on pictures: ``"none"``, ``"blur"`` or ``"omit"``.
+        command: The command line, which the page shows.
+        redact: ``"none"`` shows clients' samples on pictures, ``"blur"`` blurs them, and ``"omit"`` draws no pictures.
     """
     sections = [
         *shared_sections(result),
@@ -52,17 +52,17 @@ def write_captures(result: CaptureAttack, folder: Path, *, command: str = "", re
 
 
 def summary(result: CaptureAttack) -> str:
-    """Return the verdict on all captures in words."""
+    """Return the verdict on all captures as a sentence."""
     count = len(result.attacked)
     return f"{result.verdict.sentence} Attacked: {count} capture{'s' * (count != 1)}."
 
 
 def captures_table(result: CaptureAttack, *, brief: bool = False) -> list[list[str]]:
-    """Return the attacked captures as a table, its head first.
+    """Return the attacked captures as rows of a table. The first row is the head.
 
     Args:
         result: The attacked captures.
-        brief: Whether to shorten the outcomes.
+        brief: Whether the outcomes are shortened.
     """
     metrics = [name for name in METRICS if any(one.score and name in one.score for one in result.attacked)]
     rows = [["client", "round", "loss", "seconds", *(f"{name} (chance)" for name in metrics), "outcome"]]
@@ -80,7 +80,7 @@ def captures_table(result: CaptureAttack, *, brief: bool = False) -> list[list[s
 
 
 def refused_sentences(refused: tuple[str, ...]) -> list[str]:
-    """Return the refused files in sentences, the first of them by name."""
+    """Return sentences about refused files. The first files are named, and the others are only counted."""
     more = [f"and {len(refused) - MOST_NAMED} more files were refused"] if len(refused) > MOST_NAMED else []
     return [printable(reason) for reason in refused[:MOST_NAMED]] + more
 

@@ -1,8 +1,8 @@
 """Curves over the steps of attacks and over the trials of a hyper-parameter search.
 
-:func:`loss_curves` draws losses on a logarithmic scale, as figure 2 of EPAFL. :func:`running_minimum` draws the lowest
-value of a search on a logarithmic scale, as figure 1 of AWA. :func:`course` draws the quality of the iterates of an
-attack on a linear scale, as figure 4 of AWA.
+:func:`loss_curves` draws losses on a logarithmic scale, like figure 2 of EPAFL. :func:`running_minimum` draws the
+lowest value of a search so far on a logarithmic scale, like figure 1 of AWA. :func:`course` draws the quality of the
+iterates of an attack on a linear scale, like figure 4 of AWA.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from leakgauge.core.errors import InvalidInput
 from leakgauge.reports.drawing import GRID, INK, PAPER, Axes, Canvas, round_numbers
 
 _STOP = (200, 30, 30)
-# The colours of Okabe and Ito differ also for people who cannot tell red from green.
+# People who cannot tell red from green can still tell these colours of Okabe and Ito apart.
 _COLOURS = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0))
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 20, 30, 48
 
@@ -37,9 +37,9 @@ def loss_curves(
     """Draw losses over the steps of attacks, on a logarithmic scale.
 
     Args:
-        curves: The loss of every step, by the name of the curve. A loss that is not finite or not above zero leaves a
-            gap.
-        stops: The step at which an attack ended, by the name of the curve. A dashed line marks it.
+        curves: The losses of each curve, one for each step, by the name of the curve. The curve has a gap at a loss
+            that is not finite or not above zero.
+        stops: The step at which each attack ended, by the name of the curve. A dashed line marks the step.
         size: The width and the height in pixels.
         title: The title of the picture.
     """
@@ -62,12 +62,13 @@ def running_minimum(
     size: tuple[int, int] = (760, 420),
     title: str = "",
 ) -> Image.Image:
-    """Draw the lowest value up to each trial of a search, on a logarithmic scale.
+    """Draw the lowest value that a search has found up to each trial, on a logarithmic scale.
 
     Args:
-        values: The value of every trial, by the name of the search. Trials count from 1. A value that is not finite or
-            not above zero, such as that of a failed trial, does not lower the minimum.
-        guided: The number of random trials. A dashed line marks where the guided trials begin.
+        values: The value of every trial, by the name of the search. The first trial has the number 1. A value that is
+            not finite or not above zero, such as the value of a failed trial, is ignored.
+        guided: The number of random trials before the guided trials. A dashed line marks the beginning of the guided
+            trials.
         size: The width and the height in pixels.
         title: The title of the picture.
     """
@@ -87,10 +88,10 @@ def running_minimum(
 def course(
     values: Mapping[str, Mapping[int, float]], *, size: tuple[int, int] = (760, 300), title: str = ""
 ) -> Image.Image:
-    """Draw a quality over the steps of attacks, on a linear scale.
+    """Draw the quality of iterates over the steps of attacks, on a linear scale.
 
     Args:
-        values: The value at each measured step, by the name of the curve. Values that are not finite are left out.
+        values: The quality at each measured step, by the name of the curve. Values that are not finite are left out.
         size: The width and the height in pixels.
         title: The title of the picture.
     """
@@ -105,7 +106,7 @@ def course(
 
 
 def stacked(images: Sequence[Image.Image]) -> Image.Image:
-    """Return one picture with all images below each other."""
+    """Return one picture that shows all images, one below the other."""
     whole = Image.new("RGB", (max(image.width for image in images), sum(image.height for image in images)), PAPER)
     for place, image in enumerate(images):
         whole.paste(image, (0, sum(above.height for above in images[:place])))
@@ -114,7 +115,7 @@ def stacked(images: Sequence[Image.Image]) -> Image.Image:
 
 @dataclass(frozen=True)
 class _Scale:
-    """The values at the two ends of the vertical axis, and its ticks with their labels."""
+    """The values at the bottom and the top of the vertical axis, and the ticks of the axis with their labels."""
 
     low: float
     high: float
@@ -122,7 +123,11 @@ class _Scale:
 
 
 def _logarithmic_scale(least: float, most: float) -> _Scale:
-    """Return a scale of whole powers of ten around two exponents, with ticks at 2 and 5 where the powers are few."""
+    """Return a logarithmic scale from one whole power of ten to another, such that both exponents lie inside.
+
+    There is a tick at each power of ten, or at every few of them. A short scale also has ticks at 2 and 5 times a
+    power.
+    """
     low, high = math.floor(least), max(math.ceil(most), math.floor(least) + 1)
     ticks = [
         (exponent + math.log10(digit), f"{digit}e{exponent}")
@@ -133,22 +138,22 @@ def _logarithmic_scale(least: float, most: float) -> _Scale:
 
 
 def _linear_scale(least: float, most: float) -> _Scale:
-    """Return a scale of round numbers around two values."""
+    """Return a linear scale from one round number to another, such that both values lie inside."""
     levels = round_numbers([least, most])
     return _Scale(levels[0], levels[-1], [(level, f"{level:.4g}") for level in levels])
 
 
 @dataclass(frozen=True)
 class _Chart:
-    """Everything in a picture of curves but the curves.
+    """The title, the axes and the marks of a picture of curves.
 
     Args:
         size: The width and the height in pixels.
         title: The title of the picture.
         x_title: The title of the horizontal axis.
-        marks: The steps that a dashed line marks.
-        mark_sides: The words at the left and at the right of each dashed line.
-        scale: The scale of the vertical axis, from the lowest and the highest value.
+        marks: The steps that are marked by a dashed line.
+        mark_sides: The words on the left and on the right of each dashed line.
+        scale: The function that returns the scale of the vertical axis for the lowest and the highest value.
     """
 
     size: tuple[int, int]
@@ -160,7 +165,7 @@ class _Chart:
 
 
 def _draw(points: Mapping[str, Sequence[Point]], lines: Mapping[str, Sequence[Segment]], chart: _Chart) -> Image.Image:
-    """Draw the lines of every curve, between axes that hold all points."""
+    """Draw the lines of every curve. The axes are long enough for all points."""
     ends = [point for segments in lines.values() for segment in segments for point in segment]
     every = [*(point for curve in points.values() for point in curve), *ends]
     last = max(1, *(step for step, _ in every), *chart.marks)
@@ -198,7 +203,7 @@ def _draw_ticks(canvas: Canvas, axes: Axes, scale: _Scale) -> None:
 
 
 def _draw_mark(canvas: Canvas, axes: Axes, step: float, sides: tuple[str, str]) -> None:
-    """Draw a dashed vertical line at a step, with words at both of its sides."""
+    """Draw a dashed vertical line at a step, with words on both sides of the line."""
     x = axes.place(step, axes.y_range[1])[0]
     for y in range(axes.top, axes.bottom, 11):
         canvas.pen.line((x, y, x, min(y + 6, axes.bottom)), fill=_STOP)
@@ -207,18 +212,23 @@ def _draw_mark(canvas: Canvas, axes: Axes, step: float, sides: tuple[str, str]) 
 
 
 def _logarithms(values: Iterable[float], first: int = 0) -> list[Point]:
-    """Return the logarithm of each value that is finite and above zero, with its step."""
+    """Return the step and the logarithm of each value that is finite and above zero."""
     return [(step, math.log10(value)) for step, value in enumerate(values, first) if 0 < value < math.inf]
 
 
 def _stairs(points: Sequence[Point]) -> list[Segment]:
-    """Return a stair as wide as a trial for each point, and the lines that join the stairs."""
+    """Return the lines of a staircase.
+
+    Each point becomes a horizontal line, which is as wide as one trial. Vertical lines join the horizontal lines.
+    """
     levels = [((x - 0.5, y), (x + 0.5, y)) for x, y in points]
     return [*levels, *((left[1], right[0]) for left, right in pairwise(levels))]
 
 
 def _round_step(last: int) -> int:
-    """Return the distance of about six ticks up to ``last``, which is 1, 2 or 5 times a power of ten.
+    """Return a distance between ticks such that there are about six ticks from 0 to ``last``.
+
+    The distance is 1, 2 or 5 times a power of ten.
 
     >>> [_round_step(last) for last in (6, 7, 99, 4000)]
     [1, 2, 20, 1000]

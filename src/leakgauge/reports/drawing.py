@@ -1,4 +1,4 @@
-"""The parts that every drawing shares: colours, a canvas to draw on, and axes."""
+"""The colours, the canvas and the axes that all drawings use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Literal
 from PIL import Image, ImageDraw, ImageFont
 
 Colour = tuple[int, int, int]
-#: The point of a text that lies at its position: its left end, its middle or its right end, at half of its height.
+#: The point of a text that is placed at a position. It is the left end, the middle or the right end of the text, always
+#: at half of the height.
 Anchor = Literal["lm", "mm", "rm"]
 
 INK: Colour = (32, 33, 36)
@@ -18,7 +19,7 @@ GRID: Colour = (225, 225, 225)
 
 
 class Canvas:
-    """An empty image with one font.
+    """An image to draw on, which is empty at first, and a font.
 
     Args:
         size: The width and the height in pixels.
@@ -34,10 +35,10 @@ class Canvas:
         """Write a text.
 
         Args:
-            x: The pixel of the anchor, from the left.
-            y: The pixel of the anchor, from the top.
+            x: The column of the anchor in pixels, counted from the left.
+            y: The row of the anchor in pixels, counted from the top.
             text: The text.
-            anchor: The point of the text that lies at this pixel.
+            anchor: The point of the text that is placed at ``x`` and ``y``.
             colour: The colour of the text.
         """
         self.pen.text((x, y), text, colour, self.font, anchor=anchor)
@@ -49,14 +50,14 @@ class Canvas:
 
 @dataclass(frozen=True)
 class Axes:
-    """A rectangle of an image, and the values at its sides.
+    """The rectangle of an image that holds the axes, and the values at the sides of the rectangle.
 
     Args:
         left: The first column of pixels.
         top: The first row of pixels.
         right: The last column of pixels.
         bottom: The last row of pixels.
-        x_range: The values at the left and at the right.
+        x_range: The values at the left side and at the right side.
         y_range: The values at the bottom and at the top.
     """
 
@@ -68,7 +69,7 @@ class Axes:
     y_range: tuple[float, float]
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """Return the pixel of a point, from the left and from the top."""
+        """Return the pixel of a point, as a column counted from the left and a row counted from the top."""
         (x_low, x_high), (y_low, y_high) = self.x_range, self.y_range
         return (
             self.left + (self.right - self.left) * (x - x_low) / (x_high - x_low),
@@ -77,7 +78,7 @@ class Axes:
 
 
 def round_numbers(values: list[float]) -> list[float]:
-    """Return about six round numbers at equal distances, with all values between the first and the last.
+    """Return about six round numbers at equal distances, such that all values lie between the first and the last.
 
     >>> round_numbers([12.0, 31.0])
     [10.0, 15.0, 20.0, 25.0, 30.0, 35.0]

@@ -1,4 +1,4 @@
-"""The report of a frontier: a page with a picture for people, ``frontier.json`` and ``frontier.csv`` for programs."""
+"""The report of a frontier, with a page for people, and ``frontier.json`` and ``frontier.csv`` for programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from leakgauge.workflows.frontier import Frontier, FrontierPlan, Point
 
-#: For each metric of leakage its description, a factor and the unit of the product.
+#: The description, the factor and the unit of each metric of leakage. A value is shown as factor times value, with the
+#: unit.
 LEAKAGE: dict[str, tuple[str, float, str]] = {
     "psnr": ("PSNR of what comes back", 1.0, " dB"),
     "features": ("share of a record's features that come back", 100.0, "%"),
@@ -31,12 +32,12 @@ LEAKAGE: dict[str, tuple[str, float, str]] = {
 def write_frontier(frontier: Frontier, folder: Path, command: str = "") -> Path:
     """Write the figures, the pictures and the page, and return the path of the page.
 
-    ``frontier.png`` shows the first metric of leakage, ``frontier-METRIC.png`` each other one.
+    ``frontier.png`` shows the first metric of leakage. ``frontier-METRIC.png`` shows each other metric.
 
     Args:
         frontier: The frontier.
         folder: The folder to write into.
-        command: The command line, for the page.
+        command: The command line, which the page shows.
     """
     output_folder(folder)
     plan, points = frontier.plan, frontier.points
@@ -69,11 +70,11 @@ def write_frontier(frontier: Frontier, folder: Path, command: str = "") -> Path:
 
 
 def sentence(point: Point, plan: FrontierPlan) -> str:
-    """Return one point in words.
+    """Return a sentence about one point.
 
     Args:
         point: The point.
-        plan: The plan that it belongs to.
+        plan: The plan that the point belongs to.
     """
     parts = [
         _leakage(metric, measure, short=place > 0) for place, (metric, measure) in enumerate(point.leakage.items())
@@ -99,11 +100,11 @@ def _leakage(metric: str, measure: Measure, *, short: bool) -> str:
 
 
 def draw_frontier(points: Sequence[Point], plan: FrontierPlan, metric: str) -> Image.Image:
-    """Return the picture of one metric. Points further down leak less.
+    """Draw all points of the frontier for one metric of leakage. Points that are lower in the picture leak less.
 
     Args:
         points: The points.
-        plan: The plan that they belong to.
+        plan: The plan that the points belong to.
         metric: The metric of leakage.
     """
     description, factor, unit = LEAKAGE[metric]
@@ -131,7 +132,7 @@ def draw_frontier(points: Sequence[Point], plan: FrontierPlan, metric: str) -> I
 
 
 def _title(point: Point) -> str:
-    """Return the name of a point, with the epsilon that was spent unless the name contains it."""
+    """Return the title of a point. The spent epsilon is added if the title does not contain an epsilon."""
     named = point.epsilon is None or "epsilon" in point.title.lower()
     return point.title if named else f"{point.title} (epsilon {point.epsilon:.2g})"
 

@@ -1,4 +1,4 @@
-"""The report of inference from many rounds: a page for people, ``inferred.json`` for programs."""
+"""The report of inference from many rounds, with a page for people and ``inferred.json`` for programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from leakgauge.workflows.infer_captures import InferredCaptures
 
 HEAD = ["about", "attack", "right", "95% interval", "chance", "client to client", "clients", "records", "verdict"]
-#: The columns of a narrow terminal.
+#: The indices of the columns that a narrow terminal shows.
 BRIEF = (0, 1, 2, 3, 4, 8)
 
 
@@ -25,7 +25,7 @@ def write_inference(result: InferredCaptures, folder: Path, command: str = "") -
     Args:
         result: The inferred facts.
         folder: The folder to write into.
-        command: The command line, for the page.
+        command: The command line, which the page shows.
     """
     sections = [
         *shared_sections(result),
@@ -53,11 +53,11 @@ def write_inference(result: InferredCaptures, folder: Path, command: str = "") -
 
 
 def models_table(result: InferredCaptures, *, brief: bool = False) -> list[list[str]]:
-    """Return the rebuilt models as a table, its head first.
+    """Return the rebuilt models as rows of a table. The first row is the head.
 
     Args:
         result: The inferred facts.
-        brief: Whether to leave out the outcomes.
+        brief: Whether the column of outcomes is left out.
     """
     compared = list(dict.fromkeys(name for losses in result.losses.values() for name in losses))
     rows = [["client", "rounds", "seconds", *(f"loss, {name}" for name in compared), *([] if brief else ["outcome"])]]
@@ -70,11 +70,11 @@ def models_table(result: InferredCaptures, *, brief: bool = False) -> list[list[
 
 
 def inferences_table(result: InferredCaptures, *, brief: bool = False) -> list[list[str]]:
-    """Return the shares of records for which each attack is right, as a table with its head first.
+    """Return the share of records for which each attack is right, as rows of a table. The first row is the head.
 
     Args:
         result: The inferred facts.
-        brief: Whether to leave out columns, for a narrow terminal.
+        brief: Whether some columns are left out, for a narrow terminal.
     """
     rows = [HEAD]
     for one in result.inferences:
@@ -87,6 +87,6 @@ def inferences_table(result: InferredCaptures, *, brief: bool = False) -> list[l
 
 
 def sentences(result: InferredCaptures) -> list[str]:
-    """Return the notes, and then the refused captures."""
+    """Return the notes, followed by sentences about the refused captures."""
     refused = [f"refused: {reason}" for reason in refused_sentences(result.refused)]
     return [*(printable(note, longest=1000) for note in result.notes), *refused]

@@ -1,4 +1,7 @@
-"""One self-contained HTML page: no network, dark and light, printable, with tables that sort."""
+"""A self-contained HTML page. It loads nothing from the network, can be printed, and has tables that can be sorted.
+
+The page has dark and light colours.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ from leakgauge.evaluation.verdict import Verdict
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page.
+    """A section of the page.
 
     Args:
         heading: The heading.
-        sentences: Paragraphs below the heading.
-        table: Rows of cells. The first row is the head.
-        picture: A PNG picture.
+        sentences: The paragraphs below the heading.
+        table: The rows of a table. The first row is the head.
+        picture: The bytes of a PNG picture.
         alt: The description of the picture for people who cannot see it.
-        code: Text that is shown as it is.
+        code: The text of a command, which is shown without changes.
     """
 
     heading: str
@@ -33,19 +36,19 @@ class Section:
 
     @property
     def picture_data(self) -> str:
-        """The picture as text that fits into the page."""
+        """The picture as Base64 text, which is written into the page."""
         return base64.b64encode(self.picture or b"").decode()
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page that leads with the verdict.
+    """A page that begins with the verdict.
 
     Args:
         title: The title.
         verdict: The verdict, which sets the colour of the page.
-        summary: The verdict in words.
-        sections: The parts that show it.
+        summary: The verdict as a sentence.
+        sections: The sections below the verdict.
     """
 
     title: str
@@ -55,7 +58,7 @@ class Page:
 
 
 def write_page(page: Page, path: str | Path) -> Path:
-    """Write the page as one file, and return its path.
+    """Write the page as one file, and return the path of the file.
 
     Args:
         page: The page.

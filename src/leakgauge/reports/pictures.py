@@ -1,4 +1,4 @@
-"""Pictures of samples: rows of images with captions, and the iterates of attacks."""
+"""Pictures that show samples in rows with captions, or the iterates of attacks."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _GAP, _MARGIN, _CAPTION_HEIGHT, _FONT_SIZE = 10, 16, 18, 13
 def contact_sheet(
     rows: Mapping[str, Tensor], captions: Mapping[str, Sequence[str]] | None = None, *, size: int = 96, columns: int = 8
 ) -> Image.Image:
-    """Draw rows of images below each other, with the same sample in the same column.
+    """Draw several rows of images, one below the other. The images of the same sample are in the same column.
 
-    Pixels are enlarged without smoothing. The picture shows what was reconstructed and nothing else.
+    Pixels are enlarged without smoothing, so that the picture shows exactly what was reconstructed.
 
     Args:
         rows: The images of each row, (N, C, H, W) in [0, 1], by the title of the row.
         captions: The texts below the images of a row, by the title of the row.
         size: The width and the height of an image on the sheet, in pixels.
-        columns: The largest number of samples side by side. More samples start a new block below.
+        columns: The largest number of samples side by side. Further samples are drawn in a new block of rows below.
     """
     count = max((len(images) for images in rows.values()), default=0)
     if not count:
@@ -56,7 +56,7 @@ def contact_sheet(
 
 @dataclass(frozen=True)
 class _Layout:
-    """The places of the images on a contact sheet."""
+    """The positions of the images on a contact sheet."""
 
     rows: Mapping[str, Tensor]
     captions: Mapping[str, Sequence[str]]
@@ -64,22 +64,22 @@ class _Layout:
     columns: int
 
     def row_height(self, title: str) -> int:
-        """Return the height of a row, with its captions and the gap below it."""
+        """Return the height of a row, including its captions and the gap below the row."""
         return self.size + _GAP + (_CAPTION_HEIGHT if title in self.captions else 0)
 
     @property
     def block_height(self) -> int:
-        """The height of all rows of one block, with the gap below it."""
+        """The height of all rows of one block, including the gap below the block."""
         return sum(map(self.row_height, self.rows)) + _GAP
 
     @cached_property
     def title_width(self) -> int:
-        """The width of the column of titles."""
+        """The width of the column that holds the titles of the rows."""
         measure = Canvas((1, 1), _FONT_SIZE)
         return max(int(measure.text_width(title)) for title in self.rows) + 14
 
     def corner(self, index: int) -> tuple[int, int]:
-        """Return the left upper corner of a sample in the first row of its block."""
+        """Return the upper left corner of a sample in the first row of the sample's block."""
         x = _MARGIN + self.title_width + (index % self.columns) * (self.size + _GAP)
         return x, _MARGIN + (index // self.columns) * self.block_height
 
@@ -97,14 +97,14 @@ def progress_strip(
     size: int = 72,
     columns: int = 10,
 ) -> Image.Image:
-    """Draw the iterates of attacks side by side, as figures 1, 4 and 5 of EPAFL.
+    """Draw the iterates of each attack side by side, like figures 1, 4 and 5 of EPAFL.
 
     Args:
-        iterates: The steps and the images of each attack, by title.
-        originals: The original image, by the same title. It comes last.
+        iterates: The steps and the images of each attack, by the title of the attack.
+        originals: The original image of each attack, by the title of the attack. It is drawn after the iterates.
         size: The width and the height of an image on the strip, in pixels.
-        columns: The largest number of iterates. Of more iterates, the first, the last and some between them are shown.
-            Early ones are shown more often, because most changes there.
+        columns: The largest number of iterates. If an attack has more iterates, the picture shows the first, the last
+            and some between them. More early iterates than late iterates are shown, because most changes are early.
     """
     rows, captions = {}, {}
     for title, course in iterates.items():
@@ -119,18 +119,18 @@ def progress_strip(
 
 
 def iterates_of(result: Reconstruction, data: DataSpec) -> list[tuple[int, Tensor]]:
-    """Return the first sample at each recorded step of an attack, as an image in [0, 1].
+    """Return the recorded steps of an attack, each with the first sample at this step as an image in [0, 1].
 
     Args:
         result: The result of an attack that ran with ``snapshot_every``.
-        data: The data, with the normalisation to undo.
+        data: The description of the data, whose normalisation is undone.
     """
     snapshots = [] if result.trace is None else result.trace.snapshots
     return [(step, data.denormalise(variables["inputs"][:1])[0].clamp(0, 1)) for step, variables in snapshots]
 
 
 def _spread(count: int, limit: int) -> list[int]:
-    """Return up to ``limit`` of the places 0 to ``count - 1``, closer to each other at the beginning.
+    """Choose at most ``limit`` of the indices 0 to ``count - 1``. Early indices are chosen more often than late ones.
 
     >>> _spread(100, 6)
     [0, 8, 23, 44, 69, 99]
@@ -142,19 +142,19 @@ def _spread(count: int, limit: int) -> list[int]:
 
 
 def blurred(images: Tensor) -> Tensor:
-    """Return images as four by four blocks, too coarse to recognise anything."""
+    """Reduce each image to four by four blocks of one colour, so that nothing can be recognised."""
     return F.interpolate(F.adaptive_avg_pool2d(images, 4), size=images.shape[-2:], mode="nearest")
 
 
 def to_png(image: Image.Image) -> bytes:
-    """Return an image as the bytes of a PNG file."""
+    """Convert an image to the bytes of a PNG file."""
     buffer = io.BytesIO()
     image.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
 
 
 def _picture(sample: Tensor, size: int) -> Image.Image:
-    """Return one sample in a square of ``size`` pixels. Pixels that are not finite are magenta."""
+    """Draw one sample in a square of ``size`` x ``size`` pixels. Pixels that are not finite are magenta."""
     if sample.dim() != 3 or sample.shape[0] not in (1, 3):
         raise InvalidInput(f"only images with 1 or 3 channels can be drawn, not samples of shape {tuple(sample.shape)}")
     colour = sample.detach().cpu().float().expand(3, -1, -1)

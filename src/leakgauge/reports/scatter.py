@@ -1,4 +1,4 @@
-"""A scatter plot of named points, such as the leakage of defences against the accuracy that they leave."""
+"""A scatter plot of named points, such as one point for each defence with its leakage and its accuracy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SOFT = (110, 110, 110)
 _LEAK, _SAFE = (213, 94, 0), (0, 114, 178)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 30, 56, 56
 
-#: A rectangle in pixels: left, top, right, bottom.
+#: A rectangle in pixels, as left, top, right and bottom.
 Box = tuple[float, float, float, float]
 
-# The places of a label in the order in which they are tried: the side of its point (1 is right) and the rows of pixels
-# below it. A label at a far place gets a line to its point.
+# The places for the label of a point, in the order in which they are tried. A place is a side of the point (1 is right,
+# -1 is left) and the number of pixels below the point. A label at a far place is joined to its point by a line.
 _NEAR = [(side, offset) for side in (1, -1) for offset in (0.0, -9.6, 9.6)]
 _FAR = [(side, sign * distance) for distance in range(18, 200, 18) for side in (1, -1) for sign in (-1.0, 1.0)]
 
@@ -34,18 +34,19 @@ def scatter(
     legend: tuple[str, str, str] | None = None,
     size: tuple[int, int] = (860, 560),
 ) -> Image.Image:
-    """Draw named points, and a dashed horizontal line.
+    """Draw named points and a dashed horizontal line.
 
-    An alarming point is a filled orange disc. Any other point is a blue ring. They differ without colours too.
+    An alarming point is a filled orange disc. Any other point is a blue ring. Discs and rings can also be told apart
+    without colours.
 
     Args:
-        points: The value across, the value up and whether the point is alarming, by name. Points that are not finite
-            are left out.
+        points: The points by name. A point is a horizontal value, a vertical value, and whether the point is alarming.
+            Points with values that are not finite are left out.
         across: The title of the horizontal axis.
         up: The title of the vertical axis.
-        line: The height of the dashed line, and its name.
+        line: The vertical value of the dashed line, and the name of the line.
         title: The title of the picture.
-        legend: The meaning of a disc, the meaning of a ring, and a remark.
+        legend: The meaning of a disc, the meaning of a ring, and a remark. By default, there is no legend.
         size: The width and the height in pixels.
     """
     finite = {name: point for name, point in points.items() if all(map(math.isfinite, point[:2]))}
@@ -84,7 +85,7 @@ def _draw_ticks(canvas: Canvas, axes: Axes, x_ticks: list[float], y_ticks: list[
 
 
 def _draw_level(canvas: Canvas, axes: Axes, level: float, name: str) -> None:
-    """Draw the dashed line, with its name above its left end."""
+    """Draw the dashed line, with the name of the line above its left end."""
     for x in range(axes.left, axes.right, 10):
         canvas.pen.line((x, level, min(x + 6, axes.right), level), fill=_SOFT)
     canvas.text(axes.left + 4, level - 10, name, "lm", _SOFT)
@@ -96,7 +97,7 @@ def _draw_point(canvas: Canvas, x: float, y: float, *, alarming: bool) -> None:
 
 
 def _draw_legend(canvas: Canvas, legend: tuple[str, str, str], right: float, y: float) -> None:
-    """Draw the legend, from right to left."""
+    """Draw the legend. Its parts are placed from right to left."""
     for text, alarming in zip(reversed(legend), (None, False, True), strict=True):
         canvas.text(right, y, text, "rm")
         right -= canvas.text_width(text) + 12
@@ -108,12 +109,12 @@ def _draw_legend(canvas: Canvas, legend: tuple[str, str, str], right: float, y: 
 
 @dataclass(frozen=True)
 class _Labels:
-    """The labels of points, each at a place where nothing else is.
+    """The labels of points. Each label is written at a free place.
 
     Args:
         canvas: The canvas to write on.
-        axes: The axes, between whose rows every label lies.
-        taken: The boxes in which something is drawn already.
+        axes: The axes. Every label lies between their top and their bottom.
+        taken: The rectangles in which something is already drawn.
     """
 
     canvas: Canvas
@@ -121,9 +122,9 @@ class _Labels:
     taken: list[Box]
 
     def write(self, text: str, x: float, y: float) -> None:
-        """Write a name beside its point, or farther away with a line to the point.
+        """Write the name of a point beside the point, or farther away with a line to the point.
 
-        Where every place is taken, the name lies over other things.
+        If no place is free, the name is written beside the point and covers other things.
         """
         width = self.canvas.text_width(text)
         for number, (side, offset) in enumerate((*_NEAR, *_FAR)):

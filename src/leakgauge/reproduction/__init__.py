@@ -1,4 +1,7 @@
-"""The papers' tables: settings and published figures as TOML in ``benchmarks/``, with our measurements beside them."""
+"""The reproduction of the papers' tables.
+
+The folder ``benchmarks/`` holds the settings and the published figures as TOML files, and our measurements.
+"""
 
 from leakgauge.reproduction.rows import Method, Row, find_rows, papers
 

@@ -1,4 +1,4 @@
-"""The clients of a row that are attacked for one message each."""
+"""The clients of a row, each of which sends one message that is attacked."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from leakgauge.federation.rounds import run_federation
 from leakgauge.reproduction.setting import Setting
 
 
-@lru_cache(maxsize=1)  # the methods of a row follow each other on the same client
+@lru_cache(maxsize=1)  # the methods of a row attack the same client one after another
 def client_of(setting: Setting, index: int, seed: int) -> tuple[Observation, Truth]:
-    """Return the server's observation of one client, and the truth.
+    """Return the server's observation of one client, and the truth about this client.
 
     Args:
         setting: The set-up of the row.
@@ -48,11 +48,11 @@ def clients_of(setting: Setting, seed: int, index: int = 0) -> list[Dataset]:
     Args:
         setting: The set-up of the row.
         seed: The seed of the run.
-        index: The highest number of a client that must exist.
+        index: The number of a client that must exist. If the row has fewer clients, an error is raised.
     """
     samples = setting.training["samples"]
     clients = _shares(setting, samples, seed)
-    if setting.data.get("distinct_labels"):  # AGIC and AWA infer labels under this assumption
+    if setting.data.get("distinct_labels"):  # AGIC and AWA assume this when they infer labels
         clients = [client for client in clients if len(client.targets.unique()) == len(client)]
     if index >= len(clients):
         raise InvalidInput(
@@ -62,7 +62,7 @@ def clients_of(setting: Setting, seed: int, index: int = 0) -> list[Dataset]:
 
 
 def _train(model: nn.Module, clients: list[Dataset], setting: Setting, seed: int) -> None:
-    """Train the network for some rounds with clients other than the attacked ones."""
+    """Train the network for some rounds. The clients that train it are not attacked."""
     if "trained_samples" in setting.model:
         clients = _shares(setting, setting.model["trained_samples"], seed)
     trained = run_federation(
@@ -85,7 +85,10 @@ def _shares(setting: Setting, samples: int, seed: int) -> list[Dataset]:
 
 @cache
 def _cached_shares(setting: Setting, samples: int, seed: int) -> list[Dataset]:
-    """Return the data's natural owners where it has any (writers), else random shares, in a random order."""
+    """Return the clients in a random order.
+
+    If the data has natural owners, such as writers, each owner is a client. Otherwise, the clients are random shares.
+    """
     dataset = setting.load()
     if not setting.data.get("normalise", True):
         dataset = replace(dataset, spec=replace(dataset.spec, mean=(0.0,), std=(1.0,)))

@@ -1,4 +1,4 @@
-"""Federations whose messages the server records for many rounds (LMRA)."""
+"""Federations in which the server records the messages of many rounds (LMRA)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from leakgauge.federation.local_only import train_alone
 from leakgauge.federation.rounds import run_federation
 from leakgauge.reproduction.setting import Setting
 
-#: The ways to divide a dataset among clients.
+#: The functions that divide a dataset among clients, by name.
 PARTITIONS: dict[str, Callable[..., list[Dataset]]] = {
     "adult_phd": adult_phd,
     "by_group": by_group,
     "orl_lmra": orl_lmra,
     "iid": iid,
 }
-#: The maximum number of epochs of a client that trains alone. The model records whether it converged.
+#: The largest number of epochs of a client that trains alone. The trained model records whether the training converged.
 REFERENCE_EPOCHS = 2000
 
 
@@ -39,12 +39,13 @@ class WatchedFederation:
 
     Args:
         setting: The set-up of the row.
-        model: The network, with its initial weights.
+        model: The network with its initial weights.
         clients: The clients' data.
         observations: The recorded messages of each client.
-        seconds: The seconds that the federation took.
+        seconds: The duration of the federation in seconds.
         seed: The seed of the run.
-        references: The models that clients train alone, by client. They are trained when they are first needed.
+        references: The models that clients train alone, by the number of the client. A model is trained when it is
+            first needed.
     """
 
     setting: Setting
@@ -56,7 +57,10 @@ class WatchedFederation:
     references: dict[int, LocalModel] = field(default_factory=dict, repr=False)
 
     def reference(self, index: int) -> LocalModel:
-        """Return the model that a client trains alone until it converges, by the same steps of Adam in every row."""
+        """Return the model that a client trains alone until it converges.
+
+        The training uses Adam with the same learning rate in every row.
+        """
         if index not in self.references:
             client = self.clients[index]
             alone = train_alone(
@@ -76,19 +80,19 @@ class WatchedFederation:
         return self.references[index]
 
     def untrained(self, index: int) -> LocalModel:
-        """Return the initial model of the federation, which is known without any message."""
+        """Return the initial model of the federation, which the attacker knows without any message."""
         first = self.observations[index][0]
         return LocalModel(
             self.model, parameters_of(self.model), buffers_of(self.model), first.data, first.training.loss, "untrained"
         )
 
 
-#: The latest federation. All methods of a row share it, and so do rows that differ only in their measures.
+#: The latest federation. All methods of a row use it. Rows that differ only in their measures use it too.
 _LATEST: dict[tuple[Setting, int], WatchedFederation] = {}
 
 
 def watch_federation(setting: Setting, seed: int, report: Report) -> WatchedFederation:
-    """Run the federation of a setting, or return the latest one if it has the same setting.
+    """Run the federation of a setting. If the latest federation had the same setting, return that federation.
 
     Args:
         setting: The set-up of the row.
@@ -97,7 +101,7 @@ def watch_federation(setting: Setting, seed: int, report: Report) -> WatchedFede
     """
     key = (setting, seed)
     if key not in _LATEST:
-        _LATEST.clear()  # the messages of one federation are large
+        _LATEST.clear()  # only one federation is kept, because its messages are large
         _LATEST[key] = _run(setting, seed, report)
     return _LATEST[key]
 
@@ -127,7 +131,7 @@ def _run(setting: Setting, seed: int, report: Report) -> WatchedFederation:
 
 
 def has_batch_norm(setting: Setting) -> bool:
-    """Return whether the network has batch norm, whose statistics clients do not share."""
+    """Return whether the network has batch norm. Clients do not send the statistics of batch norm."""
     return bool(setting.model.get("options", {}).get("batch_norm", False))
 
 
@@ -135,8 +139,8 @@ def federation_clients(setting: Setting, seed: int) -> list[Dataset]:
     """Return the clients of a federation.
 
     Args:
-        setting: The set-up of the row. ``[training] samples`` limits the samples of each client. ``[federation]
-            duplicates`` adds copies of random clients.
+        setting: The set-up of the row. ``samples`` in ``[training]`` limits the samples of each client. ``duplicates``
+            in ``[federation]`` is the number of random clients that are added a second time.
         seed: The seed of the run.
     """
     training: dict[str, Any] = {key: setting.training[key] for key in ("samples",) if key in setting.training}
@@ -172,7 +176,10 @@ def _divided(dataset: Dataset, setting: Setting, seed: int) -> list[Dataset]:
 
 
 def target_scale(setting: Setting) -> tuple[float, float]:
-    """Return the mean and the deviation of a regression's targets before they were standardised, else 0 and 1."""
+    """Return the mean and the standard deviation of the targets before they were standardised.
+
+    If the targets were not standardised, return 0 and 1.
+    """
     if not setting.data.get("standardise_targets"):
         return 0.0, 1.0
     values = setting.load().targets
@@ -180,6 +187,6 @@ def target_scale(setting: Setting) -> tuple[float, float]:
 
 
 def _fewer(client: Dataset, samples: int, seed: int) -> Dataset:
-    """Return a part of a client's rows. A larger part includes the smaller ones (appendix C.2)."""
+    """Return a client with fewer rows. The rows of a small part are also in every larger part (appendix C.2)."""
     rows = torch.randperm(len(client), generator=generator(seed, "order"))[:samples]
     return client.share(rows.sort().values, client.name)

@@ -1,15 +1,17 @@
 """The attacks that LMRA's rows compare on the clients of one federation.
 
-A method either rebuilds clients' models (:func:`leakgauge.attacks.local_model.build`) and infers from these, or it
-infers without a model:
+Most methods rebuild the models of clients (:func:`leakgauge.attacks.local_model.build`) and infer attributes, sources
+and pictures from these models. The following methods are different:
 
 =============  ======================================================================================================
-``optimal``    infers from the model that each client trains alone, as the upper bound
-``gradient``   the attacks without a model (equation 2, the vote over rounds, equation 4)
-``equations``  attribute and source by the equations of the gradients
-``inputs``     the source by the mean of the inputs
-``columns``    the attribute by the other columns, learned from the other clients' records without any message
-               (:func:`leakgauge.evaluation.imputed`)
+method         inference
+=============  ======================================================================================================
+``optimal``    attributes, sources and pictures from the model that each client trains alone. This is the upper bound
+``gradient``   attributes by equation 2, sources by the vote over rounds, and pictures by equation 4, without a model
+``equations``  attributes and sources by the equations of the gradients, without a model
+``inputs``     sources by the mean of the inputs, without a model
+``columns``    attributes by the other columns (:func:`leakgauge.evaluation.imputed`). The prediction is learned from
+               the records of the other clients, without any message
 =============  ======================================================================================================
 """
 
@@ -34,7 +36,7 @@ from leakgauge.evaluation import imputed
 from leakgauge.reproduction.federations import WatchedFederation, has_batch_norm
 from leakgauge.reproduction.rows import Method
 
-#: How frequent the two values of a sensitive attribute are among all clients.
+#: The frequencies of the two values of a sensitive attribute among all clients.
 Prior = tuple[float, float]
 
 
@@ -45,10 +47,11 @@ class Attacked:
     Args:
         federation: The recorded federation.
         chosen: The numbers of the attacked clients.
-        models: The rebuilt model of each attacked client. It is empty for a method without models.
+        models: The rebuilt model of each attacked client. The list is empty for a method without models.
         options: The options of the method.
         seed: The seed of the run.
-        shares: The shares of records whose owner an attack found, by attack. Several measures use them.
+        shares: The share of each client's records whose owner was found, by the name of the attack. The shares are
+            stored here because several measures use them.
     """
 
     federation: WatchedFederation
@@ -65,18 +68,21 @@ class Attacked:
 
     @property
     def rounds(self) -> list[list[Observation]]:
-        """The messages of the attacked clients."""
+        """The messages of each attacked client, one for each recorded round."""
         return [self.federation.observations[index] for index in self.chosen]
 
 
 @dataclass(frozen=True)
 class Inference:
-    """The attacks of one method. ``None`` stands for an attack that the method does not have.
+    """The attacks of one method, as functions. ``None`` stands for an attack that the method does not have.
 
     Args:
-        attribute: The sensitive values of one client's records, from its place and a prior.
-        source: The owner of each record, from the inputs and targets of all records together.
-        pictures: Samples of a client's classes with their labels, from its place and the classes.
+        attribute: The function that infers the sensitive values of one client's records. Its arguments are the attacked
+            clients, the index of the client and a prior.
+        source: The function that infers the owner of each record. Its arguments are the attacked clients, and the
+            inputs and targets of all clients' records together.
+        pictures: The function that makes samples of a client's classes, with labels. Its arguments are the attacked
+            clients, the index of the client and the classes.
         takes_prior: Whether the attribute attack can use a prior.
         with_batch_norm: Whether the source attack works on networks with batch norm.
     """
@@ -88,7 +94,10 @@ class Inference:
     with_batch_norm: bool = True
 
     def finds_sources(self, attacked: Attacked) -> bool:
-        """Return whether the source attack applies: it needs two clients, and a suitable network."""
+        """Return whether the method has a source attack that applies to these clients.
+
+        A source attack needs at least two clients. Some source attacks do not work on networks with batch norm.
+        """
         suitable = self.with_batch_norm or not has_batch_norm(attacked.federation.setting)
         return self.source is not None and suitable and len(attacked.chosen) > 1
 
@@ -165,29 +174,29 @@ WITHOUT_MODEL = {
     "inputs": Inference(source=_source_by_inputs),
     "columns": Inference(_attribute_by_columns, takes_prior=False),
 }
-#: The methods whose model is the same for all clients, so that its loss cannot tell them apart.
+#: The methods whose model is the same for all clients. The loss of such a model cannot tell clients apart.
 _SAME_MODEL = {"global": Inference(_attribute_by_model, None, _pictures_by_model)}
 
 
 def inference_of(attack: str) -> Inference:
-    """Return the attacks of a method, by the name of its attack."""
+    """Return the attacks of a method. ``attack`` is the name of the method's attack."""
     return (WITHOUT_MODEL | _SAME_MODEL).get(attack, _BY_MODEL)
 
 
-#: The option that holds the steps of a method that optimises.
+#: The option that holds the number of steps, for each method that optimises.
 _STEPS = {"lmra": "steps", "distilled": "steps", "learned": "epochs"}
 
 
 def rebuild(
     federation: WatchedFederation, chosen: Sequence[int], method: Method, steps: int | None, report: Report
 ) -> list[LocalModel]:
-    """Return the models of some clients by one method, or none for a method without models.
+    """Rebuild the models of some clients by one method. The list is empty for a method without models.
 
     Args:
         federation: The recorded federation.
         chosen: The numbers of the attacked clients.
         method: The method.
-        steps: The steps instead of the method's, for methods that optimise.
+        steps: The number of steps of a method that optimises. ``None`` keeps the method's own number.
         report: The function that is called after each step.
     """
     if method.attack in WITHOUT_MODEL:

@@ -1,4 +1,4 @@
-"""The metrics of rows: those of every audit, and those that only the papers' tables have."""
+"""The metrics of rows. Some are also metrics of audits, and some appear only in the papers' tables."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from leakgauge.evaluation import METRICS, Interval, mean_interval, wilson_interv
 
 @dataclass(frozen=True)
 class RowMetric:
-    """The facts that a reader needs about a metric.
+    """The properties of a metric of a row.
 
     Args:
-        direction: The direction in which the client is worse off.
-        limits: The values beyond which no value can lie.
+        direction: ``"higher"`` if high values are good for the attacker, otherwise ``"lower"``.
+        limits: The lowest and the highest possible value.
         unit: The unit, such as dB.
-        cost: Whether the metric is a cost of the attack, which depends on the machine or the optimiser.
+        cost: Whether the metric is a cost of the attack. A cost depends on the machine or the optimiser.
     """
 
     direction: Direction = "higher"
@@ -54,10 +54,11 @@ _ROW_METRICS: dict[str, RowMetric] = {
 
 
 def row_metric(name: str) -> RowMetric:
-    """Return the facts about a metric.
+    """Return the properties of a metric.
 
-    Variants share the facts of their base. A variant is a metric over recovered samples only (``mse_of_recovered``),
-    an extreme of one (``iterations_max_of_recovered``), or one with a data range of 0 (``ssim_range0``).
+    A variant of a metric has the properties of that metric. There are three kinds of variants: the mean over recovered
+    samples only (``mse_of_recovered``), an extreme over recovered samples (``iterations_max_of_recovered``), and the
+    metric with a data range of 0 (``ssim_range0``).
 
     >>> row_metric("ssim_range0_of_recovered").direction
     'higher'
@@ -74,42 +75,42 @@ def row_metric(name: str) -> RowMetric:
 
 
 def mean_of(name: str, values: Tensor, chance: float | None = None) -> Measure:
-    """Return the mean over clients as a measure, with Student's t interval.
+    """Return a measure of the mean over clients, with Student's t interval.
 
     Args:
-        name: The metric.
+        name: The name of the metric.
         values: One value for each client.
-        chance: The chance level over these clients.
+        chance: The mean chance level of these clients.
     """
     return _measure(name, mean_interval(values, limits=row_metric(name).limits), len(values), chance)
 
 
 def share_of(name: str, successes: float, clients: int, chance: float | None = None) -> Measure:
-    """Return the share of clients with a property as a measure, with Wilson's interval.
+    """Return a measure of the share of clients with some property, with Wilson's interval.
 
     Args:
-        name: The metric.
+        name: The name of the metric.
         successes: The number of clients with the property.
         clients: The number of clients.
-        chance: The chance level over these clients.
+        chance: The mean chance level of these clients.
     """
     return _measure(name, wilson_interval(successes, clients), clients, chance)
 
 
 def single(name: str, value: float, clients: int = 1, chance: float | None = None) -> Measure:
-    """Return one value without an interval as a measure.
+    """Return a measure of one value without an interval.
 
     Args:
-        name: The metric.
+        name: The name of the metric.
         value: The value.
-        clients: The number of clients that it is of.
+        clients: The number of clients that the value was computed from.
         chance: The chance level.
     """
     return _measure(name, Interval(value, None, None), clients, chance)
 
 
 def over_clients(measures: list[dict[str, Measure]]) -> dict[str, Measure]:
-    """Return the means over clients that were attacked one by one.
+    """Return the mean of each metric over clients that were attacked one by one.
 
     Args:
         measures: The measures of each client, by metric. All clients have the same metrics.

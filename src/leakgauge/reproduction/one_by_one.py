@@ -1,4 +1,7 @@
-"""The reference for time: iDLG as its authors run it, one sample after another with torch's L-BFGS."""
+"""The attack whose time is the reference: iDLG as its authors run it.
+
+The attack reconstructs one sample after another with torch's L-BFGS.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +23,22 @@ from leakgauge.core.seeding import generator
 
 @dataclass(frozen=True)
 class OneByOne(Attack):
-    """iDLG (Zhao et al. 2020) for a fixed number of iterations, each a call of ``torch.optim.LBFGS.step``.
+    """The attack iDLG (Zhao et al. 2020) with a fixed number of iterations.
 
-    It shares only the start with :func:`leakgauge.attacks.papers.idlg`, so that it can also check that attack. It
-    returns the last iterate.
+    Each iteration is one call of ``torch.optim.LBFGS.step``. The result is the last iterate. This attack and
+    :func:`leakgauge.attacks.papers.idlg` share only the random start, so each can be used to check the other.
 
     Args:
         steps: The number of iterations.
-        threshold: The loss at which a sample ends early. The authors' code ends at 1e-6. ``None`` never ends early.
+        threshold: The loss below which the attack ends early. The authors' code uses 1e-6. With ``None``, the attack
+            never ends early.
     """
 
     steps: int = 300
     threshold: float | None = None
 
     def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
-        """Reconstruct the client's samples."""
+        """Reconstruct the client's samples from the observation."""
         labels = LastLayer()(observation, generator(seed, "labels"))
         model = copy.deepcopy(observation.model)
         model.load_state_dict({**observation.sent, **observation.model_buffers()})

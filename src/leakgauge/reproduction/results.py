@@ -1,4 +1,4 @@
-"""The measured figures of rows, and the files that hold them."""
+"""The measured results of rows, and the files ``results.csv`` that hold them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class RowResult:
-    """One method of one row, measured on some clients.
+    """The result of one method of one row, measured on some clients.
 
     Args:
         row: The row.
         method: The method.
         clients: The number of attacked clients.
-        steps: The highest number of attack steps.
+        steps: The largest number of attack steps over the clients.
         measures: The measures by metric.
-        seconds: The seconds per client.
-        extra: Other numbers for the record.
+        seconds: The mean time per client in seconds.
+        extra: Other numbers, which are added to the JSON output.
     """
 
     row: Row
@@ -43,7 +43,7 @@ class RowResult:
     extra: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as one plain object."""
+        """Return the result as a plain dictionary, which can be written as JSON."""
         return {
             "row": self.row.name,
             "method": self.method.name,
@@ -61,7 +61,7 @@ class RowResult:
         }
 
     def beside(self, reference: RowResult) -> RowResult:
-        """Return the result with its speed-up over the row's reference method."""
+        """Return a copy of the result with one more measure, the speed-up over the reference method."""
         name = f"speedup_over_{reference.method.name.replace('-', '_')}"
         ratio = reference.seconds / self.seconds
         measures = {**self.measures, name: single(name, ratio, self.clients)}
@@ -69,11 +69,11 @@ class RowResult:
 
 
 def save_result(result: RowResult, command: str) -> Path:
-    """Append a result to the paper's ``results.csv``, one line for each metric, and return the path.
+    """Append a result to the paper's ``results.csv``, with one line for each metric, and return the path of the file.
 
     Args:
         result: The result.
-        command: The command that measured it.
+        command: The command line of the measurement.
     """
     path = result.row.folder / "results.csv"
     is_new = not path.exists()
@@ -99,11 +99,11 @@ class Line:
     Args:
         row: The name of the row.
         method: The name of the method.
-        measure: The figure.
-        steps: The highest number of attack steps.
-        seconds: The seconds per client.
+        measure: The measured value with its interval and its chance level.
+        steps: The largest number of attack steps over the clients.
+        seconds: The mean time per client in seconds.
         date: The day of the measurement.
-        command: The command that measured it.
+        command: The command line of the measurement.
     """
 
     row: str
@@ -116,12 +116,12 @@ class Line:
 
     @property
     def is_short(self) -> bool:
-        """Whether the command chose the short setting of the row."""
+        """Whether the row was measured with its short setting."""
         return "--short" in self.command.split()
 
 
 def read_results(folder: Path) -> list[Line]:
-    """Return the lines of a paper's ``results.csv``, oldest first, or none if there is no such file.
+    """Return the lines of a paper's ``results.csv``, oldest first. The list is empty if there is no such file.
 
     Args:
         folder: The folder of the paper.

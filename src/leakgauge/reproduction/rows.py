@@ -1,17 +1,18 @@
-"""The rows of the benchmarks. Each row is a TOML file, named by its place (``table1/femnist-10x5x50``).
+"""The rows of the benchmarks. Each row is a TOML file. Its path is the name of the row (``table1/femnist-10x5x50``).
 
 ======================  ===========================================================================================
 table                   keys
 ======================  ===========================================================================================
 ``[row]``               ``title``, ``kind`` (a name in :data:`leakgauge.reproduction.kinds.KINDS`), ``reference`` (the
-                        method whose time the others are compared with), ``clients`` (to attack, default 1),
-                        ``threshold`` (dB from which a picture counts as recovered), ``measures`` (metrics of a
-                        federation), ``references`` and ``records`` (samples that similarity and source are measured on)
-set-up tables           as in :mod:`leakgauge.reproduction.setting`
+                        method whose time is compared with the time of the others), ``clients`` (the number of attacked
+                        clients, by default 1), ``threshold`` (the PSNR in dB above which a picture counts as
+                        recovered), ``measures`` (the metrics of a federation), ``references`` (the number of samples
+                        per client for the similarity), ``records`` (the number of records per client for the source)
+set-up tables           the keys in :mod:`leakgauge.reproduction.setting`
 ``[short]``             ``steps`` and ``clients`` of a short run, and changes of set-up tables, such as
                         ``federation = { rounds = 200 }``
-``[methods.NAME]``      ``attack``, ``options``, ``published`` (the paper's figures), ``compared_with`` (the method
-                        whose published figures a method of ours is compared with)
+``[methods.NAME]``      ``attack``, ``options``, ``published`` (the paper's figures), ``compared_with`` (for a method
+                        that is not in the paper, the method whose published figures it is compared with)
 ======================  ===========================================================================================
 """
 
@@ -48,7 +49,8 @@ class Method:
         attack: The name of the attack.
         options: The options of the attack.
         published: The figures that the paper reports, by metric.
-        compared_with: The method whose published figures apply, for a method that is not in the paper.
+        compared_with: For a method that is not in the paper, the name of the method whose published figures it is
+            compared with.
     """
 
     name: str
@@ -60,10 +62,10 @@ class Method:
 
 @dataclass(frozen=True)
 class Short:
-    """The short setting of a row, which two cores can finish.
+    """The short setting of a row. It is small enough for a machine with two cores.
 
     Args:
-        steps: The attack steps.
+        steps: The number of attack steps.
         clients: The number of attacked clients.
         changes: The changed keys of the set-up, by table.
     """
@@ -80,14 +82,14 @@ class Row:
     Args:
         paper: The short name of the paper.
         name: The table and the row, such as ``table1/femnist-10x5x50``.
-        title: One sentence for people.
+        title: A sentence about the row.
         kind: The kind of measurement, a name in :data:`leakgauge.reproduction.kinds.KINDS`.
         setting: The set-up of the clients.
         methods: The methods by name.
         folder: The folder of the paper, which holds ``results.csv``.
-        reference: The method whose time the others are compared with.
+        reference: The name of the method whose time is compared with the time of the others.
         clients: The number of attacked clients.
-        measuring: The other keys of ``[row]``: threshold, measures, references, records.
+        measuring: The values of the other keys of ``[row]``, which are threshold, measures, references and records.
         short: The short setting.
     """
 
@@ -105,7 +107,7 @@ class Row:
 
     @property
     def table(self) -> str:
-        """The table or figure that the row belongs to."""
+        """The name of the table or figure that the row belongs to."""
         return self.name.partition("/")[0]
 
     def method(self, name: str) -> Method:
@@ -119,12 +121,16 @@ class Row:
         return self.methods[method.compared_with].published if method.compared_with else method.published
 
     def shortened(self) -> Row:
-        """Return the row with its short setting."""
+        """Return a copy of the row whose setting is the short setting."""
         return replace(self, setting=self.setting.changed(self.short.changes))
 
 
 def benchmarks_folder() -> Path:
-    """Return the folder of the benchmarks: ``LEAKGAUGE_BENCHMARKS``, this checkout, or the installed package."""
+    """Return the folder of the benchmarks.
+
+    It is the folder ``LEAKGAUGE_BENCHMARKS`` if this variable is set. Otherwise, it is the folder in this checkout or
+    in the installed package.
+    """
     chosen = os.environ.get("LEAKGAUGE_BENCHMARKS")
     package = Path(leakgauge.__file__).parent
     places = [Path(chosen)] if chosen else [package.parent.parent / "benchmarks", package / "benchmarks"]
@@ -144,7 +150,8 @@ def find_rows(paper: str, pattern: str | None = None) -> list[Row]:
 
     Args:
         paper: The short name of the paper.
-        pattern: A row (``table1/mnist``), a table (``table1``) or a pattern (``table?/mnist``). ``None`` selects all.
+        pattern: The name of a row (``table1/mnist``) or of a table (``table1``), or a pattern (``table?/mnist``). The
+            default is all rows.
     """
     if paper not in papers():
         raise UnknownName("benchmark", paper, papers())

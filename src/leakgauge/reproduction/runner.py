@@ -1,4 +1,7 @@
-"""The runner of rows: one task for each client and method, or for each method where clients are attacked together."""
+"""The runner of rows.
+
+A task is one method on one client. If a row attacks all clients together, a task is one method on all clients.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,16 @@ from leakgauge.runtime.cache import run_cached
 
 @dataclass(frozen=True)
 class Choice:
-    """The choices of a user about a run of rows.
+    """The options of a run of rows, as the user has chosen them.
 
     Args:
-        methods: The methods. None named means all.
-        clients: The number of attacked clients. ``None`` takes the row's.
-        skip: The number of clients to leave out at the beginning, because they were measured elsewhere.
-        steps: The attack steps. ``None`` takes the method's.
-        seed: The seed. Equal seeds give equal figures.
+        methods: The names of the methods to run. If it is empty, all methods run.
+        clients: The number of attacked clients. The default is the number in the row.
+        skip: The number of clients to leave out at the beginning, for example because they were measured elsewhere.
+        steps: The number of attack steps. The default is the number in the method.
+        seed: The seed of the run. Equal seeds give equal figures.
         short: Whether to use the short setting of each row that has one.
-        pictures: The folder for pictures of reconstructions, of the course of attacks and of searches.
+        pictures: The folder for pictures of reconstructions, attacks and searches. By default, nothing is drawn.
     """
 
     methods: Sequence[str] = ()
@@ -50,18 +53,18 @@ def run_rows(
     watch: Watch | None = None,
     cache: Location | None = None,
 ) -> Iterator[RowResult]:
-    """Run rows, and yield the result of each method as soon as its last client is done.
+    """Run rows, and yield the result of each method as soon as its last client is finished.
 
-    Where a row has a reference method, the results of the other methods wait for it, because they hold their speed-up
-    over it.
+    If a row has a reference method, the results of the other methods are yielded after the result of the reference
+    method, because they contain the speed-up over the reference method.
 
     Args:
         rows: The rows.
-        choice: The choices of the user.
-        engine: The place where tasks run (:mod:`leakgauge.runtime.engines`).
-        jobs: The number of tasks that run at a time. ``None`` takes all cores.
-        watch: The watch that displays progress.
-        cache: The folder that holds finished tasks. They are not measured again.
+        choice: The options of the run.
+        engine: The engine that runs the tasks (:mod:`leakgauge.runtime.engines`).
+        jobs: The number of tasks that run at a time. ``None`` means one per core.
+        watch: The listener that follows the tasks.
+        cache: The folder that holds finished tasks. Finished tasks are not run again.
     """
     choice = choice or Choice()
     if choice.clients is not None and choice.clients < 1:
@@ -74,12 +77,12 @@ def run_rows(
         for task, outcome in run_cached(tasks, definitions, cache, engine=engine, jobs=jobs, watch=watch):
             yield from collected.add(task.arguments["job"], outcome)
     except TasksFailed:
-        yield from collected.waiting  # their reference method failed
+        yield from collected.waiting  # the reference method of these results failed
         raise
 
 
 def run_job(job: Job, report: Report) -> Outcome:
-    """Measure one job.
+    """Run one job, and return the measured outcome.
 
     Args:
         job: The job.
@@ -108,7 +111,7 @@ def _jobs(row: Row, choice: Choice) -> Iterator[Job]:
 
 
 def _kind_of(row: Row) -> Kind:
-    """Return the kind of a row. Refuse tables that the kind does not read."""
+    """Return the kind of a row, or raise an error if the row has tables that the kind does not read."""
     if row.kind not in KINDS:
         raise UnknownName(f"kind of row ({row.name})", row.kind, KINDS)
     for table in row.setting.tables:
@@ -124,13 +127,15 @@ def _task_name(job: Job) -> str:
 
 @dataclass
 class _Collected:
-    """The outcomes of jobs, joined to results in the order of clients, whatever the order of their ends.
+    """The outcomes of finished jobs, which are joined to results.
+
+    Jobs may finish in any order. A result always has the outcomes in the order of clients.
 
     Args:
         jobs: All planned jobs.
         outcomes: The outcomes of finished jobs, by row, method and client.
         references: The results of reference methods, by row.
-        waiting: The results that wait for their reference method.
+        waiting: The complete results that wait for the result of the reference method.
     """
 
     jobs: Sequence[Job]
@@ -162,7 +167,7 @@ def _key(job: Job) -> tuple[str, str, int]:
 
 
 def _join(row: Row, method: Method, outcomes: Sequence[Outcome]) -> RowResult:
-    """Join the outcomes of one method's jobs, given in the order of clients."""
+    """Join the outcomes of one method to a result. The outcomes are in the order of clients."""
     if KINDS[row.kind].together:
         (outcome,) = outcomes
         return RowResult(row, method, outcome.clients, outcome.steps, outcome.measures, outcome.seconds, outcome.extra)

@@ -1,26 +1,31 @@
-"""The set-up of a row: its tables, its data, its network and its defences.
+"""The set-up of a row, which describes the data, the network, the training and the defences.
 
-A row is written in the dialect of an audit (:mod:`leakgauge.workflows.scenario`), with these additions:
+A row has the tables and keys of an audit (:mod:`leakgauge.workflows.scenario`), and the following further keys:
 
 =================  ================================================================================================
 table              keys
 =================  ================================================================================================
-``[model]``        ``trained_samples``, the samples of each client that trains the network during
-                   ``trained_rounds`` (default: as many as the attacked clients have)
-``[data]``         ``normalise`` (default true; false gives the model plain pixels), ``distinct_labels`` (only clients
-                   whose labels all differ), ``standardise_targets`` (of a regression), ``partition`` (a name in
+``[model]``        ``trained_samples`` (the number of samples of each client that trains the network during
+                   ``trained_rounds``, by default as many as an attacked client has)
+``[data]``         ``normalise`` (whether inputs are normalised, by default true), ``distinct_labels`` (whether only
+                   clients without equal labels are used), ``standardise_targets`` (whether the targets of a regression
+                   are standardised), ``partition`` (a name in
                    :data:`leakgauge.reproduction.federations.PARTITIONS`), ``partition_options``
-``[training]``     no more keys. ``samples`` is a maximum where a partition gives clients different numbers
-``[[defence]]``    one table at most, because all methods of a row attack the same clients
-``[federation]``   ``clients``, ``clients_per_round``, ``duplicates`` (clients that appear again), ``rounds``,
-                   ``every`` (the server records every n-th round)
-``[updates]``      ``per_update`` (samples in one update), ``epochs_seen``, ``same_batches`` (the same order in every
-                   epoch), ``server_lr`` (the server's learning rate for gradients)
-``[linear]``       ``size`` (parameters, with the bias), ``noise``, ``observed`` (rounds), ``skip_rounds``, ``longest``
+``[training]``     no further keys. If a partition gives clients different numbers of samples, ``samples`` is the
+                   largest number
+``[[defence]]``    no further keys. There is at most one such table, because all methods of a row attack the same
+                   clients
+``[federation]``   ``clients``, ``clients_per_round``, ``duplicates`` (the number of clients that appear a second
+                   time), ``rounds``, ``every`` (n, if the server records every n-th round)
+``[updates]``      ``per_update`` (the number of samples in one update), ``epochs_seen`` (the number of epochs),
+                   ``same_batches`` (whether samples have the same order in every epoch), ``server_lr`` (the server's
+                   learning rate for gradients)
+``[linear]``       ``size`` (the number of parameters, including the bias), ``noise``, ``observed`` (the number of
+                   observed rounds), ``skip_rounds``, ``longest`` (the smallest number of recorded rounds)
 =================  ================================================================================================
 
-The rounds of ``trained_rounds`` differ from an audit's in one point. Up to 20 clients train the network, and they
-defend themselves like the attacked ones.
+The meaning of ``trained_rounds`` differs from that in an audit. Here, up to 20 clients train the network, and they use
+the same defences as the attacked clients.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ from leakgauge.data import Dataset
 from leakgauge.federation.defence import Defence
 from leakgauge.workflows.scenario import DEFENCE, NUMBER, SOURCES, TABLES, Keys, check_table, read_chain
 
-#: The keys of each set-up table, with the types of their values.
+#: The keys of each set-up table, with the valid types of each value.
 SETTING: dict[str, Keys] = {
     "model": {**TABLES["model"], "trained_samples": (int,)},
     "data": {
@@ -61,17 +66,17 @@ LOCAL_STEPS = ("lr", "epochs", "batch_size", "momentum", "weight_decay")
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """The set-up of a row as plain tables. Settings with equal tables are equal and can be keys of a cache.
+    """The set-up of a row as plain tables. Settings with equal tables are equal. A setting can be the key of a cache.
 
     Args:
         model: The network.
-        data: The dataset and the way it is divided among clients.
+        data: The dataset, and how it is divided among clients.
         training: The clients' local training.
         attacker: The knowledge of the attacker.
-        federation: The rounds of a federation that the server records.
+        federation: The federation that the server records.
         updates: The updates that one client sends over several epochs.
         linear: The numbers of a linear regression with generated data.
-        defence: The chain of the clients' defences, one table each.
+        defence: The chain of the clients' defences, one table for each defence.
     """
 
     model: dict[str, Any] = field(default_factory=dict)
@@ -85,7 +90,7 @@ class Setting:
 
     @property
     def tables(self) -> dict[str, Any]:
-        """The tables that are not empty, as plain values."""
+        """The tables that are not empty, as plain dictionaries."""
         named = {table.name: getattr(self, table.name) for table in fields(self)}
         return {name: table for name, table in named.items() if table}
 
@@ -100,7 +105,7 @@ class Setting:
         return hash(self._key)
 
     def changed(self, changes: Mapping[str, Mapping[str, Any]]) -> Setting:
-        """Return the setting with some keys changed. Nested tables are merged key by key.
+        """Return a copy of the setting with some keys changed. Nested tables are merged key by key.
 
         Args:
             changes: The tables with their changed keys, such as ``{"federation": {"rounds": 3}}``.
@@ -119,16 +124,16 @@ class Setting:
         return str(self.data[self.source])
 
     def load(self) -> Dataset:
-        """Return all samples of the data."""
+        """Load all samples of the data."""
         dataset: Dataset = SOURCES[self.source](self.data_name, **self.data.get("options", {}))
         return dataset
 
     def network(self, spec: DataSpec, seed: int) -> nn.Module:
-        """Return a new untrained network.
+        """Build a new untrained network.
 
         Args:
-            spec: The description of the data. It gives the network's ``shape`` and ``classes``, if the options of
-                ``[model]`` do not set them.
+            spec: The description of the data. The network gets its ``shape`` and ``classes``, unless the options in
+                ``[model]`` set them.
             seed: The seed of the initial weights.
         """
         name = self.model["name"]
@@ -143,7 +148,7 @@ class Setting:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The clients' local steps, as arguments of :func:`leakgauge.fedavg`."""
+        """The recipe of the clients' local training, as arguments of :func:`leakgauge.fedavg`."""
         return {key: self.training[key] for key in LOCAL_STEPS if key in self.training}
 
     @property
@@ -160,11 +165,11 @@ class Setting:
 
 
 def read_setting(document: Mapping[str, Any], where: str) -> Setting:
-    """Return the setting in a row's document. Unknown tables and keys are refused.
+    """Read the setting from the document of a row, or raise an error if a table or key is unknown.
 
     Args:
         document: The set-up tables of the row.
-        where: The path of the file, for messages.
+        where: The path of the file, for error messages.
     """
     for name in SETTING:
         check_table(document.get(name, {}), SETTING[name], f"{where}: [{name}]")

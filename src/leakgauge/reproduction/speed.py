@@ -1,9 +1,9 @@
-"""The cost of an attack step beside the client's training: ``leakgauge bench speed``.
+"""The time of an attack step compared with the time of the client's training, for ``leakgauge bench speed``.
 
-Every measurement runs in a separate process on one thread. The measurements take turns, so that a busy machine slows
-all of them. Seconds are CPU seconds per run, after one run to warm up. The preparation for a client, which an attack
-does once, is not included. A ratio is taken within each turn, and the figure is the median over the turns. Memory is
-the maximum.
+Every measurement runs in a separate process on one thread. In each turn, all programs are measured one after another,
+so that a busy machine slows all of them. Times are CPU seconds per run, after one run to warm up. The preparation that
+an attack does once for each client is not included. A ratio of two times is computed in each turn, and the figure is
+the median of the ratios. The memory is the maximum over the turns.
 """
 
 from __future__ import annotations
@@ -47,15 +47,18 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A client with a network of DLF's kind. The default is the paper's FEMNIST row with 100 local steps.
+    """The data, the network and the training of a client.
+
+    The network has the structure of DLF's networks. The default is the FEMNIST row of the DLF paper with 100 local
+    steps.
 
     Args:
         side: The height and width of a picture.
-        channels: The channels of the convolutions.
+        channels: The number of channels of each convolution.
         dense: The width of the dense layer.
         classes: The number of classes.
-        samples: The samples of the client.
-        epochs: The local epochs.
+        samples: The number of samples of the client.
+        epochs: The number of local epochs.
         batch_size: The batch size.
         lr: The client's learning rate.
         seconds: The minimum duration of a measurement. Shorter runs are repeated.
@@ -83,7 +86,7 @@ class Case:
         observation: The server's observation.
         inputs: The client's samples.
         targets: The client's labels.
-        dummies: The attacker's dummy samples, for every epoch.
+        dummies: The attacker's dummy samples, with one set for each epoch.
     """
 
     observation: Observation
@@ -93,7 +96,7 @@ class Case:
 
     @classmethod
     def of(cls, setting: Setting) -> Case:
-        """Return the client of a setting. It is the same in every call."""
+        """Make the client of a setting. Every call makes the same client."""
         shape = (1, setting.side, setting.side)
         random = torch.Generator().manual_seed(0)
         inputs = torch.rand(setting.samples, *shape, generator=random)
@@ -116,12 +119,12 @@ class Case:
         return cls(observation, inputs, targets, torch.rand(setting.epochs, *inputs.shape, generator=random))
 
 
-#: One run of a measured program. It returns a tensor that checks the program.
+#: A function that runs a measured program once. The returned tensor is used to check the program.
 Run = Callable[[], Tensor]
 
 
 def _training(case: Case) -> Run:
-    """Return the client's training."""
+    """Return the program that trains as the client does."""
     observation, size = case.observation, int(case.observation.training.need("batch_size"))
     batches = list(zip(case.inputs.split(size), case.targets.split(size), strict=True))
     epochs = int(observation.training.need("epochs"))
@@ -134,7 +137,11 @@ def _training(case: Case) -> Run:
 
 
 def _attack_step(case: Case, update_model: UpdateModel, objective: Objective) -> Run:
-    """Return a step: predict the update, compare it, and differentiate to the samples and other variables."""
+    """Return the program of one attack step.
+
+    It predicts the update, compares the update with the observed one, and computes the gradient of the distance with
+    respect to the samples and the other variables.
+    """
     observation = case.observation
     client = update_model.begin(observation, functional=False)
     observed = observation.difference() if objective.scale_free else observation.summed_gradient()
@@ -162,7 +169,7 @@ def _surrogate_step(case: Case) -> Run:
 
 
 def _plain_step(case: Case) -> Run:
-    """Return the obvious program for a step of the simulation: a loop over epochs and batches."""
+    """Return the plain program of one step of the simulation, which is a loop over epochs and batches."""
     observation, observed = case.observation, case.observation.summed_gradient()
     model, sent, layers = observation.model, observation.sent, layers_of(observation.sent)
     lr, size = float(observation.training.need("lr")), int(observation.training.need("batch_size"))
@@ -195,10 +202,10 @@ WAYS: dict[str, Callable[[Case], Run]] = {
 
 
 def time_of(way: str, setting: Setting) -> dict[str, float]:
-    """Return the seconds of a run in this process, and the norm of its result, which checks it.
+    """Measure the seconds of one run in this process. The norm of the result is returned too, for a check.
 
     Args:
-        way: The program, a name in :data:`WAYS`.
+        way: The name of the program in :data:`WAYS`.
         setting: The client.
     """
     run = WAYS[way](Case.of(setting))
@@ -211,10 +218,10 @@ def time_of(way: str, setting: Setting) -> dict[str, float]:
 
 
 def memory_of(way: str, setting: Setting) -> int:
-    """Return the bytes by which one run grows this process at its peak.
+    """Return the largest number of bytes by which the memory of this process grows during one run.
 
     Args:
-        way: The program, a name in :data:`WAYS`.
+        way: The name of the program in :data:`WAYS`.
         setting: The client.
     """
     run = WAYS[way](Case.of(setting))
@@ -224,10 +231,13 @@ def memory_of(way: str, setting: Setting) -> int:
 
 
 def _memory(field: str) -> int:
-    """Return a memory field of this process on Linux, in bytes. Other systems give only the peak."""
+    """Return a memory field of this process in bytes.
+
+    This works on Linux. On other systems, the result is always the peak memory.
+    """
     status = Path("/proc/self/status")
     if status.exists():
-        # ru_maxrss does not work here. It starts from the memory of the parent process.
+        # ru_maxrss cannot be used here, because it starts from the memory of the parent process.
         line = next(line for line in status.read_text().splitlines() if line.startswith(f"{field}:"))
         return int(line.split()[1]) * 1024
     import resource  # not available on Windows
@@ -240,11 +250,11 @@ class Speed:
     """The measured figures.
 
     Args:
-        step_over_training: See :data:`FIGURES`, as for the next three.
-        step_over_plain: As above.
-        surrogate_over_simulated: As above.
-        adjoint_500_peak_mib: As above.
-        seconds: The median CPU seconds of each program.
+        step_over_training: The figure of this name in :data:`FIGURES`.
+        step_over_plain: The figure of this name in :data:`FIGURES`.
+        surrogate_over_simulated: The figure of this name in :data:`FIGURES`.
+        adjoint_500_peak_mib: The figure of this name in :data:`FIGURES`.
+        seconds: The median CPU seconds of each program, by the name of the program.
         repeats: The number of turns.
     """
 
@@ -256,12 +266,12 @@ class Speed:
     repeats: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures as one plain object."""
+        """Return the figures as a plain dictionary, which can be written as JSON."""
         return asdict(self)
 
 
 def measure_speed(setting: Setting | None = None, *, repeats: int = 3) -> Speed:
-    """Measure all figures in turns.
+    """Measure all figures. In each turn, every program is measured once.
 
     Args:
         setting: The client. The default is :data:`DLF`.
@@ -294,7 +304,7 @@ def measure_speed(setting: Setting | None = None, *, repeats: int = 3) -> Speed:
 
 
 def check_same(simulated: float, plain: float) -> None:
-    """Refuse to compare programs that do not compute the same result.
+    """Raise an error if the two programs of a step do not compute the same result.
 
     Args:
         simulated: The norm of the simulated step's gradient.

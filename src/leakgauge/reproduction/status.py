@@ -1,4 +1,4 @@
-"""The status of a published figure: reproduced, partly, not, or not run."""
+"""The status of a published figure, which is reproduced, partly, not, or not run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from leakgauge.reproduction.metrics import row_metric
 from leakgauge.reproduction.results import Line
 from leakgauge.reproduction.rows import Method, Row
 
-#: The clients from which a figure counts as reproduced.
+#: The smallest number of clients with which a figure can count as reproduced.
 ENOUGH_CLIENTS = 4
-#: The share of the distance from chance to the published value that counts as partly.
+#: The share of the distance from chance to the published value from which a figure counts as partly reproduced.
 PART_OF_THE_WAY = 0.5
-#: The relative distance from the published value that counts as partly where no chance level applies.
+#: If no chance level applies, a figure within this relative distance of the published value is partly reproduced.
 NEAR = 0.1
 
 RULES = f"""\
@@ -34,7 +34,7 @@ on the machine and on the optimiser.
 
 
 class Status(Enum):
-    """The status of a figure, or of all figures of a table."""
+    """The status of a figure, or of several figures together."""
 
     REPRODUCED = "reproduced"
     PARTLY = "partly"
@@ -48,13 +48,13 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Figure:
-    """One metric of one method of one row, with the measurement that is shown.
+    """One metric of one method of one row, with the measurement that the page shows.
 
     Args:
         row: The row.
         method: The method.
         metric: The metric.
-        line: The chosen measurement. ``None`` where there is none.
+        line: The measurement that the page shows. It is ``None`` if there is no measurement.
     """
 
     row: Row
@@ -69,7 +69,7 @@ class Figure:
 
     @property
     def is_full(self) -> bool:
-        """Whether the measurement has the row's full setting and steps."""
+        """Whether the measurement was made with the row's full setting and the method's number of steps."""
         return self.line is not None and is_full(self.row, self.method, self.line)
 
     @property
@@ -87,7 +87,7 @@ class Figure:
 
 
 def is_full(row: Row, method: Method, line: Line) -> bool:
-    """Return whether a measurement has the row's full setting and the method's steps.
+    """Return whether a measurement was made with the row's full setting and the method's number of steps.
 
     Args:
         row: The row.
@@ -102,8 +102,8 @@ def is_full(row: Row, method: Method, line: Line) -> bool:
 def latest_of(row: Row, method: Method, lines: Iterable[Line]) -> dict[str, Line]:
     """Return the measurement to show for each metric of a method.
 
-    The measurement with the most clients is chosen, then a full setting before a short one, then the most steps, then
-    the newest.
+    The measurement with the most clients is chosen. Among equals, a full setting comes before a short setting. Among
+    these, the most steps come first, and then the newest measurement.
 
     Args:
         row: The row.
@@ -120,7 +120,7 @@ def latest_of(row: Row, method: Method, lines: Iterable[Line]) -> dict[str, Line
 
 
 def overall(statuses: Sequence[Status]) -> Status:
-    """Return the status of several figures together. Figures without a status do not count."""
+    """Return the status of several figures together. Figures with the status ``-`` are ignored."""
     counted = {status for status in statuses if status is not Status.NONE}
     if not counted:
         return Status.NONE
@@ -136,14 +136,14 @@ def _reaches(measure: Measure, published: float) -> bool:
 
 
 def _beats_chance(measure: Measure, value: float) -> bool:
-    """Return whether a value lies on the attacker's side of the chance level of a measure."""
+    """Return whether a value is better for the attacker than the chance level of a measure."""
     if measure.chance is None:
         return False
     return value > measure.chance if measure.direction == "higher" else value < measure.chance
 
 
 def _is_near(measure: Measure, published: float, beats: bool) -> bool:
-    """Return whether a value that does not reach the published one is near enough for *partly*."""
+    """Return whether a measure that does not reach the published value is near enough for the status *partly*."""
     if beats and measure.chance is not None:
         distance = abs(published - measure.chance)
         return measure.above_chance and (measure.excess or 0.0) >= PART_OF_THE_WAY * distance

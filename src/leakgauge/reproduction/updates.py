@@ -1,8 +1,9 @@
 """The updates that one client sends over several epochs (AGIC, tables III, V and VI).
 
-A client with ``samples`` images sends one update for every ``per_update`` of them, in each epoch. The order is new in
-each epoch, unless ``same_batches`` is set. The network learns from the updates: a gradient is applied with
-``server_lr``, trained weights replace the old ones.
+A client has ``samples`` images. In each epoch, the images are divided into groups of ``per_update`` images, and the
+client sends one update for each group. The groups differ between epochs, unless ``same_batches`` is set. The network
+changes after every update. If the update is a gradient, the server applies it with the learning rate ``server_lr``. If
+the update is trained weights, they replace the old weights.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class ClientUpdates:
     """The updates of one client.
 
     Args:
-        epochs: The updates of each epoch, in the order of sending.
-        rows: The samples in each update, as rows of the truth.
+        epochs: The updates of each epoch, in the order in which the client sends them.
+        rows: The samples in each update of each epoch, as row numbers of the truth.
         truth: The client's samples.
     """
 
@@ -38,7 +39,7 @@ class ClientUpdates:
     truth: Truth
 
 
-@lru_cache(maxsize=1)  # the methods of a row follow each other on the same client
+@lru_cache(maxsize=1)  # the methods of a row attack the same client one after another
 def updates_of(setting: Setting, index: int, seed: int) -> ClientUpdates:
     """Return the updates that a client sends over its epochs.
 

@@ -1,1 +1,1 @@
-"""One workflow a command: a federation's messages, attacks on them, and what the truth says about both."""
+"""The workflows, one for each command. A workflow gets clients' messages, attacks them and scores the results."""

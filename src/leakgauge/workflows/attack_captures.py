@@ -1,4 +1,4 @@
-"""Attack captures of a federation, without the truth, or scored where a client's data is at hand."""
+"""The workflow that attacks captures of a federation. If a client's own data is given, the results are scored."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from leakgauge.workflows.result import Redact, Running, WorkflowResult, check_re
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """One capture that is to be attacked.
+    """One capture to attack.
 
     Args:
-        file: Its file.
-        client: The name of its client.
-        threat_model: What the attacker sees and knows, in sentences.
-        labels_granted: Whether the attacker has the labels in some form.
-        truth: The client's own data, if it is at hand.
+        file: The file of the capture.
+        client: The name of the client.
+        threat_model: Sentences about what the attacker sees and knows.
+        labels_granted: Whether the attacker is given the labels in some form.
+        truth: The client's own data. It is ``None`` if the data is not given.
     """
 
     file: Path
@@ -47,13 +47,13 @@ class Capture:
 
 @dataclass(frozen=True, eq=False)
 class AttackedCapture:
-    """One capture, and what the attack made of it.
+    """One capture and the result of the attack on it.
 
     Args:
         capture: The capture.
         reconstruction: The result of the attack.
-        score: The comparison with the client's own data, if it is at hand.
-        cached: Whether the attack was finished in an earlier run.
+        score: The score of the result. It is ``None`` if the client's own data is not given.
+        cached: Whether the result was computed in an earlier run.
     """
 
     capture: Capture
@@ -68,7 +68,7 @@ class CaptureAttack(WorkflowResult):
 
     Args:
         attack: The attack with its settings.
-        attacked: The captures that were attacked, in the order of their files.
+        attacked: The attacked captures, sorted by file.
     """
 
     attack: Attack
@@ -96,7 +96,7 @@ def attack(  # noqa: PLR0913
     watch: Watch | None = None,
     command: str = "",
 ) -> CaptureAttack:
-    """Attack captures, as ``leakgauge attack`` does, and write the reconstructions and a page.
+    """Attack captures, and write the reconstructions and a page. The command ``leakgauge attack`` calls this function.
 
     Captures that were attacked before are not attacked again.
 
@@ -105,22 +105,22 @@ def attack(  # noqa: PLR0913
         attack: The attack, or its name.
         output: The folder for the reconstructions, the page and the cache.
         options: The options of the attack.
-        model: Your own model, or ``module:factory``. Not needed for models of Leakgauge.
+        model: Your own model, or ``module:factory``. It is not needed for models of Leakgauge.
         model_options: The options of the factory.
         know: Parts of the recipe that the captures do not hold, such as ``{"lr": 0.1}``.
-        client: The only client to attack.
+        client: The name of the only client to attack. The default is all clients.
         data: The clients' own samples, for scoring (:class:`~leakgauge.workflows.captures.ClientData`).
         seed: The seed of the attack.
         fail_if: Limits such as ``"recovered > 0.05"`` (:mod:`leakgauge.evaluation.gate`).
-        junit: The file for the limits as JUnit XML.
-        redact: Clients' samples on the page: ``"none"``, ``"blur"`` or ``"omit"``.
+        junit: The file to which the checked limits are written as JUnit XML.
+        redact: ``"none"`` shows clients' samples on the page, ``"blur"`` blurs them, and ``"omit"`` leaves them out.
         engine: The engine that runs the attacks (:mod:`leakgauge.runtime.engines`).
-        jobs: The number of attacks that run at a time. ``None`` is one a core.
+        jobs: The number of attacks that run at a time. By default, one per core.
         device: The device of the attacks, such as ``"cuda"``.
         watch: The listener that follows the attacks.
-        command: The command line, for the page.
+        command: The command line, which the page shows.
     """
-    from leakgauge.reports.captures import write_captures  # loads the drawing libraries
+    from leakgauge.reports.captures import write_captures  # also imports the drawing libraries
 
     check_redact(redact)
     running = Running(engine, jobs, device, watch)
@@ -165,7 +165,7 @@ def run_capture_attack(
         output: The folder for the reconstructions and the cache.
         data: The clients' own samples, for scoring.
         seed: The seed of the attack.
-        running: The place where the attacks run.
+        running: The engine, the device and the listener of the attacks.
         name: The name of the attack in the findings.
     """
     running = running or Running()
@@ -210,7 +210,10 @@ def run_capture_attack(
 
 
 def _listed(captures: Captures, data: ClientData | None) -> tuple[list[Capture], list[str]]:
-    """Return the captures to attack, and the files that were refused. Mistakes in the data are found here."""
+    """Return the captures to attack, and sentences about the refused files.
+
+    Mistakes in the clients' data raise an error here, before any attack.
+    """
     listed, refused, clients = [], [], dict[str, None]()
     for file, observation in captures.read():
         if isinstance(observation, FileError):
@@ -228,7 +231,7 @@ def _listed(captures: Captures, data: ClientData | None) -> tuple[list[Capture],
 def attack_file(
     captures: Captures, attack: Attack, file: Path, seed: int, report: Report, device: str | None = None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Attack the observation in one file, and return the reconstruction as plain values and tensors.
+    """Attack the observation in one file. The reconstruction is returned as plain values and tensors.
 
     Args:
         captures: The captures that the file belongs to.
@@ -251,7 +254,7 @@ def _attacked(capture: Capture, reconstruction: Reconstruction, cached: bool, ou
 
 
 def _findings(attacked: Sequence[AttackedCapture], name: str) -> list[Finding]:
-    """Return one finding over all captures that were scored, or an unscored one."""
+    """Return one finding over all scored captures. If no capture was scored, the finding has no measures."""
     scored = [one for one in attacked if one.score is not None]
     scores = [dict(one.score.metrics) for one in scored if one.score is not None]
     granted = any(one.capture.labels_granted for one in scored)
@@ -260,5 +263,5 @@ def _findings(attacked: Sequence[AttackedCapture], name: str) -> list[Finding]:
 
 
 def brief(outcome: str) -> str:
-    """Return the first part of an outcome, for narrow tables."""
+    """Return the first part of an outcome, up to the first colon, semicolon or full stop, for narrow tables."""
     return re.split("[:;.]", outcome)[0]

@@ -1,7 +1,7 @@
-"""Read captures that were recorded from a federation, and the clients' own data for scoring.
+"""The captures of a federation, and the clients' own data for scoring.
 
-Nothing in a folder of captures is trusted. A file that is no intact observation of the given model is refused in words,
-and the others are used. No text from a file becomes part of a path.
+No file in a folder of captures is trusted. A file is refused if it is not an intact observation of the given model. A
+sentence says why it was refused, and the other files are used. No text from a file becomes part of a path.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from leakgauge.runtime.cache import source_digest
 
 #: The largest number of refused files that are named one by one.
 MOST_NAMED = 12
-#: The largest number of other clients' samples that a guess is made of.
+#: The largest number of other clients' samples that blind guesses are made from.
 REFERENCE = 512
 
 
 @dataclass(frozen=True)
 class Captures:
-    """Some captures, and what is known besides.
+    """Some captures, with the model and the facts that the captures do not hold.
 
     Args:
         files: The files of the captures.
-        model: The architecture, or ``(name, options)`` to build it from. ``None`` where the captures hold it.
+        model: The architecture, or ``(name, options)`` to build it from. It is ``None`` if the captures hold the name
+            and the options.
         known: Parts of the recipe that the captures do not hold, such as ``{"lr": 0.1}``.
-        client: The only client to read. ``None`` is all.
+        client: The name of the only client to read. ``None`` means all clients.
     """
 
     files: tuple[Path, ...]
@@ -67,33 +68,36 @@ class Captures:
         know: Mapping[str, Any] | None = None,
         client: str | None = None,
     ) -> Captures:
-        """Return the captures in a file or a folder.
+        """Find the captures in a file or a folder.
 
         Args:
             place: The file or the folder.
             model: The user's own architecture, or ``module:factory``.
             model_options: The options of the factory.
             know: Parts of the recipe that the captures do not hold.
-            client: The only client to read.
+            client: The name of the only client to read. The default is all clients.
         """
         chosen = (model, dict(model_options or {})) if isinstance(model, str) else model
         captures = cls(tuple(observation_files(Path(place))), chosen, dict(know or {}), client)
-        captures.architecture()  # refuses a model that cannot be built
+        captures.architecture()  # raises an error if the model cannot be built
         return captures
 
     def architecture(self) -> nn.Module | None:
-        """Return the user's own architecture, if there is one."""
+        """Return the user's own architecture, or ``None`` if the user gave none."""
         if isinstance(self.model, tuple):
             name, options = self.model
             return models.build(name, **options)
         return self.model
 
     def load(self, file: Path, architecture: nn.Module | None) -> Observation:
-        """Return the observation in one file, with what is known besides."""
+        """Return the observation in one file, with the parts of the recipe in ``known`` added."""
         return load(file, architecture).knowing(**self.known)
 
     def read(self) -> Iterator[tuple[Path, Observation | FileError]]:
-        """Yield the observation in each file, or the error. The error of a single file is raised."""
+        """Yield each file with its observation, or with the error if it cannot be read.
+
+        If there is only one file, its error is raised.
+        """
         architecture = self.architecture()
         for file in self.files:
             try:
@@ -107,7 +111,7 @@ class Captures:
                 yield file, observation
 
     def definition(self, *files: Path) -> dict[str, Any]:
-        """Return what a result on some files depends on, as plain values."""
+        """Return a plain dictionary of everything that a result from these files depends on."""
         architecture = self.architecture()
         code = "" if architecture is None else f"{architecture!r} {source_digest(architecture)}"
         return {
@@ -117,19 +121,19 @@ class Captures:
         }
 
     def nothing_read(self, refused: Sequence[str]) -> InvalidInput:
-        """Return the error for captures of which none could be used."""
+        """Return the error for the case that no capture can be used."""
         return InvalidInput(refused[0] if refused else f"there are no captures of a client called {self.client!r}")
 
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """Clients' own samples, for scoring.
+    """The clients' own samples, which are used to score attacks.
 
-    The samples of the other clients in a folder show what a guess without the message is worth. A sum of as many
-    clients as there are files is scored with the samples of all.
+    If the data of several clients is given, the samples of the other clients are used to compute chance levels. If a
+    capture is the sum of all clients in the folder, it is scored with the samples of all of them.
 
     Args:
-        place: An npz file of a single client, or a folder with ``CLIENT.npz`` for each.
+        place: An npz file of a single client, or a folder with one file ``CLIENT.npz`` for each client.
     """
 
     place: Path
@@ -145,7 +149,7 @@ class ClientData:
         return sorted(self.place.glob("*.npz"))
 
     def check(self, clients: Mapping[str, object]) -> None:
-        """Refuse a single client's file where the captures are of several clients."""
+        """Raise an error if the data is the file of one client, but there are captures of several clients."""
         names = list(itertools.islice(clients, 2))
         if len(names) > 1 and not self.place.is_dir():
             raise InvalidInput(
@@ -154,7 +158,7 @@ class ClientData:
             )
 
     def truth(self, observation: Observation) -> Truth | None:
-        """Return the truth about a capture, or ``None`` where its client's data is not here."""
+        """Return the truth about a capture, or ``None`` if the data of the capture's client is not given."""
         spec = observation.data
         if not self.place.is_dir():
             return _truth([self.place], [], spec)

@@ -1,4 +1,7 @@
-"""The demonstration: an audit of clients that send one gradient of one digit each, undefended and with noise."""
+"""The demonstration, which is an audit of clients with one digit each.
+
+Each client sends one gradient, once without a defence and once with noise.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,10 @@ chain = [{{ name = "gaussian_noise", sigma = 1.0 }}]
 
 
 def write_demo(output: Path, *, clients: int = 4, seed: int = 0) -> Path:
-    """Write the demonstration's configuration for ``leakgauge audit``, and return its path.
+    """Write a configuration file of the demonstration for ``leakgauge audit``, and return the path of the file.
 
-    A small untrained network and one sample a client are the easiest case for an attacker. The demonstration shows
-    what an audit is, not that every set-up leaks.
+    A small untrained network and one sample per client are the easiest case for an attacker. The demonstration shows
+    what an audit does. It does not show that every set-up leaks.
 
     Args:
         output: The folder for the configuration.

@@ -1,16 +1,18 @@
-"""The frontier of defences: what each one leaves to an attacker, and what it costs in accuracy.
+"""The frontier of defences, which compares the leakage and the accuracy that each defence leaves.
 
-A document of :mod:`leakgauge.workflows.scenario` with one more table:
+The document is that of :mod:`leakgauge.workflows.scenario`, with one more table:
 
 ======================  ===========================================================================================
-``[frontier]``          ``attack`` and its ``options`` (``attribute_inference`` for a sensitive column), ``clients``
-                        to attack, ``threshold`` in dB from which a sample counts as recovered; ``federation``
-                        clients with ``federation_samples`` each that train the model for ``rounds`` rounds with
-                        ``federation_lr``, and ``test`` samples to test it on
+``[frontier]``          ``attack`` (the name of the attack, or ``"attribute_inference"`` for a sensitive column),
+                        ``options`` (of the attack), ``clients`` (the number of clients to attack), ``threshold`` (the
+                        PSNR in dB above which a sample counts as recovered), ``federation`` (the number of clients that
+                        train the model), ``federation_samples`` (the number of samples of each of these clients),
+                        ``federation_lr`` (the learning rate of these clients), ``rounds`` (the number of rounds of
+                        training), ``test`` (the number of samples that test the model)
 ======================  ===========================================================================================
 
-The clients that train and the clients that are attacked run the same defence. Each defence is attacked by an attacker
-who knows it and by one who does not, and the stronger of the two counts.
+The clients that train and the clients that are attacked use the same defence. There are two attackers: one knows the
+defence, and one does not know it. The result of the stronger attacker counts.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ FRONTIER: Keys = {
     "federation_samples": (int,), "federation_lr": NUMBER, "rounds": (int,), "test": (int,),
 }  # fmt: skip
 
-#: The metrics of leakage. The first one that an attack has decides which attacker is stronger.
+#: The metrics of leakage. The first metric of this list that an attack has decides which attacker is stronger.
 LEAKAGE = ("psnr", "features", "attribute_accuracy", "recovered")
 
 
@@ -53,11 +55,11 @@ class Point:
         title: The title of the defence.
         defences: The defences with their settings.
         utility: The test accuracy, or the mean squared error of a regression.
-        epsilon: The privacy budget that was spent, for defences that have one.
-        leakage: The figures over clients, for the metrics of :data:`LEAKAGE` that the attack has.
+        epsilon: The privacy budget that was spent. It is ``None`` for defences without a budget.
+        leakage: The mean over clients of each metric of :data:`LEAKAGE` that the attack has.
         knows_defence: Whether the stronger attacker knew the defence.
-        verdict: The verdict on both attackers.
-        seconds: The time that the point took.
+        verdict: The worse of the verdicts on the two attackers.
+        seconds: The time in seconds that the measurement of the point took.
     """
 
     title: str
@@ -72,17 +74,17 @@ class Point:
 
 @dataclass(frozen=True)
 class FrontierPlan:
-    """A frontier to be measured.
+    """The plan of a frontier.
 
     Args:
         scenario: The set-up.
         attack: The attacker.
-        chains: The defences by title.
+        chains: The chains of defences by title.
         clients: The number of clients to attack.
-        threshold: The PSNR in dB from which a sample counts as recovered.
-        federation: The number of clients that train.
-        federation_samples: The number of samples of each of them.
-        federation_lr: Their learning rate. ``None`` is that of the attacked clients.
+        threshold: The PSNR in dB above which a sample counts as recovered.
+        federation: The number of clients that train the model.
+        federation_samples: The number of samples of each client that trains.
+        federation_lr: The learning rate of the clients that train. The default is that of the attacked clients.
         rounds: The number of rounds of training.
         test: The number of test samples.
     """
@@ -100,11 +102,11 @@ class FrontierPlan:
 
     @property
     def classifies(self) -> bool:
-        """Whether the model names a class, so that its utility is an accuracy."""
+        """Whether the model is a classifier. The utility of a classifier is its accuracy."""
         return self.scenario.dataset.spec.classes is not None
 
     def definition(self, title: str) -> dict[str, Any]:
-        """Return everything that one point depends on, as plain values."""
+        """Return a plain dictionary of everything that one point depends on."""
         numbers = {item.name for item in fields(self)} - {"scenario", "attack", "chains"}
         return {
             **self.scenario.document,
@@ -118,10 +120,10 @@ class FrontierPlan:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Frontier(WorkflowResult):
-    """The points of a frontier.
+    """A measured frontier.
 
     Args:
-        plan: The plan.
+        plan: The plan of the frontier.
         points: One point for each defence, in the order of the plan.
     """
 
@@ -141,20 +143,20 @@ def frontier(  # noqa: PLR0913
     watch: Watch | None = None,
     command: str = "",
 ) -> Frontier:
-    """Measure the frontier of a set-up's defences, as ``leakgauge frontier`` does.
+    """Measure the frontier of a set-up's defences. The command ``leakgauge frontier`` calls this function.
 
     Args:
-        config: A TOML file, the same as a dictionary, or a plan.
+        config: A TOML file, a dictionary with the same content, or a plan.
         output: The folder for the page, the figures and the cache.
         fail_if: Limits such as ``"psnr > 20"`` (:mod:`leakgauge.evaluation.gate`).
-        junit: The file for the limits as JUnit XML.
+        junit: The file to which the checked limits are written as JUnit XML.
         engine: The engine that runs the tasks (:mod:`leakgauge.runtime.engines`).
-        jobs: The number of tasks that run at a time. ``None`` is one a core.
+        jobs: The number of tasks that run at a time. By default, one per core.
         device: The device of the attacks, such as ``"cuda"``.
         watch: The listener that follows the tasks.
-        command: The command line, for the page.
+        command: The command line, which the page shows.
     """
-    from leakgauge.reports.frontier import write_frontier  # loads the drawing libraries
+    from leakgauge.reports.frontier import write_frontier  # also imports the drawing libraries
 
     running = Running(engine, jobs, device, watch)
     plan = config if isinstance(config, FrontierPlan) else read_frontier(*read_config(config))
@@ -168,7 +170,7 @@ def frontier(  # noqa: PLR0913
 
 
 def read_frontier(document: Mapping[str, Any], where: str) -> FrontierPlan:
-    """Return the plan in a document, and refuse everything that cannot work before training starts.
+    """Read the plan from a document. Raise an error for everything that cannot work, before any training.
 
     Args:
         document: The document as a dictionary.
@@ -188,18 +190,18 @@ def read_frontier(document: Mapping[str, Any], where: str) -> FrontierPlan:
         raise InvalidInput(f"{where}: there is no [[defence]] to try. Add some, and one with chain = [] for none")
     plan = FrontierPlan(scenario, attack, chains, **table)
     for chain in chains.values():
-        if training_of(chain) is not None:  # the first client's round refuses what the defence cannot train
+        if training_of(chain) is not None:  # raises an error if the defence cannot train the model
             plan.scenario.observe(0, chain, participations=plan.rounds)
     return plan
 
 
 def run_frontier(plan: FrontierPlan, folder: Location | None, running: Running | None = None) -> Frontier:
-    """Train and attack with every defence, and return all points.
+    """Train and attack with every defence, and return the measured frontier.
 
     Args:
-        plan: The frontier to be measured.
-        folder: The folder of the cache. ``None`` caches nothing.
-        running: The place where the tasks run.
+        plan: The plan of the frontier.
+        folder: The folder of the cache. If it is ``None``, nothing is cached.
+        running: The engine, the device and the listener of the tasks.
     """
     running = running or Running()
     points: dict[str, Point] = {}
@@ -227,10 +229,10 @@ def _measured(plan: FrontierPlan, folder: Location | None, running: Running) -> 
 
 
 def measure_point(plan: FrontierPlan, title: str, report: Report, device: str | None = None) -> Point:
-    """Train with one defence, and attack clients that use it.
+    """Train with one defence, attack clients that use this defence, and return the point.
 
     Args:
-        plan: The frontier.
+        plan: The plan of the frontier.
         title: The title of the defence.
         report: The listener that follows the attacked clients.
         device: The device of the attacks.
@@ -261,7 +263,7 @@ def _leakage(scores: Sequence[Mapping[str, Measure]]) -> dict[str, Measure]:
 
 
 def _train(plan: FrontierPlan, chain: Sequence[Defence]) -> tuple[float, float | None]:
-    """Return the utility of a federation with these defences, and the largest epsilon that a client has spent."""
+    """Train a federation with these defences. Return its utility and the largest epsilon that a client has spent."""
     scenario = plan.scenario
     attacked = clients_in_a_sum(chain) * plan.clients * scenario.samples
     clients = [scenario.share(index, plan.federation_samples, first=attacked) for index in range(plan.federation)]

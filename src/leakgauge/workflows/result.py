@@ -1,4 +1,7 @@
-"""The result of a workflow: findings, limits, and an exit code, the same for every command."""
+"""The result of a workflow, which has findings, checked limits and an exit code.
+
+The results of all commands have this form.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,18 @@ from leakgauge.evaluation.gate import Check, Condition, check, to_junit
 from leakgauge.evaluation.verdict import Finding, Verdict, worst_of
 from leakgauge.runtime import Watch, check_engine
 
-#: How clients' samples appear on a page: as they are, as coarse blocks, or not at all.
+#: How a page shows clients' samples: without changes, as coarse blocks, or not at all.
 Redact = Literal["none", "blur", "omit"]
 
 
 @dataclass(frozen=True)
 class Running:
-    """The place where the work of a workflow runs.
+    """How the tasks of a workflow run.
 
     Args:
-        engine: ``"auto"``, ``"in-process"``, ``"processes"``, ``"ray"`` or ``"ray:ADDRESS"``.
+        engine: The engine, which is ``"auto"``, ``"in-process"``, ``"processes"``, ``"ray"`` or ``"ray:ADDRESS"``.
         jobs: The number of tasks that run at a time. By default, one per core.
-        device: The device of the attacks, such as ``"cuda"``. ``None`` is that of the message.
+        device: The device of the attacks, such as ``"cuda"``. The default is the device of the message.
         watch: The listener that follows the tasks.
     """
 
@@ -40,15 +43,15 @@ class Running:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WorkflowResult:
-    """The part of a result that all workflows share.
+    """The base class of the results of workflows.
 
     Args:
         findings: One finding for each attack and set-up.
         complete: Whether all work is finished.
         failed: The tasks that failed, with their errors.
-        refused: The inputs that were refused, in sentences.
-        checks: The limits, compared with the findings.
-        page: The page for people.
+        refused: One sentence about each refused input.
+        checks: The limits after the comparison with the findings.
+        page: The path of the page.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -60,12 +63,15 @@ class WorkflowResult:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on all findings: the worst of them."""
+        """The worst verdict of all findings."""
         return worst_of(finding.verdict for finding in self.findings)
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command: 0, 1 (a limit is broken), 2 (refused), 3 (failed) or 130 (interrupted)."""
+        """The exit code of the command.
+
+        It is 0, 1 (a limit is broken), 2 (an input was refused), 3 (a task failed) or 130 (interrupted).
+        """
         if any(one.failed for one in self.checks):
             return 1
         if self.failed is not None:
@@ -84,12 +90,12 @@ def conclude(
     junit: Location | None,
     write: Callable[[Result], Path],
 ) -> Result:
-    """Compare the limits with the findings, and write the page and the JUnit file.
+    """Compare the limits with the findings, write the page and the JUnit file, and return the completed result.
 
     Args:
         result: The result of the workflow.
         conditions: The limits.
-        junit: The file for the limits as JUnit XML, if any.
+        junit: The file to which the checked limits are written as JUnit XML. By default, there is no such file.
         write: The function that writes the page and returns its path.
     """
     result = replace(result, checks=tuple(check(conditions, result.findings)))
@@ -99,13 +105,13 @@ def conclude(
 
 
 def check_redact(redact: str) -> None:
-    """Refuse an unknown way to redact."""
+    """Raise an error if the way to redact is unknown."""
     if redact not in get_args(Redact):
         raise UnknownName("way to redact", redact, get_args(Redact))
 
 
 def check_device(device: str | None) -> None:
-    """Refuse a device that torch cannot use."""
+    """Raise an error if torch cannot use the device."""
     if device is None:
         return
     import torch

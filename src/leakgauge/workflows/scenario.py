@@ -1,20 +1,23 @@
-"""A set-up to be tried out, read from a TOML document.
+"""A set-up of a federation, which is read from a TOML document and then simulated.
 
 ======================  ===========================================================================================
 table                   keys
 ======================  ===========================================================================================
-``[model]``             ``name`` (one of ours, or ``module:factory``), ``options``, ``trained_rounds`` (rounds for
-                        which ten undefended clients train the model first; default 0, an untrained model)
-``[data]``              one of ``name`` (a dataset), ``images`` (a folder), ``npz``, ``csv`` (a file), ``factory``
-                        (``module:function`` that returns a ``Dataset``); ``options`` for it
-``[training]``          ``sends`` (``"weights"`` or ``"gradient"``), ``samples`` of a client, ``lr``, ``epochs``,
-                        ``batch_size``, ``momentum``, ``weight_decay``, ``mode``, ``loss``
-``[attacker]``          ``granted`` (labels, label_counts, label_batches), ``hidden`` (parts of the recipe),
-                        ``knows_defence`` (whether attackers who know the defence are tried too; default true)
-``[[defence]]``         ``title`` and ``chain``, a list of defences, each a table with its name and settings
+``[model]``             ``name`` (a model of Leakgauge, or ``module:factory``), ``options``, ``trained_rounds`` (the
+                        number of rounds in which up to ten clients without defences train the model first, by default
+                        0 for an untrained model)
+``[data]``              one source, which is ``name`` (of a dataset), ``images`` (a folder), ``npz`` (a file), ``csv``
+                        (a file) or ``factory`` (a ``module:function`` that returns a ``Dataset``), and ``options`` (of
+                        the source)
+``[training]``          ``sends`` (``"weights"`` or ``"gradient"``), ``samples`` (the number of samples of a client),
+                        ``lr``, ``epochs``, ``batch_size``, ``momentum``, ``weight_decay``, ``mode``, ``loss``
+``[attacker]``          ``granted`` (labels, label_counts or label_batches that the attacker is given), ``hidden``
+                        (parts of the recipe that the attacker does not know), ``knows_defence`` (whether there is also
+                        an attacker who knows the defence, by default true)
+``[[defence]]``         ``title``, ``chain`` (a list of defences, each of which is a table with a name and settings)
 ======================  ===========================================================================================
 
-A mistake is reported with its table and key before any work starts.
+A mistake in the document is reported before any work starts. The error message names the table and the key.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ from leakgauge.federation.rounds import run_federation
 from leakgauge.models.factories import current_directory_importable, find_factory
 from leakgauge.runtime.cache import source_digest
 
-#: The keys of a table, each with the types that its value may have.
+#: The keys of a table, each with the valid types of its value.
 Keys = Mapping[str, tuple[type, ...]]
 NUMBER = (int, float)
 TABLES: dict[str, Keys] = {
@@ -59,7 +62,7 @@ TABLES: dict[str, Keys] = {
     "attacker": {"granted": (list,), "hidden": (list,), "knows_defence": (bool,)},
 }  # fmt: skip
 DEFENCE: Keys = {"title": (str,), "chain": (list,)}
-#: The smallest valid number of some keys.
+#: The smallest valid value of some keys.
 _LEAST = {
     ("training", "samples"): 1,
     ("training", "epochs"): 1,
@@ -73,7 +76,7 @@ def _from_factory(name: str, **options: Any) -> Any:
         return find_factory(name)(**options)
 
 
-#: The sources of data, by the key in ``[data]``.
+#: The functions that load data, by the key in ``[data]``.
 SOURCES: dict[str, Callable[..., Any]] = {
     "name": load,
     "images": from_images,
@@ -85,14 +88,14 @@ SOURCES: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """A model, data, a recipe and an attacker, from which messages of clients are made.
+    """A set-up with a model, data, a recipe and an attacker. It can simulate the messages of clients.
 
     Args:
         model: The table ``[model]``.
         data: The table ``[data]``.
         training: The table ``[training]``.
         attacker: The table ``[attacker]``.
-        seed: The seed of everything that is drawn.
+        seed: The seed of all random draws.
     """
 
     model: dict[str, Any]
@@ -103,7 +106,7 @@ class Scenario:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """All samples."""
+        """The whole dataset, from which the shares of clients are taken."""
         (source,) = self.data.keys() - {"options"}
         try:
             dataset = SOURCES[source](self.data[source], **self.data.get("options", {}))
@@ -115,12 +118,12 @@ class Scenario:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The set-up as plain values."""
+        """The set-up as a plain dictionary."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of the samples, their description, the network and its source code."""
+        """A digest of the dataset, the network, and the source code of the network and of the user's factories."""
         digest = hashlib.sha256()
         network = self.network()
         factories = [find_factory(name) for name in self._user_factories()]
@@ -138,7 +141,7 @@ class Scenario:
 
     @property
     def samples(self) -> int:
-        """The number of samples of a client."""
+        """The number of samples of each attacked client."""
         return int(self.training.get("samples", 10))
 
     @property
@@ -147,12 +150,12 @@ class Scenario:
         return bool(set(GRANTS) & set(self.attacker.get("granted", [])))
 
     def share(self, index: int, size: int | None = None, *, first: int = 0) -> Dataset:
-        """Return a random share of the samples.
+        """Return the share of one client, which is drawn at random.
 
         Args:
-            index: The number of the client.
-            size: The number of samples. ``None`` is that of an attacked client.
-            first: The number of samples that are left to others.
+            index: The number of the client. Clients with different numbers have different samples.
+            size: The number of samples. The default is the number of samples of an attacked client.
+            first: The number of samples at the beginning that no share may use.
         """
         size = size or self.samples
         order = torch.randperm(len(self.dataset), generator=generator(self.seed, "clients"))
@@ -160,15 +163,16 @@ class Scenario:
         if len(rows) < size:
             raise InvalidInput(
                 f"{self.dataset.name} has {len(self.dataset)} samples, too few for client {index} with {size} after "
-                f"the first {first}. Use fewer clients, or fewer samples a client"
+                f"the first {first}. Use fewer clients, or fewer samples per client"
             )
         return self.dataset.share(rows, f"client {index}")
 
     def network(self, index: int = 0) -> nn.Module:
-        """Return a new network, with another seed for each client.
+        """Build a network for one client.
 
-        A network that was trained first is the same for all clients. A factory that takes ``shape`` and ``classes``
-        gets those of the data, unless the options set them.
+        Each client has its own initial weights. If ``trained_rounds`` is set, the network is trained first and is the
+        same for all clients. A factory with arguments ``shape`` and ``classes`` gets the values of the data, unless the
+        options set them.
         """
         spec, name = self.dataset.spec, self.model["name"]
         fitting = {"shape": list(spec.shape), "classes": spec.classes or 1}
@@ -181,7 +185,10 @@ class Scenario:
 
     @cached_property
     def _trained(self) -> dict[str, Tensor]:
-        """The state of a network that clients from the end of the data have trained for some rounds."""
+        """The state of a network after ``trained_rounds`` rounds.
+
+        The clients that train it hold the last samples of the random order.
+        """
         untrained = replace(self, model={**self.model, "trained_rounds": 0})
         number = min(10, len(self.dataset) // self.samples)
         first = len(self.dataset) - number * self.samples
@@ -202,12 +209,12 @@ class Scenario:
     def observe(
         self, index: int, chain: Sequence[Defence] = (), *, knows_defence: bool = False, participations: int = 1
     ) -> tuple[Observation, Truth]:
-        """Return what the server sees of a client, and the truth.
+        """Return the server's observation of a client, and the truth about this client.
 
-        Under secure aggregation the message is the sum of this client's and the next ones'.
+        With secure aggregation, the observation is the sum of the messages of several clients.
 
         Args:
-            index: The number of the client.
+            index: The number of the client, or of the group of clients in a sum.
             chain: The defences of the client.
             knows_defence: Whether the attacker knows these defences.
             participations: The number of rounds in which a client takes part, for defences with a budget.
@@ -233,23 +240,23 @@ class Scenario:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The client's local training, as :func:`leakgauge.fedavg` takes it."""
+        """The recipe of the client's local training, as arguments of :func:`leakgauge.fedavg`."""
         keys = ("epochs", "batch_size", "momentum", "weight_decay")
         return {"lr": self.training.get("lr", 0.01)} | {key: self.training[key] for key in keys if key in self.training}
 
     @property
     def loss_and_mode(self) -> dict[str, Any]:
-        """The loss and the mode of the model, where the document sets them."""
+        """The loss and the mode of the model, if the document sets them."""
         return {key: self.training[key] for key in ("mode", "loss") if key in self.training}
 
 
 def read_scenario(document: Mapping[str, Any], where: str, more: Mapping[str, Keys] = {}) -> Scenario:
-    """Return the set-up in a document.
+    """Read the set-up from a document.
 
     Args:
         document: The document, without its defences.
         where: The name of the document for error messages.
-        more: Further tables that the caller reads from the document.
+        more: The keys of further tables, which the caller reads from the document.
     """
     tables = {**TABLES, **more}
     for name, table in document.items():
@@ -290,7 +297,7 @@ def _check_values(document: Mapping[str, Any], where: str) -> None:
 
 
 def load_parts(scenario: Scenario, where: str) -> None:
-    """Load the data and build a network, and report mistakes with their table."""
+    """Load the data and build a network. An error message names the table with the mistake."""
     for table, load_part in (("data", lambda: scenario.dataset), ("model", scenario.network)):
         try:
             load_part()
@@ -299,7 +306,7 @@ def load_parts(scenario: Scenario, where: str) -> None:
 
 
 def check_table(table: object, keys: Keys, where: str) -> None:
-    """Refuse a table with unknown keys or with values of other types.
+    """Raise an error if a table has unknown keys, or values of the wrong type.
 
     Args:
         table: The value to check.
@@ -317,10 +324,10 @@ def check_table(table: object, keys: Keys, where: str) -> None:
 
 
 def read_chain(items: object, where: str) -> tuple[Defence, ...]:
-    """Return a chain of defences, such as ``[{ name = "gaussian_noise", sigma = 0.01 }]``.
+    """Build a chain of defences from a list such as ``[{ name = "gaussian_noise", sigma = 0.01 }]``.
 
     Args:
-        items: The list of tables.
+        items: The list of tables, one for each defence.
         where: The place of the list for error messages.
     """
     if not isinstance(items, list) or not all(isinstance(item, dict) and "name" in item for item in items):
@@ -335,11 +342,11 @@ def read_chain(items: object, where: str) -> tuple[Defence, ...]:
 
 
 def read_chains(tables: object, scenario: Scenario, where: str) -> dict[str, tuple[Defence, ...]]:
-    """Return the chains of defences of a document by title, and refuse those that the model cannot use.
+    """Return the chains of defences in a document, by title. Raise an error if the model cannot use a defence.
 
     Args:
         tables: The tables ``[[defence]]``.
-        scenario: The set-up that they are for.
+        scenario: The set-up that the defences are used in.
         where: The name of the document for error messages.
     """
     if not isinstance(tables, list):
@@ -358,7 +365,7 @@ def read_chains(tables: object, scenario: Scenario, where: str) -> dict[str, tup
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return a TOML document."""
+    """Read a TOML file, and return its content."""
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as problem:

@@ -1,4 +1,4 @@
-"""The metrics, each a function of samples and originals. ``METRICS`` lists them by name."""
+"""The metrics. Each metric is a function of samples and their originals. ``METRICS`` lists the metrics by name."""
 
 from leakgauge.evaluation.metrics.model_distance import zest
 from leakgauge.evaluation.metrics.perceptual import lpips

@@ -1,11 +1,11 @@
-r"""The similarity of two models, Zest (Jia et al., ICLR 2022), which is the cosine of their LIME explanations.
+r"""The similarity Zest of two models (Jia et al., ICLR 2022), which is the cosine of their LIME explanations.
 
-A sample is cut into components. The components of a picture are square patches. Those of a row of a table are its
-features, where the one-hot columns of a category are one feature. Random masks switch components off. A patch that is
-off has its mean colour, and a feature that is off has its mean over all rows. A weighted ridge regression on the masks
-(Ribeiro et al. 2016) explains the probabilities or the prediction of a model on the masked samples. Its coefficients,
-over all components, outputs and reference samples, are the signature :math:`S` of the model. With the same masks for
-both models,
+A sample is divided into components. The components of a picture are square patches. The components of a row of a table
+are its features, and the one-hot columns of a category count as one feature. Random masks switch components off. A
+patch that is off is filled with its mean colour. A feature that is off is replaced by its mean over all rows. A
+weighted ridge regression on the masks (Ribeiro et al. 2016) explains the outputs of a model on the masked samples. The
+coefficients of the regression, for all components, outputs and reference samples, are the signature :math:`S` of the
+model. Both models get the same masks:
 
 .. math:: \mathrm{zest}(f, g) = \cos(S(f), S(g)) \in [-1, 1].
 """
@@ -24,9 +24,9 @@ from leakgauge.core.seeding import generator
 #: A function from samples without normalisation to probabilities or predictions, (N, outputs).
 Model = Callable[[Tensor], Tensor]
 
-#: The width of the kernel, as LIME has it for images.
+#: The width of the kernel. It is LIME's default for images.
 KERNEL_WIDTH = 0.25
-#: The weight of the ridge penalty, as LIME has it.
+#: The weight of the ridge penalty. It is LIME's default.
 RIDGE = 1.0
 
 
@@ -34,8 +34,8 @@ def zest(first: Model, second: Model, samples: Tensor, spec: DataSpec, *, masks:
     """Return the similarity of two models on reference samples, in [-1, 1]. Equal models have a similarity of 1.
 
     Args:
-        first: One model, from samples without normalisation to probabilities or predictions.
-        second: The other model.
+        first: The first model. It is a function from samples without normalisation to probabilities or predictions.
+        second: The second model.
         samples: The reference samples, (N, *shape).
         spec: The kind of data.
         masks: The number of random masks.
@@ -53,10 +53,10 @@ def zest(first: Model, second: Model, samples: Tensor, spec: DataSpec, *, masks:
 
 
 def signature(model: Model, samples: Tensor, spec: DataSpec, *, masks: int = 256, seed: int = 0) -> Tensor:
-    """Return the coefficients of a model's explanations as one vector.
+    """Return the signature of a model, which is the vector of the coefficients of its explanations.
 
     Args:
-        model: The model, from samples without normalisation to probabilities or predictions.
+        model: The model. It is a function from samples without normalisation to probabilities or predictions.
         samples: The reference samples, (N, *shape).
         spec: The kind of data.
         masks: The number of random masks.
@@ -82,13 +82,14 @@ def signature(model: Model, samples: Tensor, spec: DataSpec, *, masks: int = 256
 
 
 def components(spec: DataSpec, across: int = 8) -> Tensor:
-    """Return the component of each number of a sample.
+    """Return the number of the component that each value of a sample belongs to.
 
-    The components are patches of a picture, or features of a table.
+    The components are the patches of a picture, or the features of a row of a table.
 
     Args:
         spec: The kind of data.
-        across: The number of patches of a picture in each direction, if it has as many pixels.
+        across: The number of patches in each direction of a picture. If the picture has fewer pixels in a direction,
+            each pixel is a patch there.
 
     >>> components(DataSpec((3,), 2, bounded=False, columns=("age", "sex=f", "sex=m")))
     tensor([0, 1, 1])
@@ -105,7 +106,7 @@ def components(spec: DataSpec, across: int = 8) -> Tensor:
 
 
 def _explainer(visible: Tensor) -> Tensor:
-    """Return the matrix from outputs to the coefficients of a weighted ridge regression with an intercept."""
+    """Return the matrix that maps outputs to the coefficients of a weighted ridge regression with an intercept."""
     similarity = visible.mean(1).sqrt()  # the cosine between a mask and the mask that leaves everything visible
     weights = torch.exp(-((1 - similarity) ** 2) / KERNEL_WIDTH**2)
     centred = visible - (weights @ visible) / weights.sum()
@@ -117,7 +118,10 @@ def _explainer(visible: Tensor) -> Tensor:
 
 
 def _blank(samples: Tensor, parts: Tensor, count: int) -> Tensor:
-    """Return each sample with all components off, at the means of its patches or at the mean row."""
+    """Return each sample with all components off.
+
+    Each patch of a picture has its mean colour. Each row of a table is the mean row.
+    """
     if len(samples.shape) == 2:
         return samples.mean(0).expand_as(samples)
     flat, where = samples.flatten(1), parts.flatten()

@@ -1,6 +1,6 @@
 """The learned perceptual distance LPIPS (Zhang et al., CVPR 2018) with the features of AlexNet.
 
-With ``f_l`` the features of layer ``l``, scaled to unit length over channels at each position (equation 1):
+Let ``f_l`` be the features of layer ``l``, scaled to unit length over channels at each position. Then (equation 1)
 
     LPIPS(x, y) = sum over l of mean over positions of  w_l . (f_l(x) - f_l(y))^2
 
@@ -26,10 +26,10 @@ FILE_NAME = "alexnet-owt-7be5be79.pth"
 ADDRESS = f"https://download.pytorch.org/models/{FILE_NAME}"
 #: The first digits of the SHA-256 of the file.
 CHECKSUM = "7be5be79"
-#: The environment variable with the file or its folder.
+#: The environment variable that holds the path of the file or of its folder.
 VARIABLE = "LEAKGAUGE_LPIPS_WEIGHTS"
 
-#: Smaller images are enlarged. Below 31 pixels the second pooling of AlexNet would return nothing.
+#: Images with a smaller side are enlarged. Below 31 pixels, the second pooling of AlexNet would return nothing.
 SMALLEST_SIDE = 32
 # The means and the standard deviations of ImageNet's channels, for pixels in [-1, 1].
 SHIFT = (-0.030, -0.088, -0.188)
@@ -37,7 +37,10 @@ SCALE = (0.458, 0.448, 0.450)
 
 
 def alexnet_features() -> nn.Sequential:
-    """Return AlexNet's convolutions, numbered as in the published weights. Each ReLU gives features."""
+    """Return the convolutional part of AlexNet, with layers numbered as in the published weights.
+
+    The outputs of the ReLU layers are the features.
+    """
     return nn.Sequential(
         nn.Conv2d(3, 64, 11, stride=4, padding=2),
         nn.ReLU(),
@@ -59,15 +62,15 @@ def lpips(
 ) -> Tensor:
     """Return the learned perceptual distance of each image, (N,).
 
-    It is 0 for an exact copy and about 0.7 for unrelated images. Grey images enter the network as three equal channels.
+    The distance is 0 for an exact copy and about 0.7 for unrelated images. Grey images become three equal channels.
     Images with a side below 32 pixels are enlarged bilinearly first.
 
     Args:
         reconstructed: The reconstructions, (N, channels, height, width).
         original: The original of each reconstruction.
-        data_range: The distance between the lowest and the highest possible value of a pixel.
-        weights: The file of AlexNet's weights or its folder. By default the environment variable
-            ``LEAKGAUGE_LPIPS_WEIGHTS``, and without it the folder of checkpoints of ``torch.hub``.
+        data_range: The highest possible value of a pixel minus the lowest possible value.
+        weights: The file of AlexNet's weights, or the folder of this file. The default is the environment variable
+            ``LEAKGAUGE_LPIPS_WEIGHTS``. If the variable is not set, it is the folder of checkpoints of ``torch.hub``.
 
     >>> image = torch.rand(1, 3, 32, 32)
     >>> lpips(image, image)  # doctest: +SKIP
@@ -94,8 +97,8 @@ def find_weights(weights: str | Path | None = None) -> Path:
     """Return the path of the file of AlexNet's weights.
 
     Args:
-        weights: The file or its folder. By default the environment variable ``LEAKGAUGE_LPIPS_WEIGHTS``, and without it
-            the folder of checkpoints of ``torch.hub``.
+        weights: The file, or its folder. The default is the environment variable ``LEAKGAUGE_LPIPS_WEIGHTS``. If the
+            variable is not set, it is the folder of checkpoints of ``torch.hub``.
 
     >>> find_weights("no-such-file")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -131,7 +134,7 @@ def _network(path: str) -> tuple[nn.Sequential, list[Tensor]]:
 
 def _heads() -> list[Tensor]:
     """Return the published linear weights from torchmetrics, one (1, channels, 1, 1) tensor for each layer."""
-    package = find_spec("torchmetrics")  # finds the folder without an import, which takes seconds
+    package = find_spec("torchmetrics")  # does not import torchmetrics, which would take seconds
     assert package is not None
     assert package.origin is not None
     path = Path(package.origin).parent / "functional" / "image" / "lpips_models" / "alex.pth"

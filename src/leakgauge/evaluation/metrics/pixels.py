@@ -1,11 +1,11 @@
-"""The pixel-wise and structural similarity of images without normalisation, one value for each image.
+"""The metrics :func:`mse`, :func:`psnr` and :func:`ssim`, which compare images without normalisation.
 
-With ``e`` the mean squared error of an image and ``L`` the data range:
+Each metric has one value for each image. Let ``e`` be the mean squared error of an image, and ``L`` the data range:
 
 - :func:`mse` is ``e``,
 - :func:`psnr` is ``10 log10(L^2 / e)`` in decibels,
-- :func:`ssim` compares means, variances and covariance in a sliding Gaussian window (Wang et al., IEEE
-  Transactions on Image Processing 2004, equation 13).
+- :func:`ssim` compares means, variances and covariance in a sliding Gaussian window (Wang et al., IEEE Transactions on
+  Image Processing 2004, equation 13).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from leakgauge.core.errors import InvalidInput
 #: The PSNR of an exact copy.
 PSNR_CAP = 100.0
 
-# The window of Wang et al. is 11 x 11 (radius 5) with a standard deviation of 1.5.
+# The window of Wang et al. has 11 x 11 pixels (radius 5) and a standard deviation of 1.5.
 WINDOW_RADIUS = 5
 SIGMA_PER_RADIUS = 0.3
 
 
 def check_pair(reconstructed: Tensor, original: Tensor, *, images: bool = False) -> None:
-    """Refuse tensors that cannot be compared sample by sample.
+    """Raise an error if two tensors cannot be compared sample by sample.
 
     Args:
         reconstructed: The reconstructions.
         original: The original of each reconstruction.
-        images: Whether they must be images, (N, channels, height, width).
+        images: Whether both tensors must be images, (N, channels, height, width).
     """
     if reconstructed.shape != original.shape:
         raise InvalidInput(
@@ -43,7 +43,7 @@ def check_pair(reconstructed: Tensor, original: Tensor, *, images: bool = False)
 
 
 def check_data_range(data_range: float) -> None:
-    """Refuse a data range that is not a positive number."""
+    """Raise an error if the data range is not a positive number."""
     if not 0 < data_range < float("inf"):
         raise InvalidInput(f"data_range must be a positive number, not {data_range}")
 
@@ -65,13 +65,13 @@ def mse(reconstructed: Tensor, original: Tensor) -> Tensor:
 def psnr(reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0) -> Tensor:
     """Return the peak signal-to-noise ratio of each image in decibels, (N,).
 
-    The highest value is 100 dB, so that an exact copy has a finite value that can be averaged. Eight-bit images that
-    differ at all stay below 100 dB unless they have more than 150,000 values.
+    The PSNR is limited to 100 dB, so that an exact copy has a finite value that can be averaged. Two different
+    eight-bit images with up to 150,000 values always have a PSNR below 100 dB.
 
     Args:
         reconstructed: The reconstructions, (N, *shape).
         original: The original of each reconstruction.
-        data_range: The distance between the lowest and the highest possible value of a pixel.
+        data_range: The highest possible value of a pixel minus the lowest possible value.
 
     >>> psnr(torch.zeros(1, 1, 2, 2), torch.full((1, 1, 2, 2), 0.1))
     tensor([20.])
@@ -81,11 +81,11 @@ def psnr(reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0) ->
 
 
 def decibels(error: Tensor, data_range: float = 1.0) -> Tensor:
-    """Return the PSNR of mean squared errors, at most 100 dB.
+    """Convert mean squared errors to PSNR in decibels, at most 100 dB.
 
     Args:
         error: The mean squared errors.
-        data_range: The distance between the lowest and the highest possible value of a pixel.
+        data_range: The highest possible value of a pixel minus the lowest possible value.
 
     >>> decibels(torch.tensor([1.0, 0.01, 0.0]))
     tensor([ -0.,  20., 100.])
@@ -96,14 +96,15 @@ def decibels(error: Tensor, data_range: float = 1.0) -> Tensor:
 def ssim(reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0) -> Tensor:
     """Return the structural similarity of each image, (N,), which is 1 for an exact copy.
 
-    The window is 11 x 11 with a standard deviation of 1.5. For smaller images it is the largest odd window that fits,
-    with a standard deviation in proportion. Such values can only be compared with each other. Borders are reflected,
-    and the average is over all pixels. Some packages leave the borders out.
+    The window has 11 x 11 pixels and a standard deviation of 1.5. For smaller images, the window is the largest odd
+    window that fits, with a standard deviation in proportion. The values of such images can only be compared with each
+    other. Images are reflected at their borders, and the SSIM is averaged over all pixels. Some packages leave the
+    borders out.
 
     Args:
         reconstructed: The reconstructions, (N, channels, height, width).
         original: The original of each reconstruction.
-        data_range: The distance between the lowest and the highest possible value of a pixel.
+        data_range: The highest possible value of a pixel minus the lowest possible value.
 
     >>> ssim(torch.full((1, 1, 16, 16), 0.5), torch.full((1, 1, 16, 16), 0.6)).round(decimals=4)
     tensor([0.9836])
@@ -116,7 +117,7 @@ def ssim(reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0) ->
     values = structural_similarity_index_measure(
         reconstructed,
         original,
-        sigma=SIGMA_PER_RADIUS * max(radius, 0.1),  # a radius of zero still needs a positive deviation
+        sigma=SIGMA_PER_RADIUS * max(radius, 0.1),  # the standard deviation must be positive even if the radius is zero
         data_range=data_range,
         reduction="none",
     )

@@ -27,8 +27,8 @@ class Metric:
     """One metric.
 
     Args:
-        function: The function that computes it.
-        direction: The direction in which the client is worse off.
+        function: The function that computes the metric.
+        direction: ``"higher"`` if high values are good for the attacker, otherwise ``"lower"``.
         unit: The unit, such as dB.
         description: The meaning of the metric, for people.
         limits: The lowest and the highest possible value.

@@ -1,4 +1,4 @@
-"""The share of the features of a table's rows that were recovered."""
+"""The share of the features in rows of a table that an attack has recovered."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ TOLERANCE = 0.319
 def features(reconstructed: Tensor, original: Tensor, spec: DataSpec, *, tolerance: float = TOLERANCE) -> Tensor:
     """Return the recovered share of each row's features, (N,), as in TabLeak (Vero et al., ICML 2023).
 
-    A number is recovered if it lies within the tolerance. A category, which is the columns ``feature=value``, is
-    recovered if its largest column is the right one. A category with a single column is recovered if both values lie on
-    the same side of 0.5. A category is one feature, whatever the number of its columns.
+    A number is recovered if its error is at most the tolerance. The columns ``feature=value`` form a category. A
+    category is recovered if the column with the largest value is the right one. A category with a single column is
+    recovered if the reconstruction and the original lie on the same side of 0.5. A category counts as one feature, even
+    if it has many columns.
 
     Args:
         reconstructed: The reconstructed rows, (N, columns).
-        original: The original of each row.
+        original: The original of each reconstructed row.
         spec: The kind of data, with the names and the standard deviations of the columns.
         tolerance: The tolerance of numbers, in standard deviations.
 

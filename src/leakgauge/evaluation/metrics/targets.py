@@ -1,4 +1,4 @@
-"""The errors of labels and targets, and the share of samples above a threshold."""
+"""The errors of labels and targets, and the share of samples whose PSNR is above a threshold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from leakgauge.core.errors import InvalidInput
 
 
 def recovered(psnr_values: Tensor, threshold: float) -> float:
-    """Return the share of samples with a PSNR above a threshold. A PSNR of NaN is not above it.
+    """Return the share of samples with a PSNR above a threshold. A PSNR of NaN does not count as above.
 
     Args:
         psnr_values: The PSNR of each sample, (N,).
@@ -24,14 +24,15 @@ def recovered(psnr_values: Tensor, threshold: float) -> float:
 
 
 def label_errors(estimated: Tensor, true: Tensor, *, counts: bool = False) -> int:
-    """Return the number of wrong labels in any order, ``N - sum over k of min(estimated_k, true_k)``.
+    """Return the number of wrong labels, ``N - sum over k of min(estimated_k, true_k)``. The order does not matter.
 
-    ``N`` is the larger of the two totals, so that an extra label is an error like a missing one.
+    ``estimated_k`` and ``true_k`` are the numbers of labels of class ``k``. ``N`` is the larger of the two totals, so
+    that an extra label is an error, as a missing label is.
 
     Args:
-        estimated: The estimated labels, (M,), or the estimated number of samples of each class.
-        true: The true labels, (N,), or the true number of samples of each class.
-        counts: Whether both are numbers of samples of each class.
+        estimated: The estimated labels, (M,), or the estimated number of samples in each class.
+        true: The true labels, (N,), or the true number of samples in each class.
+        counts: Whether ``estimated`` and ``true`` are numbers of samples in each class.
 
     >>> label_errors(torch.tensor([3, 3, 1]), torch.tensor([1, 2, 3]))
     1
@@ -53,10 +54,10 @@ def label_errors(estimated: Tensor, true: Tensor, *, counts: bool = False) -> in
 
 
 def label_accuracy(estimated: Tensor, true: Tensor) -> Tensor:
-    """Return whether each paired label is right, as 0 or 1.
+    """Return 1 for each right label and 0 for each wrong label, after pairing.
 
     Args:
-        estimated: The label of each original, (N,). A missing label is -1, which is never right.
+        estimated: The estimated label of each original, (N,). A missing label is -1, which is never right.
         true: The true labels, (N,).
 
     >>> label_accuracy(torch.tensor([4, -1, 2]), torch.tensor([4, 0, 1]))
@@ -68,7 +69,7 @@ def label_accuracy(estimated: Tensor, true: Tensor) -> Tensor:
 
 
 def attribute_accuracy(inferred: Tensor, true: Tensor) -> Tensor:
-    """Return whether the inferred sensitive value of each record is right, as 0 or 1.
+    """Return 1 for each record whose inferred sensitive value is right, and 0 for each other record.
 
     Args:
         inferred: The inferred value of each record, (N,).
@@ -81,11 +82,11 @@ def attribute_accuracy(inferred: Tensor, true: Tensor) -> Tensor:
 
 
 def target_error(estimated: Tensor, true: Tensor) -> Tensor:
-    """Return the absolute error of each paired regression target, (N,), averaged over its outputs.
+    """Return the absolute error of each regression target after pairing, (N,), averaged over the outputs.
 
     Args:
-        estimated: The target of each original, (N,) or (N, outputs).
-        true: The true targets, of as many numbers.
+        estimated: The estimated target of each original, (N,) or (N, outputs).
+        true: The true targets, with as many numbers as ``estimated``.
 
     >>> target_error(torch.tensor([1.0, 2.0]), torch.tensor([1.5, 2.0]))
     tensor([0.5000, 0.0000])

@@ -1,4 +1,4 @@
-"""The kinds of rows that the papers' tables have, by name."""
+"""The table ``KINDS`` of all kinds of rows, by name."""
 
 from leakgauge.reproduction.kinds.base import Job, Kind, Outcome
 from leakgauge.reproduction.kinds.epochs import EPOCHS

@@ -1,4 +1,4 @@
-"""The common protocol of the kinds of rows: a job, its outcome, and the function between them."""
+"""The classes that all kinds of rows use. A kind is a function that runs a job and returns an outcome."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from leakgauge.reproduction.setting import Setting
 
 @dataclass(frozen=True)
 class Job:
-    """One method of a row, to be measured on one client or on all clients together.
+    """A task that measures one method of a row on one client, or on all clients together.
 
     Args:
-        row: The row, in its short setting where that was chosen.
+        row: The row. If the user chose the short setting, the row has that setting.
         method: The method.
         seed: The seed of the run.
-        steps: The attack steps instead of the method's. ``None`` keeps the method's.
-        index: The attacked client, for kinds that attack one client at a time.
+        steps: The number of attack steps. ``None`` keeps the number in the method.
+        index: The number of the attacked client, for kinds that attack one client at a time.
         clients: The number of attacked clients, for kinds that attack clients together.
-        pictures: The folder for pictures. ``None`` draws none.
+        pictures: The folder for pictures. If it is ``None``, nothing is drawn.
     """
 
     row: Row
@@ -39,17 +39,17 @@ class Job:
 
     @property
     def setting(self) -> Setting:
-        """The set-up of the clients."""
+        """The set-up of the row."""
         return self.row.setting
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the attack, with the chosen steps."""
+        """The options of the attack. If ``steps`` is given, it replaces the option ``steps``."""
         return dict(self.method.options) | ({} if self.steps is None else {"steps": self.steps})
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Everything that the outcome depends on, as plain values."""
+        """A plain dictionary of everything that the outcome depends on."""
         return {
             "kind": self.row.kind,
             "setting": self.setting.tables,
@@ -69,10 +69,10 @@ class Outcome:
 
     Args:
         measures: The measures by metric.
-        steps: The attack steps that were taken.
-        seconds: The seconds per client.
+        steps: The number of attack steps.
+        seconds: The time per client in seconds.
         clients: The number of attacked clients.
-        extra: Other numbers for the record.
+        extra: Other numbers, which are added to the JSON output.
     """
 
     measures: dict[str, Measure]
@@ -88,8 +88,8 @@ class Kind:
 
     Args:
         run: The function that measures one job.
-        tables: The set-up tables that the kind reads. Other tables in a row are refused.
-        together: Whether one job attacks all clients. Otherwise each client is one job.
+        tables: The set-up tables that the kind reads. Any other set-up table in a row is an error.
+        together: Whether one job attacks all clients. Otherwise, there is one job for each client.
     """
 
     run: Callable[[Job, Report], Outcome]
@@ -97,10 +97,10 @@ class Kind:
     together: bool = False
 
 
-#: The tables of a kind whose clients send one message each.
+#: The set-up tables of a kind whose clients send one message each.
 ONE_MESSAGE = frozenset({"model", "data", "training", "attacker", "defence"})
 
 
 def measures_of(score: Score) -> dict[str, Measure]:
-    """Return the measures of one client's score: the value over its samples beside its chance level."""
+    """Return the measures of one client's score, without intervals. Each measure has a value and a chance level."""
     return {name: single(name, score[name].value, chance=score[name].chance) for name in score}

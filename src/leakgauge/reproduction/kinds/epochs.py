@@ -1,4 +1,7 @@
-"""Rows that reconstruct a client from the updates of the epochs that a method names (AGIC, tables III and VI)."""
+"""Rows that reconstruct a client from the updates of some epochs (AGIC, tables III and VI).
+
+The option ``epochs`` of a method names the epochs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from leakgauge.reproduction.updates import updates_of
 
 
 def reconstruct_epochs(job: Job, report: Report) -> Outcome:
-    """Reconstruct one client's samples from the epochs that the method names, and score them."""
+    """Reconstruct one client's samples from the epochs that the method names, and score the reconstruction."""
     client = updates_of(job.setting, job.index, job.seed)
     seed, options = job.seed + job.index, dict(job.method.options)
     seen = [client.epochs[number - 1] for number in options.pop("epochs")]

@@ -1,4 +1,4 @@
-"""Rows that estimate the labels of clients and count the errors (DLF, table 2)."""
+"""Rows that estimate the labels of clients and count the wrong labels (DLF, table 2)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from leakgauge.reproduction.metrics import single
 
 
 def label_estimator(options: dict[str, Any]) -> Labels:
-    """Return the estimator of a method.
+    """Return the label estimator of a method.
 
     Args:
-        options: The options of :class:`~leakgauge.attacks.inversion.labels.LastLayer`. ``refine`` adds a first
-            reconstruction of so many steps, which corrects the estimate.
+        options: The options of :class:`~leakgauge.attacks.inversion.labels.LastLayer`. A further option ``refine`` is
+            the number of steps of a first reconstruction, which corrects the estimate.
     """
     options = dict(options)
     refine = options.pop("refine", None)
@@ -32,7 +32,7 @@ def label_estimator(options: dict[str, Any]) -> Labels:
 
 
 def estimate_labels(job: Job, report: Report) -> Outcome:
-    """Estimate one client's label counts and count the errors."""
+    """Estimate how many labels of each class one client has, and count the wrong labels."""
     observation, truth = client_of(job.setting, job.index, job.seed)
     began = time.perf_counter()
     labels = label_estimator(job.method.options)(observation, generator(job.seed, "labels", job.index))

@@ -1,4 +1,8 @@
-"""Rows of LMRA's linear case, which measure the error of a client's rebuilt optimum relative to that optimum."""
+"""Rows of LMRA's linear case.
+
+The attack rebuilds the optimum of a client's linear regression. The measure is the relative error of the rebuilt
+optimum.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,10 @@ from leakgauge.reproduction.setting import Setting
 def rebuild_optimum(job: Job, report: Report) -> Outcome:
     """Rebuild the optimum of client 0 in each of several federations, from ``observed`` recorded rounds.
 
-    The options ``size``, ``epochs`` and ``observed`` of a method replace those of the setting. ``size`` counts the
-    parameters, the bias among them. ``observed`` is ``size + 1`` by default. Federations last for ``longest`` recorded
-    rounds, of which each method sees the first. Each federation has its own data.
+    The options ``size``, ``epochs`` and ``observed`` of a method replace the values in the setting. ``size`` is the
+    number of parameters, including the bias. ``observed`` is ``size + 1`` by default. At least ``longest`` rounds are
+    recorded. The first ``skip_rounds`` of them are left out, and each method sees the next ``observed`` rounds. Each
+    federation has its own data.
     """
     setting, options = _setting_of(job)
     attack = local_model.build(job.method.attack, **options)
@@ -47,7 +52,7 @@ def rebuild_optimum(job: Job, report: Report) -> Outcome:
         errors.append(float((flatten(rebuilt.weights) - optimum).norm() / optimum.norm()))
         bounds.append(math.inf if rebuilt.uncertainty is None else rebuilt.uncertainty / float(optimum.norm()))
         report(number + 1, job.clients, errors[-1])
-    chance = 1.0  # the error of the model with all weights zero
+    chance = 1.0  # the relative error of a model whose weights are all zero
     measures = {
         "relative_error": mean_of("relative_error", torch.tensor(errors, dtype=torch.double), chance),
         "worst_relative_error": single("worst_relative_error", max(errors), job.clients),
@@ -60,16 +65,16 @@ def rebuild_optimum(job: Job, report: Report) -> Outcome:
 
 
 def _setting_of(job: Job) -> tuple[Setting, dict[str, object]]:
-    """Return the setting with the method's changes, and the remaining options of the attack."""
+    """Return the setting with the changes in the method's options, and the remaining options for the attack."""
     options = dict(job.method.options)
     linear: dict[str, object] = {key: options.pop(key) for key in ("size", "observed") if key in options}
     training: dict[str, object] = {key: options.pop(key) for key in ("epochs",) if key in options}
     return job.setting.changed({"linear": linear, "training": training}), options
 
 
-@lru_cache(maxsize=32)  # methods that differ only in the number of rounds share federations
+@lru_cache(maxsize=32)  # methods that differ only in the number of rounds use the same federations
 def _watched_client(setting: Setting, number: int, seed: int) -> tuple[Dataset, list[Observation]]:
-    """Return client 0 of a federation, and its messages of at least ``longest`` rounds."""
+    """Return client 0 of a federation, and the messages of client 0 from at least ``longest`` rounds."""
     data = _clients(setting, derive(seed, "federation", number))
     model = build("mlp", shape=[setting.linear["size"] - 1], classes=1, hidden=[], seed=number).double()
     clients_per_round = setting.federation["clients_per_round"]
@@ -88,7 +93,7 @@ def _watched_client(setting: Setting, number: int, seed: int) -> tuple[Dataset, 
 
 
 def _clients(setting: Setting, seed: int) -> list[Dataset]:
-    """Return regressions with Gaussian inputs, each with its own true model."""
+    """Generate the data of clients. Inputs are Gaussian, and each client has its own true linear model."""
     draw, size = generator(seed, "linear"), setting.linear["size"] - 1
     spec = DataSpec((size,), None, bounded=False)
     clients = []

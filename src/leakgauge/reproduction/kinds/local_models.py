@@ -1,21 +1,28 @@
-"""Rows of LMRA, which rebuild the model of every client and measure its similarity and what it gives away.
+"""Rows of LMRA, which rebuild the model of every client.
 
-=====================  ===============================================================================================
-measure                meaning, as a mean over clients
-=====================  ===============================================================================================
-``zest``               similarity to the model that the client trains alone (:func:`leakgauge.evaluation.zest`). Its
-                       chance level is that of the federation's initial model
-``zest_gain``          the same minus that of the model that the client returned last, client by client. Chance: 0
-``accuracy``, ``mse``  of the model on the client's data
-``mape``               the mean absolute error of a regression there, as a share of the target. Its chance level is the
-                       error of the client's mean target
-``aia``                the share of sensitive attributes inferred, equation 3. Its chance level is that of always
-                       guessing the client's more frequent value
-``aia_prior``          the same by an attacker who is granted the frequency of the values among all clients
-``sia``                the share of records whose client is found. All clients' records are given at once
-``sia_gain``           the same minus that of the vote over rounds, client by client. Chance: 0
-``ssim``               of the nearest of a client's pictures of a person to the sample of that person, equation 5
-=====================  ===============================================================================================
+The rows measure how similar a rebuilt model is to the model that the client would train alone, and what can be inferred
+from the rebuilt model. Each measure is a mean over clients:
+
+=============  =======================================================================================================
+measure        meaning
+=============  =======================================================================================================
+``zest``       The similarity to the model that the client trains alone (:func:`leakgauge.evaluation.zest`). The chance
+               level is the similarity of the federation's initial model to that model.
+``zest_gain``  The ``zest`` of the rebuilt model minus the ``zest`` of the model that the client returned last. The
+               chance level is 0.
+``accuracy``   The accuracy of the model on the client's data. The chance level is the share of the most frequent class.
+``mse``        The mean squared error of the model on the client's data. The chance level is the variance of the
+               targets.
+``mape``       The mean absolute error of a regression on the client's data, as a share of the target. The chance level
+               is the error of the client's mean target.
+``aia``        The share of sensitive attributes that are inferred correctly (equation 3). The chance level is the share
+               of the client's more frequent value.
+``aia_prior``  The same share as ``aia``, for an attacker who is given the frequencies of the values among all clients.
+``sia``        The share of records whose client is found. The attacker gets the records of all clients at once.
+``sia_gain``   The ``sia`` of the method minus the ``sia`` of the vote over rounds. The chance level is 0.
+``ssim``       The SSIM between the attacker's sample of a person and the most similar of the client's pictures of that
+               person (equation 5).
+=============  =======================================================================================================
 
 The methods are described in :mod:`leakgauge.reproduction.inferences`.
 """
@@ -41,12 +48,12 @@ from leakgauge.reproduction.inferences import WITHOUT_MODEL, Attacked, Prior, in
 from leakgauge.reproduction.kinds.base import Job, Kind, Outcome
 from leakgauge.reproduction.metrics import mean_of
 
-#: One value for each client and the chance level, or ``None`` where a method does not have the measure.
+#: One value for each client, and the chance level. It is ``None`` if a method does not have the measure.
 Values = tuple[Tensor, float] | None
 
 
 def rebuild_models(job: Job, report: Report) -> Outcome:
-    """Attack clients of a recorded federation by one method, and measure the results."""
+    """Attack clients of a recorded federation with one method, and measure the results."""
     names = job.row.measuring.get("measures", ["zest", "aia", "sia"])
     for name in names:
         if name not in MEASURES:
@@ -62,7 +69,7 @@ def rebuild_models(job: Job, report: Report) -> Outcome:
         values = MEASURES[name](job, attacked)
         if values is not None:
             measures[name] = mean_of(name, *values)
-    if job.method.attack in WITHOUT_MODEL:  # the inference itself is the attack
+    if job.method.attack in WITHOUT_MODEL:  # for these methods, the time of the inference is the time of the attack
         seconds = time.perf_counter() - began
     return Outcome(
         measures,
@@ -74,11 +81,11 @@ def rebuild_models(job: Job, report: Report) -> Outcome:
 
 
 def spread(count: int, number: int) -> list[int]:
-    """Return the attacked clients: all, or some of them evenly spread.
+    """Return the numbers of the attacked clients, evenly spread over all clients of the federation.
 
     Args:
-        count: The clients of the federation.
-        number: The clients to attack.
+        count: The number of clients of the federation.
+        number: The number of clients to attack.
     """
     if number > count:
         raise InvalidInput(f"There are {count} clients in this federation, not {number}. Attack fewer clients.")
@@ -100,7 +107,7 @@ def _zest_gain(job: Job, attacked: Attacked) -> Values:
 
 
 def _similarity(job: Job, attacked: Attacked, models: Sequence[LocalModel]) -> Tensor:
-    """Return the similarity of each model to the model that its client trains alone."""
+    """Return the similarity of each model to the model that the client trains alone."""
     values = []
     for index, model, client in zip(attacked.chosen, models, attacked.clients, strict=True):
         rows = _some(client, job.row.measuring.get("references", 32), job.seed).inputs
@@ -180,7 +187,10 @@ def _sia_gain(job: Job, attacked: Attacked) -> Values:
 
 
 def _sources(job: Job, attacked: Attacked, attack: str) -> Tensor | None:
-    """Return the share of each client's records whose owner an attack finds, or ``None`` where it does not apply."""
+    """Return the share of each client's records whose owner an attack finds.
+
+    The result is ``None`` if the attack does not apply.
+    """
     inference = inference_of(attack)
     if inference.source is None or not inference.finds_sources(attacked):
         return None
@@ -210,7 +220,7 @@ def _ssim(job: Job, attacked: Attacked) -> Values:
 
 
 def _draw(job: Job, client: Dataset, classes: Sequence[int], samples: Tensor, labels: Tensor) -> None:
-    """Draw one original and one sample of each class, where the job has a folder for pictures."""
+    """Draw one original and one sample of each class, if the job has a folder for pictures."""
     if job.pictures is None:
         return
     rows = {
@@ -222,7 +232,7 @@ def _draw(job: Job, client: Dataset, classes: Sequence[int], samples: Tensor, la
 
 
 def frequent_classes(client: Dataset, count: int = 4) -> list[int]:
-    """Return the classes of which a client has most samples.
+    """Return the classes with the most samples of a client.
 
     Args:
         client: The client's data.
@@ -233,11 +243,11 @@ def frequent_classes(client: Dataset, count: int = 4) -> list[int]:
 
 
 def nearest(client: Dataset, samples: Tensor, label: int) -> float:
-    """Return the highest SSIM between the samples and the client's samples of one class.
+    """Return the highest SSIM between a given sample and one of the client's samples of a class.
 
     Args:
         client: The client's data.
-        samples: The samples to compare.
+        samples: The given samples.
         label: The class.
     """
     originals = client.inputs[client.targets == label]

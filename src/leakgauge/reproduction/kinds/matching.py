@@ -1,7 +1,8 @@
 """Rows that pair the samples of two epochs (AGIC, table V).
 
-Each update is reconstructed by itself. ``matching_rate`` is the share of samples that are paired correctly. Its chance
-level is the rate that labels alone give: one correct pair for each label, or one in all where labels are not used.
+Each update is reconstructed separately. ``matching_rate`` is the share of samples that are paired correctly. The chance
+level of a method that uses labels is one correct pair for each label. The chance level of a method without labels is
+one correct pair in total.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from leakgauge.reproduction.updates import ClientUpdates, updates_of
 
 
 def match_samples(job: Job, report: Report) -> Outcome:
-    """Pair the samples of one client's epochs, and count the correct pairs."""
+    """Pair the samples of two epochs of one client, and count the correct pairs."""
     options = dict(job.method.options) | ({} if job.steps is None else {"first_steps": job.steps})
     joint = attacks.agic_epochs(**options)
     client = updates_of(job.setting, job.index, job.seed)
@@ -36,12 +37,15 @@ def match_samples(job: Job, report: Report) -> Outcome:
     return Outcome({"matching_rate": rate}, joint.first.stop.max_steps or 0, seconds)
 
 
-#: The latest inversions of single updates. All ways of pairing the samples of one client share them.
+#: The latest reconstructions of single updates. All methods that pair the samples of one client use them.
 _LATEST: dict[tuple[Any, ...], tuple[list[Update], float]] = {}
 
 
 def _separate_inversions(job: Job, first: attacks.Inversion, report: Report) -> tuple[list[Update], float]:
-    """Return the reconstructions of single updates, and their seconds. Interrupted runs are discarded."""
+    """Return the reconstruction of each single update, and the seconds that all of them took.
+
+    An interrupted run raises ``KeyboardInterrupt``.
+    """
     key = (job.setting, repr(first), job.index, job.seed)
     if key not in _LATEST:
         began = time.perf_counter()
@@ -56,7 +60,7 @@ def _separate_inversions(job: Job, first: attacks.Inversion, report: Report) -> 
 
 
 def _identities(client: ClientUpdates, updates: list[Update], epoch: int) -> Tensor:
-    """Return the true sample of each reconstruction of an epoch: its nearest one within the update."""
+    """Return the true sample of each reconstruction of an epoch, by pairing within each update."""
     of_epoch = [update for update in updates if update.epoch == epoch]
     if len(of_epoch) != len(client.rows[epoch]):
         raise InvalidInput("A row about epochs needs as many reconstructions as updates.")

@@ -1,4 +1,4 @@
-"""Rows that reconstruct their clients one by one, with pictures of the reconstructions."""
+"""Rows that reconstruct clients one by one, and draw the reconstructions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome, m
 
 
 def reconstruct_client(job: Job, report: Report) -> Outcome:
-    """Attack one client and score the reconstruction. Draw it where the job has a folder for pictures."""
+    """Attack one client, and score the reconstruction. If the job has a folder for pictures, draw it there."""
     observation, truth = client_of(job.setting, job.index, job.seed)
     attack = attacks.build(job.method.attack, **job.options)
     result = attack(observation, seed=job.seed + job.index, progress=report)
@@ -35,11 +35,11 @@ def reconstruct_client(job: Job, report: Report) -> Outcome:
 def draw(stem: Path, result: Reconstruction, truth: Truth, scored: Score) -> None:
     """Draw the originals above the reconstructions (AWA, figures 2 and 3).
 
-    Where the attack recorded iterates (``snapshot_every``), their quality and the lowest loss up to each of them are
-    written too (AWA, figure 4), as curves and as numbers.
+    If the attack recorded iterates (``snapshot_every``), the quality of each iterate and the lowest loss up to each
+    iterate are written too, as curves and as numbers (AWA, figure 4).
 
     Args:
-        stem: The path of the pictures without their endings.
+        stem: The path of the files without the endings of their names.
         result: The reconstruction.
         truth: The client's samples.
         scored: The score of the reconstruction.
@@ -66,7 +66,7 @@ def draw(stem: Path, result: Reconstruction, truth: Truth, scored: Score) -> Non
 
 
 def course_of(result: Reconstruction, truth: Truth) -> dict[int, tuple[float, float]]:
-    """Return the mean PSNR and SSIM of the recorded iterates of an attack, by step.
+    """Return the mean PSNR and the mean SSIM of each recorded iterate of an attack, by step.
 
     Args:
         result: A reconstruction with a trace.

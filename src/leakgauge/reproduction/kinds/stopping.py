@@ -1,8 +1,9 @@
-"""Rows that compare rules for stopping (EPAFL, tables 1 to 4).
+"""Rows that compare rules for stopping an attack (EPAFL, tables 1 to 4).
 
-One run to the last step is recorded. Each method's rule is then applied to the record: the step at which it would have
-stopped, and the iterate that it would have returned. All rules see the same attacks, and a table costs one run. The
-seconds of a rule are the evaluations up to its stop, at the mean cost of the recorded run.
+The attack runs once to the last step, and the run is recorded. The rule of each method is then applied to the recorded
+run, to find the step at which the rule would have stopped and the iterate that the attack would have returned. All
+rules are applied to the same attacks, and a table needs only one run. The seconds of a rule are the number of
+evaluations before it stops, times the mean seconds of an evaluation in the recorded run.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from leakgauge.reproduction.kinds.together import (
 
 
 def apply_rule(job: Job, report: Report) -> Outcome:
-    """Apply a rule to the recorded attack on all clients. Draw its course where the job has a folder for pictures."""
+    """Apply a rule to the recorded attack on all clients. If the job has a folder for pictures, draw the attacks."""
     attack = attack_of(job.method, job.steps)
     if not isinstance(attack, Inversion):
         raise InvalidInput(f"A row about stopping needs an inversion, not {job.method.attack!r}.")
@@ -53,12 +54,12 @@ def _evaluations(results: Sequence[Reconstruction]) -> int:
     return sum(int(trace_of(result).evaluations[-1]) for result in results)
 
 
-#: The latest recorded runs. All rules of a table share them. There is one for each dataset, and they are large.
+#: The two latest recorded runs. All rules of a table use them. There is one run for each dataset. Runs are large.
 _LATEST: dict[tuple[Any, ...], tuple[list[Reconstruction], list[Truth], float]] = {}
 
 
 def _recorded(job: Job, recorder: Inversion, report: Report) -> tuple[list[Reconstruction], list[Truth], float]:
-    """Return the recorded attack, the truths and the CPU seconds."""
+    """Return the recorded attack on each client, the truth about each client, and the CPU seconds of the attacks."""
     key = (job.setting, repr(recorder), job.clients, job.seed)
     if key not in _LATEST:
         while len(_LATEST) > 1:
@@ -70,7 +71,9 @@ def _recorded(job: Job, recorder: Inversion, report: Report) -> tuple[list[Recon
 
 
 def stopped_by(attack: Inversion, recorded: Reconstruction, truth: Truth) -> Reconstruction:
-    """Return the result that an attack's rule gives on a recorded run: the best iterate up to its last step.
+    """Return the result that an attack would have had if its rule had stopped the recorded run.
+
+    The result is the iterate with the lowest loss up to the step at which the rule stops.
 
     Args:
         attack: The attack with the rule.
@@ -104,11 +107,14 @@ def draw(
     stopped: Sequence[Reconstruction],
     truths: Sequence[Truth],
 ) -> None:
-    """Draw EPAFL's figures: the iterates of successes (1, 5) and of failures (4), and the losses of both (2).
+    """Draw figures like those of EPAFL.
+
+    They show the iterates of successful attacks (figures 1 and 5), the iterates of failed attacks (figure 4), and the
+    losses of both (figure 2).
 
     Args:
         folder: The folder for the pictures.
-        name: The first part of their names.
+        name: The first part of the names of the pictures.
         recorded: The recorded runs to the last step.
         stopped: The same runs, stopped by the rule.
         truths: The clients' samples.

@@ -1,9 +1,11 @@
 """Rows whose methods attack all clients at once (EPAFL, table 5). Seconds are CPU seconds of one thread.
 
-EPAFL reports the mean squared error, the SSIM and the iterations of *successful* samples. Its times seem to be of these
-alone too, because 21 failures of 300 iterations would not fit into the 371 seconds of table 1. Metrics of that kind end
-in ``_of_recovered``. Its SSIM was computed with a data range of 0. ``ssim_range0`` is that figure, and ``asr_range0``
-is the success rate by it. ``asr`` and ``ssim`` have the true range.
+EPAFL reports the mean squared error, the SSIM and the iterations of *successful* samples only. The times in EPAFL seem
+to be those of successful samples too, because 21 failures of 300 iterations would not fit into the 371 seconds that
+table 1 reports. The names of metrics over successful samples end in ``_of_recovered``.
+
+EPAFL computed the SSIM with a data range of 0. The metric ``ssim_range0`` is this SSIM, and ``asr_range0`` is the
+success rate with this SSIM. The metrics ``ssim`` and ``asr`` use the true data range.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from leakgauge.reproduction.one_by_one import OneByOne
 from leakgauge.reproduction.rows import Method
 from leakgauge.reproduction.setting import Setting
 
-#: EPAFL, section 5.2: an attack succeeded if the SSIM lies above this value.
+#: An attack is successful if the SSIM is above this value (EPAFL, section 5.2).
 SUCCESS = 0.9
 
 
@@ -45,17 +47,19 @@ def attack_together(job: Job, report: Report) -> Outcome:
 
 
 def attack_of(method: Method, steps: int | None = None) -> Attack:
-    """Return the attack of a method. ``one_by_one`` is the reference for time and no attack of the package.
+    """Return the attack of a method.
+
+    The attack ``one_by_one`` is only the reference for time. The registry of attacks does not have it.
 
     Args:
         method: The method.
-        steps: The attack steps instead of the method's.
+        steps: The number of attack steps. ``None`` keeps the number in the method.
     """
     options = method.options if steps is None else {**method.options, "steps": steps}
     return OneByOne(**options) if method.attack == "one_by_one" else attacks.build(method.attack, **options)
 
 
-@lru_cache(maxsize=1)  # the methods of a row follow each other
+@lru_cache(maxsize=1)  # the methods of a row attack the same clients one after another
 def clients_together(setting: Setting, clients: int, seed: int) -> tuple[list[Observation], list[Truth]]:
     """Return the observations and the truths of all clients.
 
@@ -76,7 +80,9 @@ def clients_together(setting: Setting, clients: int, seed: int) -> tuple[list[Ob
 def attack_all(
     attack: Attack, observations: Sequence[Observation], seed: int, report: Report
 ) -> tuple[list[Reconstruction], float]:
-    """Return the reconstructions of all clients, and the CPU seconds. Interrupted runs are discarded.
+    """Return the reconstructions of all clients, and the CPU seconds.
+
+    An interrupted run raises ``KeyboardInterrupt``.
 
     Args:
         attack: The attack.
@@ -94,7 +100,7 @@ def attack_all(
 def measure_all(
     results: Sequence[Reconstruction], truths: Sequence[Truth], seconds: float, chance: dict[str, float]
 ) -> Outcome:
-    """Return the quality, the iterations and the cost of one method.
+    """Measure the quality, the iterations and the cost of one method.
 
     Args:
         results: The reconstructions, one for each client.
@@ -131,7 +137,7 @@ def _measure(name: str, column: Tensor, chance: float | None) -> Measure:
 
 
 def _extremes(iterations: Tensor) -> dict[str, Measure]:
-    """Return the extremes and the deviation of the iterations of recovered samples."""
+    """Return the smallest and largest number of iterations of recovered samples, and the standard deviation."""
     if not len(iterations):
         return {}
     deviation = iterations.std() if len(iterations) > 1 else iterations.new_zeros(())
@@ -141,7 +147,7 @@ def _extremes(iterations: Tensor) -> dict[str, Measure]:
 
 
 def _noticed(results: Sequence[Reconstruction], failed: Tensor) -> dict[str, Measure]:
-    """Return the share of failed attacks whose outcome tells the attacker so."""
+    """Return the share of failed attacks whose outcome tells the attacker that the attack has failed."""
     if not bool(failed.any()):
         return {}
     unconverged = torch.tensor([result.outcome.kind != "converged" for result in results])
@@ -150,7 +156,7 @@ def _noticed(results: Sequence[Reconstruction], failed: Tensor) -> dict[str, Mea
 
 
 def values_of(samples: Tensor, originals: Tensor) -> dict[str, Tensor]:
-    """Return one value for each client and metric. Reconstructions that are not finite have failed.
+    """Return the values of each metric, one for each client. A reconstruction that is not finite counts as failed.
 
     Args:
         samples: The reconstructions.
@@ -170,8 +176,8 @@ def values_of(samples: Tensor, originals: Tensor) -> dict[str, Tensor]:
 def ssim_range0(samples: Tensor, originals: Tensor) -> Tensor:
     """Return the SSIM of 8-bit pictures with a data range of 0, as EPAFL computes it.
 
-    A data range of 0 removes the constants that stabilise the SSIM. In a window where both pictures are flat the value
-    is then 0 / 0, which counts as equal here.
+    A data range of 0 removes the constants that stabilise the SSIM. If both pictures are flat in a window, the SSIM of
+    the window is 0 / 0. Here, such a window counts as equal.
 
     Args:
         samples: The reconstructions.
@@ -182,7 +188,7 @@ def ssim_range0(samples: Tensor, originals: Tensor) -> Tensor:
 
 @lru_cache(maxsize=4)
 def chance_levels(setting: Setting, clients: int, seed: int) -> dict[str, float]:
-    """Return the level that the best kind of blind guess reaches over all clients, by metric.
+    """Return the chance level of each metric, which is the mean of the best kind of blind guess over all clients.
 
     Args:
         setting: The set-up of the row.
@@ -207,7 +213,7 @@ def chance_levels(setting: Setting, clients: int, seed: int) -> dict[str, float]
 
 
 def trace_of(result: Reconstruction) -> Trace:
-    """Return the trace of a reconstruction."""
+    """Return the trace of a reconstruction, or raise an error if there is none."""
     if result.trace is None:
         raise InvalidInput(f"{result.attack} records no trace, so its iterations cannot be counted.")
     return result.trace

@@ -1,4 +1,4 @@
-"""Rows about the search for AWA's weights (its table 3 and figure 1), with equal weights as the baseline."""
+"""Rows about the search for the weights of AWA (AWA, table 3 and figure 1). Equal weights are the baseline."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome, m
 from leakgauge.reproduction.metrics import single
 from leakgauge.runtime import Task, Watch
 
-#: The options of a method that configure the search. The others belong to the attack.
+#: The options of a method that configure the search. All other options configure the attack.
 SEARCH_OPTIONS = ("trials", "random", "log", "cut")
 
 
 def search_weights(job: Job, report: Report) -> Outcome:
-    """Search weights for one client, attack with the best (or with given weights), and score the result.
+    """Search for the best weights for one client, attack with these weights, and score the result.
 
-    ``unexplained`` is f of equation 33, as a share of the update's squared norm. With a folder for pictures, the
-    trials are stored there, an interrupted search continues from them, and the running minimum is drawn.
+    If the method has no search, the attack uses the weights in the options. The metric ``unexplained`` is f of equation
+    33, divided by the squared norm of the update. If the job has a folder for pictures, the trials of the search are
+    stored there, so that an interrupted search can continue. The running minimum of the search is drawn too.
     """
     observation, truth = client_of(job.setting, job.index, job.seed)
     seed, options = job.seed + job.index, job.options
@@ -54,18 +55,18 @@ def search_weights(job: Job, report: Report) -> Outcome:
 
 
 class _ForwardSteps(Watch):
-    """A watch that reports the steps of a search's trials as steps of its task."""
+    """A listener that reports the steps of the trials of a search as steps of the job."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
 
     def step(self, task: Task, step: int, total: int | None, loss: float) -> None:
-        """Report one step."""
+        """Report one step of a trial."""
         self._report(step, total, loss)
 
 
 def _file_name(job: Job) -> str:
-    """Return a name for the files of one search."""
+    """Return the name for the files of one search, without an ending."""
     training = job.setting.training
     recipe = f"{training['epochs']}x{training['batch_size']}x{training['samples']}"
     return f"{job.setting.data_name}-{job.setting.model['name']}-{recipe}-{job.method.name}-client{job.index}"

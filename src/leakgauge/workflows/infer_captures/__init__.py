@@ -1,4 +1,7 @@
-"""Inference from many rounds of captures: each client's own model, a hidden column, and the owners of records."""
+"""The workflow that infers facts from captures of many rounds.
+
+It rebuilds each client's own model, infers a hidden column of the records, and finds the owners of records.
+"""
 
 from __future__ import annotations
 
@@ -43,29 +46,30 @@ def infer(  # noqa: PLR0913
     watch: Watch | None = None,
     command: str = "",
 ) -> InferredCaptures:
-    """Rebuild clients' models from many rounds and infer facts about records, as ``leakgauge infer`` does.
+    """Rebuild clients' models from many rounds, and infer facts about records.
 
-    Owners of records are inferred where the data of at least two clients is given.
+    The command ``leakgauge infer`` calls this function. The owners of records are inferred if the data of at least two
+    clients is given.
 
     Args:
-        captures: A folder of captures with many rounds of one client or more.
+        captures: A folder of captures. It holds many rounds of at least one client.
         method: The attack that rebuilds local models, or its name.
         output: The folder for the page and the cache.
         options: The options of the method.
-        model: Your own model, or ``module:factory``. Not needed for models of Leakgauge.
+        model: Your own model, or ``module:factory``. It is not needed for models of Leakgauge.
         model_options: The options of the factory.
         know: Parts of the recipe that the captures do not hold, such as ``{"lr": 0.1}``.
-        client: The only client to read.
+        client: The name of the only client to read. The default is all clients.
         data: The clients' records (:class:`~leakgauge.workflows.captures.ClientData`).
-        sensitive: The column, or the category, that is hidden from the attacker and inferred.
+        sensitive: The name of the column or category that is hidden from the attacker and inferred.
         seed: The seed of the attacks.
         fail_if: Limits such as ``"attribute_accuracy > 0.8"`` (:mod:`leakgauge.evaluation.gate`).
-        junit: The file for the limits as JUnit XML.
+        junit: The file to which the checked limits are written as JUnit XML.
         engine: The engine that rebuilds models (:mod:`leakgauge.runtime.engines`).
-        jobs: The number of models that are rebuilt at a time. ``None`` is one a core.
+        jobs: The number of models that are rebuilt at a time. By default, one per core.
         device: The device of the attacks, such as ``"cuda"``.
         watch: The listener that follows the work.
-        command: The command line, for the page.
+        command: The command line, which the page shows.
     """
     from leakgauge.reports.inference import write_inference
 

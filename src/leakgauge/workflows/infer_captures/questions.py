@@ -1,4 +1,4 @@
-"""Infer a hidden column of the clients' records and the owners of records, with every attack that fits."""
+"""The inference of a hidden column and of the owners of records, with every attack that fits the messages."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from leakgauge.evaluation.chance import Chance
 from leakgauge.evaluation.inferred import OTHER_COLUMNS, HiddenColumn, attribute_chance_among, share_measure
 from leakgauge.evaluation.verdict import Finding, Verdict, judge_share
 
-#: The largest number of records whose owner is inferred, as many of each client.
+#: The largest number of records whose owner is inferred. Each client contributes the same number of records.
 RECORDS = 2000
 SEVERAL_STEPS = "Clients take several steps a round, which is noise to the gradients' equations."
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """The messages of several clients, their rebuilt models, and the records of some of them.
+    """The messages of several clients, the rebuilt models of these clients, and the records of some of these clients.
 
     Args:
         rounds: The observations of each client.
         models: The rebuilt model of each client.
-        truths: The records of the clients whose data is at hand.
+        truths: The records of each client whose data is given.
     """
 
     rounds: Mapping[str, Sequence[Observation]]
@@ -52,7 +52,7 @@ class Inference:
     Args:
         about: The hidden column, or ``"owner"``.
         attack: The name of the attack.
-        measure: The share over all clients, beside chance.
+        measure: The share over all clients, with its chance level.
         verdict: The verdict on this share.
         shares: The share of each client.
     """
@@ -65,13 +65,13 @@ class Inference:
 
     @classmethod
     def of(cls, about: str, attack: str, right: Mapping[str, Tensor], chance: Chance) -> Inference:
-        """Return the inference from whether each record of each client is right.
+        """Compute the share of right records and the verdict.
 
         Args:
             about: The hidden column, or ``"owner"``.
             attack: The name of the attack.
-            right: Whether each record is right, by client.
-            chance: The share that is right without any message.
+            right: Whether the attack is right about each record, by client.
+            chance: The share of records for which the best guess without any message is right.
         """
         metric = "source_accuracy" if about == "owner" else "attribute_accuracy"
         parts = list(right.values())
@@ -79,24 +79,24 @@ class Inference:
         return cls(about, attack, share_measure(metric, parts, chance), judge_share(parts, chance.value), shares)
 
     def finding(self) -> Finding:
-        """Return the inference in the form that all commands share."""
+        """Convert the inference to a finding, which is the form that all commands report."""
         return Finding(self.attack, self.about, {self.measure.name: self.measure}, self.verdict)
 
 
 @dataclass(eq=False)
 class Answers:
-    """The inferences about one question, with notes for the reader."""
+    """The inferences of all attacks about one question, and notes for the reader."""
 
     inferences: list[Inference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def infer_column(federation: Federation, column: str, values: Sequence[float]) -> Answers:
-    """Infer a hidden column of the clients' records.
+    """Infer a hidden column of the clients' records with every attack that fits.
 
     Args:
         federation: The messages, the models and the records.
-        column: The column, or the category, that is hidden from the attacker.
+        column: The name of the column or category that is hidden from the attacker.
         values: The values of the column, as :func:`~leakgauge.evaluation.inferred.column_values` returns them.
     """
     hidden = {name: HiddenColumn.of(truth, column, values) for name, truth in federation.truths.items()}
@@ -119,7 +119,7 @@ def infer_column(federation: Federation, column: str, values: Sequence[float]) -
 
 
 def _fitting(recovers: str, federation: Federation, answers: Answers) -> Iterator[AttackSpec]:
-    """Yield the attacks that fit the messages, and note the others."""
+    """Yield the attacks that fit the messages. Add a note to ``answers`` for each other attack."""
     observation = next(iter(federation.rounds.values()))[-1]
     for spec in registry.specs(recovers=recovers, reads="rounds"):  # type: ignore[arg-type]
         fit = spec.fits(observation)
@@ -161,11 +161,11 @@ def _guarantee_note(column: str, least: float, most: float) -> str:
 
 
 def infer_owners(federation: Federation, seed: int) -> Answers:
-    """Infer the owners of records among all captured clients.
+    """Infer which of the captured clients each record belongs to, with every attack that fits.
 
     Args:
         federation: The messages, the models and the records.
-        seed: The seed of the choice of records.
+        seed: The seed of the random choice of records.
     """
     inputs, targets, sizes = _some_records(federation, seed)
     chance = Chance(max(sizes.values()) / len(inputs), "the client with the most of these records")
@@ -186,7 +186,10 @@ def infer_owners(federation: Federation, seed: int) -> Answers:
 
 
 def _some_records(federation: Federation, seed: int) -> tuple[Tensor, Tensor, dict[str, int]]:
-    """Return records of all clients, as many as fit into memory as gradients, and how many are of each client."""
+    """Return the inputs and targets of random records, and the number of records of each client.
+
+    The number is limited, because the gradients of all records must fit into memory.
+    """
     truths = federation.truths
     weights = sum(value.numel() for value in next(iter(federation.rounds.values()))[0].sent.values())
     room = min(RECORDS, max(10 * len(truths), 8 * ROOM // weights))  # at most eight blocks of gradients

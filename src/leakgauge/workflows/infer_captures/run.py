@@ -1,4 +1,4 @@
-"""Rebuild the model of every captured client, and infer what the messages show about records."""
+"""The run of an inference, which rebuilds the model of every captured client and infers facts about records."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from leakgauge.workflows.captures import Captures, ClientData
 from leakgauge.workflows.infer_captures.questions import Federation, Inference, infer_column, infer_owners
 from leakgauge.workflows.result import Running, WorkflowResult
 
-#: The models whose losses on a client's own data are compared.
+#: The names of the models whose losses on a client's own data are compared.
 MODELS = ("rebuilt", "last returned", "global")
-#: Below this number of rounds a note says that they are few. LMRA's figures are of 100.
+#: If a client has fewer rounds than this, a note says so. The figures in the LMRA paper are from 100 rounds.
 FEW_ROUNDS = 10
 
 
@@ -37,11 +37,11 @@ class InferredCaptures(WorkflowResult):
 
     Args:
         models: The rebuilt model of each client.
-        losses: The losses on each client's own data, by model.
-        inferences: The shares of records for which each attack is right.
+        losses: The loss of each compared model on each client's own data, by client and by model.
+        inferences: The share of records for which each attack is right.
         notes: Sentences for the reader.
-        threat_model: What the attacker sees and knows, in sentences.
-        scored: Whether the clients' data was at hand.
+        threat_model: Sentences about what the attacker sees and knows.
+        scored: Whether the clients' data is given.
     """
 
     models: dict[str, LocalModel]
@@ -52,7 +52,7 @@ class InferredCaptures(WorkflowResult):
     scored: bool
 
     def sentence(self) -> str:
-        """Return the result in words."""
+        """Return the result as a short text."""
         rounds = [model.rounds for model in self.models.values()]
         seen = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
         clients = "the model of one client" if len(rounds) == 1 else f"the models of {len(rounds)} clients"
@@ -73,13 +73,13 @@ class InferredCaptures(WorkflowResult):
 
 @dataclass(frozen=True)
 class InferenceTask:
-    """A question about captures, and the way to answer it.
+    """The captures, the facts to infer and the attack to use.
 
     Args:
         captures: The captures.
         method: The attack that rebuilds local models.
         data: The clients' records.
-        sensitive: The column, or the category, to infer.
+        sensitive: The name of the column or category to infer.
         seed: The seed of the attacks.
     """
 
@@ -91,12 +91,12 @@ class InferenceTask:
 
 
 def run_inference(task: InferenceTask, output: Location, running: Running | None = None) -> InferredCaptures:
-    """Rebuild all models, answer the questions about records, and return the result.
+    """Rebuild all models, infer facts about records, and return the result.
 
     Args:
-        task: What to infer, and how.
+        task: The captures, the facts to infer and the attack to use.
         output: The folder for the cache.
-        running: The place where models are rebuilt.
+        running: The engine, the device and the listener of the tasks that rebuild models.
     """
     running = running or Running()
     if task.sensitive is not None and task.data is None:
@@ -150,7 +150,7 @@ def _few(clients: Sequence[str]) -> str:
 
 
 def _read(captures: Captures) -> tuple[dict[str, list[Observation]], dict[str, list[Path]], list[str]]:
-    """Return the rounds of each client, their files, and the files that were refused."""
+    """Return the observations and the files of each client, and sentences about the refused files."""
     rounds: dict[str, list[Observation]] = {}
     files: dict[str, list[Path]] = {}
     refused: list[str] = []
@@ -189,7 +189,10 @@ def _rebuild(
     output: Location,
     running: Running,
 ) -> tuple[dict[str, LocalModel], dict[str, str], TasksFailed | None]:
-    """Return the model of each client, from the cache or rebuilt, and the errors of those that cannot be rebuilt."""
+    """Return the rebuilt model of each client, the error of each client without a model, and the failed tasks.
+
+    Models that are in the cache are not rebuilt again.
+    """
     cache = Cache(output_folder(Path(output)) / "cache")
     asked = {"method": repr(task.method), "seed": task.seed}
     definitions = {name: {**task.captures.definition(*paths), **asked} for name, paths in files.items()}
@@ -228,7 +231,7 @@ def rebuild_model(
     report: Report,
     device: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Rebuild the model of one client, and return it as plain values and tensors.
+    """Rebuild the model of one client. The model is returned as plain values and tensors.
 
     Args:
         captures: The captures that the files belong to.
@@ -244,7 +247,7 @@ def rebuild_model(
     rounds = rounds if device is None else [observation.to(device) for observation in rounds]
     try:
         model = method(rounds, seed=seed, progress=report)
-    except LeakgaugeError as problem:  # one client that cannot be rebuilt does not stop the others
+    except LeakgaugeError as problem:  # the models of the other clients are still rebuilt
         return {"problem": str(problem)}, {}
     document = {
         "outcome": model.outcome,
@@ -277,12 +280,12 @@ def _model(entry: Entry, rounds: Sequence[Observation]) -> LocalModel:
 
 
 def _losses(rebuilt: LocalModel, rounds: Sequence[Observation], truth: Truth) -> dict[str, float]:
-    """Return the mean losses of three models on a client's own data."""
+    """Return the mean loss of each compared model on a client's own data, by the name of the model."""
     models = {MODELS[0]: rebuilt}
     for name, baseline in zip(MODELS[1:], (LastReturned(), GlobalModel()), strict=True):
         try:
             models[name] = baseline(rounds, progress=False)
-        except LeakgaugeError:  # gradients without a learning rate lead to no model
+        except LeakgaugeError:  # no model can be computed from gradients without a learning rate
             continue
     with torch.no_grad():
         return {name: float(model.losses(truth.inputs, truth.targets).mean()) for name, model in models.items()}
