@@ -101,16 +101,21 @@ def test_proportional_counts_add_up_and_stay_near(frequencies, total):
 
 
 def test_label_errors_of_equally_likely_classes():
-    chance = label_error_chance(torch.tensor([1, 0, 0, 0, 0, 0, 0, 0, 0, 0]), draws=2000)
+    chance = label_error_chance(1, 10, draws=2000)
     assert chance.value == pytest.approx(0.9, abs=0.03)
     assert "equally likely" in chance.source
 
 
 def test_label_errors_from_reference_frequencies():
-    chance = label_error_chance(torch.tensor([3, 1, 0]), torch.tensor([75, 25, 0]))
-    assert chance.value == 0
-    chance = label_error_chance(torch.tensor([0, 0, 4]), torch.tensor([75, 25, 0]))
-    assert chance.value == 4
+    assert label_error_chance(4, 3, torch.tensor([80, 0, 0])).value == 0
+    skewed = label_error_chance(1, 3, torch.tensor([75, 25, 0]), draws=4000)
+    assert skewed.value == pytest.approx(0.25, abs=0.03)  # the commonest label is right three times out of four
+
+
+def test_the_chance_of_labels_does_not_depend_on_the_clients_own():
+    """A client that happens to hold the commonest label is no reason to call a right label a guess."""
+    frequencies = torch.tensor([40, 30, 30])
+    assert label_error_chance(1, 3, frequencies).value > 0.5
 
 
 def test_label_accuracy_levels():

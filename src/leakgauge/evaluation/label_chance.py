@@ -35,37 +35,44 @@ def proportional_counts(frequencies: Tensor, total: int, generator: torch.Genera
 
 
 def label_error_chance(
-    true_counts: Tensor, reference_counts: Tensor | None = None, *, draws: int = DRAWS, seed: int = 0
+    total: int, classes: int, reference_counts: Tensor | None = None, *, draws: int = DRAWS, seed: int = 0
 ) -> Chance:
-    """Return the expected number of wrong labels of an attacker who knows only the frequencies of classes.
+    """Return the number of wrong labels that an attacker can expect before it sees any message.
 
-    There are two guesses for the client's ``N`` labels. One guess divides the labels in proportion to the frequencies.
-    The other guess draws the labels at random with these frequencies. The better guess is the chance level.
+    The attacker knows only the frequencies of classes. It guesses the labels of a random client with ``total`` samples.
+    One guess divides the labels in proportion to the frequencies, the other draws them at random. The better of the two
+    counts. The labels of the attacked client have no influence on this number.
 
     Args:
-        true_counts: The number of the client's samples in each class.
-        reference_counts: The number of reference samples in each class. By default, all classes are equally frequent.
-        draws: The number of random guesses.
-        seed: The seed of the random guesses.
+        total: The number of the client's samples.
+        classes: The number of classes.
+        reference_counts: The number of reference samples of each class. Without them, all classes are equally likely.
+        draws: The number of random clients, and of random guesses.
+        seed: The seed of the clients and of the guesses.
 
-    >>> label_error_chance(torch.tensor([2, 2]), torch.tensor([50, 50]))
+    >>> label_error_chance(4, 2, torch.tensor([50, 0]))
     Chance(value=0.0, source='labels in proportion to other samples')
     """
-    total = int(true_counts.sum())
     known = reference_counts is not None and int(reference_counts.sum()) > 0
-    frequencies = reference_counts.double() if known and reference_counts is not None else torch.ones(len(true_counts))
+    frequencies = reference_counts.double() if known and reference_counts is not None else torch.ones(classes)
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.multinomial(frequencies.expand(draws, -1), total, replacement=True, generator=generator)
-    random = [torch.bincount(labels, minlength=len(true_counts)) for labels in drawn]
-    rounded = [proportional_counts(frequencies, total, generator) for _ in range(draws)]
+
+    def random_counts() -> list[Tensor]:
+        drawn = torch.multinomial(frequencies.expand(draws, -1), total, replacement=True, generator=generator)
+        return [torch.bincount(labels, minlength=classes) for labels in drawn]
+
+    guesses = random_counts()
+    proportional = [proportional_counts(frequencies, total, generator) for _ in range(draws)]
+    clients = random_counts()
     origin = "to other samples" if known else "(classes equally likely)"
 
-    def expected(guesses: list[Tensor]) -> float:
-        return sum(label_errors(guess, true_counts, counts=True) for guess in guesses) / len(guesses)
+    def expected(guessed: list[Tensor]) -> float:
+        errors = [label_errors(guess, client, counts=True) for guess, client in zip(guessed, clients, strict=True)]
+        return sum(errors) / len(errors)
 
     levels = {
-        f"labels in proportion {origin}": expected(rounded),
-        f"random labels {origin}": expected(random),
+        f"labels in proportion {origin}": expected(proportional),
+        f"random labels {origin}": expected(guesses),
     }
     return best(levels, "lower")
 

@@ -238,7 +238,7 @@ def _label_measures(
     accuracy = wilson_interval(float(right.sum()), len(right))
     accuracy_chance = label_accuracy_chance(true, classes, reference, guesses)
     return [
-        _measure("label_errors", errors, label_error_chance(truth.label_counts.cpu(), counts), trials),
+        _measure("label_errors", errors, label_error_chance(len(true), classes, counts), trials),
         _measure("label_accuracy", accuracy, accuracy_chance, len(right), right),
     ]
 

@@ -40,7 +40,7 @@ def estimate_labels(job: Job, report: Report) -> Outcome:
     counts, reference = truth.label_counts, truth.reference_targets
     known = None if reference is None else torch.bincount(reference, minlength=len(counts))
     errors = float(label_errors(labels, truth.targets))
-    measure = single("label_errors", errors, chance=label_error_chance(counts, known).value)
+    measure = single("label_errors", errors, chance=label_error_chance(len(truth), len(counts), known).value)
     return Outcome({"label_errors": measure}, 1, seconds)
 
 
