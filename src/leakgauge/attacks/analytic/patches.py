@@ -15,7 +15,7 @@ patches. The second holds no patch. It checks whether the message is free of noi
 
 - The equations determine all patches if the :math:`g_t` are independent. This needs at most ``width`` patches. It needs
   at most ``width - 1`` where the tokens enter layer norms, because the entries of each :math:`g_t` then add up to zero.
-  With more patches, the attack returns the smoothest of all solutions, which is not exact.
+  With more patches, the attack returns the solution of the least total variation, which is not exact.
 - Local training on one sample keeps the equations. Every step adds :math:`\sum_t g_t p_t^\top` with the same patches.
   The equations hold for the sums over all steps, with momentum too. Optimisers such as Adam break them.
 - Several samples share the positions. Only the sum of their :math:`g_t` is seen, and the attack does not apply.
@@ -42,10 +42,14 @@ from leakgauge.core.params import Params, elementwise
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
 
-#: The patches are called exact if their estimated error is below this, in units of one grey level of 256.
-GREY_LEVELS = 1.0
-#: The largest number of steps of the search for the smoothest solution.
-SMOOTHING_STEPS = 300
+#: The patches are called exact if their estimated error is below this share of one grey level of 256.
+GREY_LEVELS = 0.25
+#: The largest number of steps in one round of the search for the solution of the least total variation.
+SMOOTHING_STEPS = 100
+#: The smallest difference of two pixels that counts in each round of this search, in the model's units.
+SMALLEST_DIFFERENCES = (0.1, 0.01, 0.001, 0.001, 0.001)
+#: A value for each two neighbouring pixels, down and across.
+Differences = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +89,7 @@ class Solution:
 def solve(equations: Equations) -> Solution:
     """Solve the equations by least squares, without the directions that are lost in noise.
 
-    The noise is estimated from the equations that hold no unknowns, which are those of the bias, or from the residual.
+    The noise is estimated from the equations of the bias, which hold no unknowns, and from the residual of the others.
     """
     gradients, weight = equations.token_gradients, equations.weight
     count, width = gradients.shape
@@ -109,13 +113,14 @@ def _noise(equations: Equations, right: Tensor) -> float:
         right: A basis of the space of the token gradients, (rank, width).
     """
     count, width = equations.token_gradients.shape
+    estimates = []
     if equations.bias is not None:
         rest = equations.bias - equations.token_gradients.sum(0)
-        return math.sqrt(float(rest.square().mean()) / (1 + count))
-    if len(right) == width:
-        return math.inf
-    rest = equations.weight - right.T @ (right @ equations.weight)
-    return math.sqrt(float(rest.square().sum()) / ((width - len(right)) * rest.shape[1]))
+        estimates.append(math.sqrt(float(rest.square().mean()) / (1 + count)))
+    if len(right) < width:
+        rest = equations.weight - right.T @ (right @ equations.weight)
+        estimates.append(math.sqrt(float(rest.square().sum()) / ((width - len(right)) * rest.shape[1])))
+    return max(estimates, default=math.inf)
 
 
 def _residual(equations: Equations, patches: Tensor) -> float:
@@ -128,11 +133,11 @@ def _residual(equations: Equations, patches: Tensor) -> float:
     return math.sqrt(rest / whole) if whole else math.inf
 
 
-def smoothest(solution: Solution, pixels: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return the solution whose neighbouring pixels differ least in the sum of squares, as a flat sample.
+def least_variation(solution: Solution, pixels: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return the solution of the equations with the least total variation, as a flat sample.
 
-    The search is by conjugate gradients over the free directions. Samples that are no images get the solution of the
-    least norm.
+    The total variation is minimised over the free directions by least squares, with weights that are renewed in each
+    round. Samples that are no images get the solution of the least norm.
 
     Args:
         solution: A solution of the equations, and the directions that they leave free.
@@ -140,26 +145,31 @@ def smoothest(solution: Solution, pixels: Tensor, shape: tuple[int, ...]) -> Ten
         shape: The shape of a sample.
     """
 
-    def sample(patches: Tensor) -> Tensor:
-        return patches.new_zeros(pixels.numel()).index_put((pixels.flatten(),), patches.flatten())
+    def image(patches: Tensor) -> Tensor:
+        return patches.new_zeros(pixels.numel()).index_put((pixels.flatten(),), patches.flatten()).reshape(shape)
 
-    if len(shape) != 3 or not solution.free.shape[1]:
-        return sample(solution.patches)
+    def slope(patches: Tensor) -> Tensor:
+        return free.T @ _variation_slope(image(patches), weights).flatten()[pixels]
 
-    def roughness(part: Tensor) -> Tensor:
-        """Return half of the slope of the roughness in the free directions."""
-        return solution.free.T @ _laplacian(sample(part).reshape(shape)).flatten()[pixels]
+    patches, free = solution.patches, solution.free
+    weights: Differences = (patches.new_ones(()), patches.new_ones(()))
+    for smallest in SMALLEST_DIFFERENCES if len(shape) == 3 and free.shape[1] else ():
+        change = conjugate_gradients(lambda part: slope(free @ part), -slope(patches), SMOOTHING_STEPS)
+        patches = patches + free @ change
+        down, across = (part.square().mean(0) for part in _differences(image(patches)))
+        weights = ((down + smallest**2).rsqrt(), (across + smallest**2).rsqrt())
+    return image(patches).flatten()
 
-    change = conjugate_gradients(
-        lambda free: roughness(solution.free @ free), -roughness(solution.patches), SMOOTHING_STEPS
-    )
-    return sample(solution.patches + solution.free @ change)
+
+def _differences(image: Tensor) -> Differences:
+    """Return the differences of neighbouring pixels, down and across."""
+    return image[:, 1:] - image[:, :-1], image[..., 1:] - image[..., :-1]
 
 
-def _laplacian(image: Tensor) -> Tensor:
-    """Return half of the slope of the summed squared differences of neighbouring pixels, (channels, rows, columns)."""
+def _variation_slope(image: Tensor, weights: Differences) -> Tensor:
+    """Return half of the slope of the weighted sum of squared differences of neighbouring pixels."""
     slope = torch.zeros_like(image)
-    down, across = image[:, 1:] - image[:, :-1], image[..., 1:] - image[..., :-1]
+    down, across = (difference * weight for difference, weight in zip(_differences(image), weights, strict=True))
     slope[:, 1:] += down
     slope[:, :-1] -= down
     slope[..., 1:] += across
@@ -204,7 +214,7 @@ class PatchEquations(Attack):
             raise MissingKnowledge(f"april() does not apply, because it is {reason}. Use inverting_gradients() instead")
         solution = solve(_equations(observation, layer, positions))
         data, dtype = observation.data, observation.sent[layer.weight].dtype
-        sample = smoothest(solution, layer.pixels, data.shape).reshape(1, *data.shape)
+        sample = least_variation(solution, layer.pixels, data.shape).reshape(1, *data.shape)
         seen = data.denormalise(sample.to(dtype))
         return Reconstruction(
             samples=seen.clamp(0, 1) if data.bounded else seen,
@@ -256,10 +266,10 @@ def _sentence(solution: Solution, layer: PatchLayer, positions: PositionParamete
     if math.isinf(error):
         return f"{words}, no equation is left to check them"
     if error > GREY_LEVELS:
-        return f"{words}, not exact, with an estimated error of {error:.2g} grey levels or more"
+        return f"{words}, not exact, with an estimated error of at least {error:.2g} grey levels"
     if free:
-        return f"{words}, not exact, since {free} of {count} directions are undetermined and were filled in smoothly"
-    return f"{words}, exact to {error:.1g} grey levels"
+        return f"{words}, not exact, since {free} of {count} directions are chosen by the least total variation"
+    return f"{words}, exact, with an estimated error of {error:.1g} grey levels"
 
 
 def _layers(observation: Observation) -> tuple[PatchLayer | None, PositionParameter | None, str]:
@@ -273,6 +283,8 @@ def _layers(observation: Observation) -> tuple[PatchLayer | None, PositionParame
     if layer is None:
         return None, None, "made for vision transformers, and no trained layer of this model embeds separate patches"
     positions = find_positions(observation, layer)
+    if positions is not None and not bool(observation.difference()[positions.name].any()):
+        return layer, None, "made for trained positions, and no gradient reaches those of this model"
     if positions is None:
         reason = "made for trained positions, and no trained parameter of this model is added to its patches"
         return layer, None, f"{reason}, so the gradient at each token is not seen"

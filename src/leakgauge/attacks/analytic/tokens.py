@@ -19,6 +19,8 @@ from leakgauge.federation.training import in_mode
 
 #: Two gradients are the same if their relative difference is below this.
 SAME = 1e-3
+#: The standard deviation of the random change of weights with which the model is tried.
+VARIED = 0.01
 #: The largest number of tokens before the patches, such as a class token.
 LEADING_TOKENS = 16
 
@@ -108,16 +110,21 @@ def find_positions(observation: Observation, layer: PatchLayer) -> PositionParam
     """Return the trained parameter that is added to the tokens, or ``None`` if there is none.
 
     The gradient of such a parameter is the gradient at the output of the patch layer. One backward pass on a random
-    sample shows which parameter has this property.
+    sample shows which parameter has this property. The weights are varied a little, because a last layer of zeros would
+    let no gradient pass.
 
     Args:
         observation: The message of the client.
         layer: The layer that embeds the patches.
     """
-    weights = {name: value.detach().clone().requires_grad_() for name, value in observation.sent.items()}
+    draws = generator(0, "positions")
+    weights = {
+        name: (value + VARIED * torch.randn(value.shape, generator=draws).to(value)).requires_grad_()
+        for name, value in observation.sent.items()
+    }
     candidates = [name for name, value in observation.model.named_parameters() if value.requires_grad]
     candidates = [name for name in candidates if _rows(weights[name], layer.width) is not None]
-    draws, like = generator(0, "positions"), next(iter(weights.values()))
+    like = next(iter(weights.values()))
     tokens: list[Tensor] = []
     handle = observation.model.get_submodule(layer.name).register_forward_hook(
         lambda module, inputs, output: tokens.append(output)
