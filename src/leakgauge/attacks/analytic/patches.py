@@ -33,14 +33,13 @@ from torch import Tensor
 
 from leakgauge.attacks.analytic.tokens import PatchLayer, PositionParameter, find_patch_layer, find_positions
 from leakgauge.attacks.base import Attack, Reconstruction
-from leakgauge.attacks.inversion.labels import LastLayer
+from leakgauge.attacks.inversion.labels import granted_labels, last_layer
 from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params, elementwise
 from leakgauge.core.progress import Report
-from leakgauge.core.seeding import generator
 
 #: The patches are called exact if their estimated error is below this share of one grey level of 256.
 GREY_LEVELS = 0.25
@@ -218,7 +217,7 @@ class PatchEquations(Attack):
         seen = data.denormalise(sample.to(dtype))
         return Reconstruction(
             samples=seen.clamp(0, 1) if data.bounded else seen,
-            labels=_labels(observation, seed),
+            labels=_labels(observation),
             outcome=Outcome("finished", 0, _sentence(solution, layer, positions, max(data.std))),
             loss=solution.residual,
         )
@@ -249,12 +248,16 @@ def _without_decay(observation: Observation) -> Params:
     return elementwise(lambda change, sent, back: change - rate * (sent + back), update, observation.sent, returned)
 
 
-def _labels(observation: Observation, seed: int) -> Tensor | None:
-    """Return the granted label, or else the one that the last bias shows, or ``None``."""
+def _labels(observation: Observation) -> Tensor | None:
+    """Return the granted label, or else the one that the last bias shows (Zhao et al. 2020), or ``None``."""
+    labels = granted_labels(observation)
+    if labels is not None:
+        return labels[:1]
     try:
-        return LastLayer(read="bias")(observation, generator(seed, "labels"))[:1]
+        reading = last_layer(observation, "bias")
     except MissingKnowledge:
         return None
+    return observation.difference()[f"{reading.name}.bias"].argmin().reshape(1)
 
 
 def _sentence(solution: Solution, layer: PatchLayer, positions: PositionParameter, contrast: float) -> str:
@@ -262,6 +265,8 @@ def _sentence(solution: Solution, layer: PatchLayer, positions: PositionParamete
     count, free = len(layer.pixels), solution.free.shape[1]
     check = f"relative residual {solution.residual:.1g}"
     words = f"{count} patches solved from the gradients of {layer.name or 'the model'} and {positions.name}, {check}"
+    if free == count:
+        return f"{words}, not exact, since no gradient of the positions is larger than the noise"
     error = 255 * contrast * solution.error
     if math.isinf(error):
         return f"{words}, no equation is left to check them"
