@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
 
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params
@@ -19,8 +21,10 @@ from leakgauge.federation.training import in_mode
 
 #: Two gradients are the same if their relative difference is below this.
 SAME = 1e-3
-#: The standard deviation of the random change of weights with which the model is tried.
-VARIED = 0.01
+#: The standard deviation of the random weights in the place of zeros.
+REPLACED_ZEROS = 0.01
+#: Layers whose parameters are no positions.
+LAYERS = (nn.Linear, _ConvNd, nn.LayerNorm, nn.MultiheadAttention)
 #: The largest number of tokens before the patches, such as a class token.
 LEADING_TOKENS = 16
 
@@ -88,12 +92,12 @@ def find_patch_layer(observation: Observation) -> PatchLayer | None:
     numbers = torch.arange(math.prod(observation.data.shape), device=like.device)
     seen: dict[str, list[Tensor]] = {}
 
-    def keep_input(name: str, inputs: Tensor) -> None:
-        seen.setdefault(name, []).append(inputs.detach().clone())
+    def keep_input(name: str, inputs: tuple[Tensor, ...]) -> None:
+        seen.setdefault(name, []).extend(value.detach().clone() for value in inputs)
 
     layers = {name: module for name, module in observation.model.named_modules() if _may_embed(module)}
     handles = [
-        module.register_forward_pre_hook(lambda module, inputs, name=name: keep_input(name, inputs[0]))
+        module.register_forward_pre_hook(lambda module, inputs, name=name: keep_input(name, inputs))
         for name, module in layers.items()
     ]
     with _removed_afterwards(handles):
@@ -110,21 +114,24 @@ def find_positions(observation: Observation, layer: PatchLayer) -> PositionParam
     """Return the trained parameter that is added to the tokens, or ``None`` if there is none.
 
     The gradient of such a parameter is the gradient at the output of the patch layer. One backward pass on a random
-    sample shows which parameter has this property. The weights are varied a little, because a last layer of zeros would
-    let no gradient pass.
+    sample shows which parameter has this property. Weights that are all zero are replaced by small random ones, because
+    a last layer of zeros would let no gradient pass.
 
     Args:
         observation: The message of the client.
         layer: The layer that embeds the patches.
     """
+    candidates = [name for name in _free_parameters(observation.model) if _holds_rows(observation, name, layer)]
+    if not candidates:
+        return None
     draws = generator(0, "positions")
-    weights = {
-        name: (value + VARIED * torch.randn(value.shape, generator=draws).to(value)).requires_grad_()
-        for name, value in observation.sent.items()
-    }
-    candidates = [name for name, value in observation.model.named_parameters() if value.requires_grad]
-    candidates = [name for name in candidates if _rows(weights[name], layer.width) is not None]
-    like = next(iter(weights.values()))
+    weights = dict(observation.sent)
+    for name, value in weights.items():
+        if not bool(value.any()):
+            weights[name] = REPLACED_ZEROS * torch.randn(value.shape, generator=draws).to(value)
+    for name in (layer.weight, *candidates):
+        weights[name] = weights[name].detach().requires_grad_()
+    like = weights[layer.weight]
     tokens: list[Tensor] = []
     handle = observation.model.get_submodule(layer.name).register_forward_hook(
         lambda module, inputs, output: tokens.append(output)
@@ -133,13 +140,29 @@ def find_positions(observation: Observation, layer: PatchLayer) -> PositionParam
         outputs = _outputs(observation, weights, torch.randn(1, *observation.data.shape, generator=draws).to(like))
         loss = (outputs * torch.randn(outputs.shape, generator=draws).to(like)).sum()
         sources = [tokens[0], *(weights[name] for name in candidates)]
-        gradients = torch.autograd.grad(loss, sources, allow_unused=True)
-    at_tokens = _token_rows(gradients[0], layer.width)
-    for name, gradient in zip(candidates, gradients[1:], strict=True):
-        position = None if gradient is None else _matching_rows(name, gradient, at_tokens)
+        at_tokens, *others = cast("list[Tensor | None]", torch.autograd.grad(loss, sources, allow_unused=True))
+    for name, gradient in zip(candidates, others, strict=True):
+        if gradient is None or at_tokens is None:
+            continue
+        position = _matching_rows(name, gradient, _token_rows(at_tokens, layer.width))
         if position is not None:
             return position
     return None
+
+
+def _free_parameters(model: nn.Module) -> Iterator[str]:
+    """Return the names of the trained parameters that belong to no layer of a common kind."""
+    for prefix, module in model.named_modules():
+        if not isinstance(module, LAYERS):
+            for name, value in module.named_parameters(prefix, recurse=False):
+                if value.requires_grad:
+                    yield name
+
+
+def _holds_rows(observation: Observation, name: str, layer: PatchLayer) -> bool:
+    """Return whether a parameter can hold one row for each patch. Tied parameters have one name only."""
+    rows = _rows(observation.sent[name], layer.width) if name in observation.sent else None
+    return rows is not None and len(rows) >= len(layer.pixels)
 
 
 def _may_embed(module: nn.Module) -> bool:
