@@ -25,6 +25,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "resnet20": {"shape": (3, 8, 8)},
     "resnet20_4": {"shape": (3, 8, 8)},
     "mlp": {"shape": (14,)},
+    "vit": {"shape": (1, 8, 8), "patch": 2, "width": 12},
 }
 
 # Computed by hand: kernel x kernel x in x out (+ out for a bias), 2 x channels for a normalisation.
@@ -48,6 +49,16 @@ PARAMETERS = [
     ("mlp", {"shape": (14,)}, 3840 + 2 * 65_792 + 514),
     ("mlp", {"shape": (14,), "batch_norm": True}, 3840 + 2 * 65_792 + 514 + 3 * 512),
     ("mlp", {"shape": (2, 7), "hidden": (), "classes": 3}, 14 * 3 + 3),
+    (
+        "vit",  # ViT-Tiny (Touvron et al., ICML 2021)
+        {"shape": (3, 224, 224), "classes": 1000, "patch": 16, "width": 192, "depth": 12, "heads": 3},
+        5_717_416,
+    ),
+    (
+        "vit",
+        {"shape": (1, 8, 8), "patch": 2, "width": 8, "depth": 1, "positions": "fixed", "pooling": "mean"},
+        40 + 16 + 216 + 72 + 16 + 288 + 264 + 16 + 90,
+    ),
 ]
 
 
@@ -176,6 +187,8 @@ def test_imagenet_stem_reduces_by_four():
         ("lenet", {"classes": 0}, "classes"),
         ("dlf_femnist", {"shape": (1, 3, 3)}, "at least 4 x 4"),
         ("mlp", {"hidden": (3, True)}, "hidden"),
+        ("vit", {"patch": 5}, "do not divide an image of 32 x 32"),
+        ("vit", {"heads": 5}, "64 is no multiple of 5"),
     ],
 )
 def test_impossible_sizes_are_refused(name, options, words):
@@ -191,6 +204,8 @@ def test_impossible_sizes_are_refused(name, options, words):
         ("resnet18", {"stem": "mnist"}),
         ("resnet18", {"norm": "layer"}),
         ("resnet20", {"initialisation": "xavier"}),
+        ("vit", {"positions": "rotary"}),
+        ("vit", {"pooling": "max"}),
     ],
 )
 def test_unknown_choices_list_the_valid_ones(name, options):

@@ -13,6 +13,7 @@ from leakgauge.models.mlp import mlp
 from leakgauge.models.recipe import Recipe, recipe_of
 from leakgauge.models.registry import MODELS, build, parameters
 from leakgauge.models.resnet import resnet18, resnet20, resnet20_4
+from leakgauge.models.vit import vit
 
 __all__ = [
     "MODELS",
@@ -27,4 +28,5 @@ __all__ = [
     "resnet18",
     "resnet20",
     "resnet20_4",
+    "vit",
 ]

@@ -1,0 +1,1 @@
+"""Attacks that solve equations in closed form, without optimisation."""

@@ -1,0 +1,329 @@
+r"""APRIL: the patches of one sample from a vision transformer's gradient, in closed form.
+
+Lu, Zhang, Zhao, He, Cheng, "APRIL: Finding the Achilles' Heel on Privacy for Vision Transformers", CVPR 2022.
+
+A vision transformer cuts a sample into patches :math:`p_t` and makes a token :math:`z_t = W p_t + b + e_t` of each.
+With the gradients :math:`g_t = \partial\ell / \partial z_t` at the tokens,
+
+.. math::
+    \frac{\partial\ell}{\partial W} = \sum_t g_t p_t^\top, \qquad
+    \frac{\partial\ell}{\partial b} = \sum_t g_t, \qquad
+    \frac{\partial\ell}{\partial e_t} = g_t.
+
+Where the positions :math:`e_t` are trained, the server sees every :math:`g_t`. The first equation is then linear in the
+patches. The second holds no patch. It checks whether the message is free of noise.
+
+- The equations determine all patches if the :math:`g_t` are independent. This needs at most ``width`` patches. It needs
+  at most ``width - 1`` where the tokens enter layer norms, because the entries of each :math:`g_t` then add up to zero.
+  With more patches, the attack returns the solution of the least total variation, which is not exact.
+- Local training on one sample keeps the equations. Every step adds :math:`\sum_t g_t p_t^\top` with the same patches.
+  The equations hold for the sums over all steps, with momentum too. Optimisers such as Adam break them.
+- Several samples share the positions. Only the sum of their :math:`g_t` is seen, and the attack does not apply.
+- With fixed positions the :math:`g_t` are not seen. The paper then matches gradients by optimisation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.analytic.tokens import PatchLayer, PositionParameter, find_patch_layer, find_positions
+from leakgauge.attacks.base import Attack, Reconstruction
+from leakgauge.attacks.inversion.labels import granted_labels, last_layer
+from leakgauge.attacks.inversion.stopping import Outcome
+from leakgauge.attacks.spec import AttackSpec, Cost, Fit
+from leakgauge.core.errors import MissingKnowledge
+from leakgauge.core.observation import Observation
+from leakgauge.core.params import Params, elementwise
+from leakgauge.core.progress import Report
+
+#: The patches are called exact if their estimated error is below this share of one grey level of 256.
+GREY_LEVELS = 0.25
+#: The largest number of steps in one round of the search for the solution of the least total variation.
+SMOOTHING_STEPS = 100
+#: The smallest difference of two pixels that counts in each round of this search, in the model's units.
+SMALLEST_DIFFERENCES = (0.1, 0.01, 0.001, 0.001, 0.001)
+#: A value for each two neighbouring pixels, down and across.
+Differences = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Equations:
+    """The linear equations ``token_gradients.T @ patches = weight``.
+
+    Args:
+        token_gradients: The gradient at the token of each patch, (patches, width).
+        weight: The gradient of the patch layer's weights, (width, pixels of a patch).
+        bias: The gradient of its bias, (width,). ``None`` if it has none.
+        precision: The relative rounding error of the message.
+    """
+
+    token_gradients: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    precision: float
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The patches that solve the equations, with the attacker's own check.
+
+    Args:
+        patches: The solution of the least norm, (patches, pixels of a patch).
+        free: A basis of the directions that the equations do not determine, (patches, directions).
+        residual: The relative residual of the equations.
+        error: The estimated error of one pixel, in the model's units. It is infinite if nothing is left to check it.
+    """
+
+    patches: Tensor
+    free: Tensor
+    residual: float
+    error: float
+
+
+def solve(equations: Equations) -> Solution:
+    """Solve the equations by least squares, without the directions that are lost in noise.
+
+    The noise is estimated from the equations of the bias, which hold no unknowns, and from the residual of the others.
+    """
+    gradients, weight = equations.token_gradients, equations.weight
+    count, width = gradients.shape
+    left, sizes, right = torch.linalg.svd(gradients, full_matrices=True)
+    largest = float(sizes[0]) if len(sizes) else 0.0
+    rank = int((sizes > equations.precision * largest).sum())
+    noise = _noise(equations, right[:rank])
+    lost = max(equations.precision * largest, 0.0 if math.isinf(noise) else noise * (count**0.5 + width**0.5))
+    rank = int((sizes > lost).sum())
+    known = (right[:rank] @ weight) / sizes[:rank, None]
+    patches = left[:, :rank] @ known
+    error = noise * float((sizes[:rank] ** -2).mean().sqrt()) * (1 + float(known.square().mean())) ** 0.5
+    return Solution(patches, left[:, rank:], _residual(equations, patches), error if rank else math.inf)
+
+
+def _noise(equations: Equations, right: Tensor) -> float:
+    """Return the estimated standard deviation of noise on a number of the message, infinite if it cannot be known.
+
+    Args:
+        equations: The equations.
+        right: A basis of the space of the token gradients, (rank, width).
+    """
+    count, width = equations.token_gradients.shape
+    estimates = []
+    if equations.bias is not None:
+        rest = equations.bias - equations.token_gradients.sum(0)
+        estimates.append(math.sqrt(float(rest.square().mean()) / (1 + count)))
+    if len(right) < width:
+        rest = equations.weight - right.T @ (right @ equations.weight)
+        estimates.append(math.sqrt(float(rest.square().sum()) / ((width - len(right)) * rest.shape[1])))
+    return max(estimates, default=math.inf)
+
+
+def _residual(equations: Equations, patches: Tensor) -> float:
+    """Return the relative residual of all equations."""
+    parts = [(equations.weight, equations.token_gradients.T @ patches)]
+    if equations.bias is not None:
+        parts.append((equations.bias, equations.token_gradients.sum(0)))
+    rest = sum(float((seen - predicted).square().sum()) for seen, predicted in parts)
+    whole = sum(float(seen.square().sum()) for seen, _ in parts)
+    return math.sqrt(rest / whole) if whole else math.inf
+
+
+def least_variation(solution: Solution, pixels: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return the solution of the equations with the least total variation, as a flat sample.
+
+    The total variation is minimised over the free directions by least squares, with weights that are renewed in each
+    round. Samples that are no images get the solution of the least norm.
+
+    Args:
+        solution: A solution of the equations, and the directions that they leave free.
+        pixels: The pixels of each patch, (patches, pixels of a patch).
+        shape: The shape of a sample.
+    """
+
+    def image(patches: Tensor) -> Tensor:
+        return patches.new_zeros(pixels.numel()).index_put((pixels.flatten(),), patches.flatten()).reshape(shape)
+
+    def slope(patches: Tensor) -> Tensor:
+        return free.T @ _variation_slope(image(patches), weights).flatten()[pixels]
+
+    patches, free = solution.patches, solution.free
+    weights: Differences = (patches.new_ones(()), patches.new_ones(()))
+    for smallest in SMALLEST_DIFFERENCES if len(shape) == 3 and free.shape[1] else ():
+        change = conjugate_gradients(lambda part: slope(free @ part), -slope(patches), SMOOTHING_STEPS)
+        patches = patches + free @ change
+        down, across = (part.square().mean(0) for part in _differences(image(patches)))
+        weights = ((down + smallest**2).rsqrt(), (across + smallest**2).rsqrt())
+    return image(patches).flatten()
+
+
+def _differences(image: Tensor) -> Differences:
+    """Return the differences of neighbouring pixels, down and across."""
+    return image[:, 1:] - image[:, :-1], image[..., 1:] - image[..., :-1]
+
+
+def _variation_slope(image: Tensor, weights: Differences) -> Tensor:
+    """Return half of the slope of the weighted sum of squared differences of neighbouring pixels."""
+    slope = torch.zeros_like(image)
+    down, across = (difference * weight for difference, weight in zip(_differences(image), weights, strict=True))
+    slope[:, 1:] += down
+    slope[:, :-1] -= down
+    slope[..., 1:] += across
+    slope[..., :-1] -= across
+    return slope
+
+
+def conjugate_gradients(operator: Callable[[Tensor], Tensor], target: Tensor, steps: int) -> Tensor:
+    """Solve ``operator(x) = target`` for a symmetric, positive operator (Hestenes and Stiefel 1952).
+
+    Args:
+        operator: The linear operator.
+        target: The right-hand side.
+        steps: The largest number of steps.
+    """
+    solution, rest = torch.zeros_like(target), target.clone()
+    direction, size = rest.clone(), float(rest.square().sum())
+    first = size
+    for _ in range(steps):
+        if size <= 1e-16 * first:
+            break
+        image = operator(direction)
+        curvature = float((direction * image).sum())
+        if curvature <= 0:
+            break
+        solution = solution + (size / curvature) * direction
+        rest = rest - (size / curvature) * image
+        previous, size = size, float(rest.square().sum())
+        direction = rest + (size / previous) * direction
+    return solution
+
+
+@dataclass(frozen=True)
+class PatchEquations(Attack):
+    """The patches of one sample from the gradients of the patch layer and of the positions. See :func:`april`."""
+
+    def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
+        """Reconstruct the client's one sample."""
+        observation.training.need("samples")
+        layer, positions, reason = _layers(observation)
+        if layer is None or positions is None:
+            raise MissingKnowledge(f"april() does not apply, because it is {reason}. Use inverting_gradients() instead")
+        solution = solve(_equations(observation, layer, positions))
+        data, dtype = observation.data, observation.sent[layer.weight].dtype
+        sample = least_variation(solution, layer.pixels, data.shape).reshape(1, *data.shape)
+        seen = data.denormalise(sample.to(dtype))
+        return Reconstruction(
+            samples=seen.clamp(0, 1) if data.bounded else seen,
+            labels=_labels(observation),
+            outcome=Outcome("finished", 0, _sentence(solution, layer, positions, max(data.std))),
+            loss=solution.residual,
+        )
+
+
+def _equations(observation: Observation, layer: PatchLayer, positions: PositionParameter) -> Equations:
+    update = _without_decay(observation)
+    precision = torch.finfo(update[layer.weight].dtype).eps
+    update = elementwise(torch.Tensor.double, update)
+    bias = observation.model.get_submodule(layer.name).bias
+    return Equations(
+        positions.token_gradients(update, layer),
+        update[layer.weight].flatten(1),
+        update[layer.bias] if isinstance(bias, Tensor) and bias.requires_grad else None,
+        precision,
+    )
+
+
+def _without_decay(observation: Observation) -> Params:
+    """Return the update without the part of known weight decay. This is exact for one local step."""
+    update, training, returned = observation.difference(), observation.training, observation.returned
+    if returned is None or not training.weight_decay:
+        return update
+    rate = training.need("lr") * training.weight_decay
+    if training.steps == 1:
+        return elementwise(lambda change, sent: change - rate * sent, update, observation.sent)
+    rate *= training.applied_gradients / 2
+    return elementwise(lambda change, sent, back: change - rate * (sent + back), update, observation.sent, returned)
+
+
+def _labels(observation: Observation) -> Tensor | None:
+    """Return the granted label, or else the one that the last bias shows (Zhao et al. 2020), or ``None``."""
+    labels = granted_labels(observation)
+    if labels is not None:
+        return labels[:1]
+    try:
+        reading = last_layer(observation, "bias")
+    except MissingKnowledge:
+        return None
+    return observation.difference()[f"{reading.name}.bias"].argmin().reshape(1)
+
+
+def _sentence(solution: Solution, layer: PatchLayer, positions: PositionParameter, contrast: float) -> str:
+    """Return the outcome in words."""
+    count, free = len(layer.pixels), solution.free.shape[1]
+    check = f"relative residual {solution.residual:.1g}"
+    words = f"{count} patches solved from the gradients of {layer.name or 'the model'} and {positions.name}, {check}"
+    if free == count:
+        return f"{words}, not exact, since no gradient of the positions is larger than the noise"
+    error = 255 * contrast * solution.error
+    if math.isinf(error):
+        return f"{words}, no equation is left to check them"
+    if error > GREY_LEVELS:
+        return f"{words}, not exact, with an estimated error of at least {error:.2g} grey levels"
+    if free:
+        return f"{words}, not exact, since {free} of {count} directions are chosen by the least total variation"
+    return f"{words}, exact, with an estimated error of {error:.1g} grey levels"
+
+
+def _layers(observation: Observation) -> tuple[PatchLayer | None, PositionParameter | None, str]:
+    """Return the layers that the attack reads, or the reason why it does not apply."""
+    samples = observation.training.samples
+    if samples is None:
+        return None, None, "made for one sample, and the number of samples is unknown"
+    if samples != 1:
+        return None, None, f"made for one sample, and the positions of {samples} samples share one gradient"
+    layer = find_patch_layer(observation)
+    if layer is None:
+        return None, None, "made for vision transformers, and no trained layer of this model embeds separate patches"
+    positions = find_positions(observation, layer)
+    if positions is not None and not bool(observation.difference()[positions.name].any()):
+        return layer, None, "made for trained positions, and no gradient reaches those of this model"
+    if positions is None:
+        reason = "made for trained positions, and no trained parameter of this model is added to its patches"
+        return layer, None, f"{reason}, so the gradient at each token is not seen"
+    count = len(layer.pixels)
+    if count >= layer.width:
+        reason = f"{count} patches and a width of {layer.width} leave some of it undetermined"
+        return layer, positions, f"for one sample in patches with trained positions; {reason}"
+    return layer, positions, "exact for one sample in patches with trained positions"
+
+
+def fits(observation: Observation) -> Fit:
+    """Apply to one sample of a vision transformer with trained positions."""
+    _, positions, reason = _layers(observation)
+    return Fit(positions is not None, reason)
+
+
+def april() -> PatchEquations:
+    """Solve for the patches of one sample of a vision transformer with trained positions (APRIL, Lu et al. 2022).
+
+    The gradient of the positions is the gradient at each token. The gradient of the patch layer's weights is the sum of
+    these times the patches, which is a linear equation for the patches. The layers are found by what they compute, so
+    any module works. The attack has no options. It fails for several samples and for fixed positions.
+    """
+    return PatchEquations()
+
+
+SPECS = (
+    AttackSpec(
+        name="april",
+        factory=april,
+        summary="APRIL (Lu et al. 2022): the patches of one sample of a vision transformer, in closed form.",
+        fits=fits,
+        cost=Cost.INSTANT,
+        rank=10,
+        audit={},
+    ),
+)
