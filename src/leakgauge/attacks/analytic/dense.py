@@ -1,0 +1,328 @@
+r"""The dense layers of a model, found by their inputs rather than by their names.
+
+A dense layer with a bias that gets the inputs :math:`x_i` has the gradient
+
+.. math:: [\partial W \mid \partial b] = \frac{1}{N} \sum_{i=1}^{N} \delta_i\, [x_i, 1]^T ,
+
+where :math:`\delta_i` is the gradient of sample :math:`i`'s loss with respect to the layer's output. The attacks of
+this package need to know which layer gets the samples themselves, and which layer comes next. A forward pass of dummy
+inputs shows both, for any module of a user.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.observation import DataSpec, Observation
+from leakgauge.federation.training import LOSSES
+
+#: The rows of dummy inputs.
+DUMMIES = 4
+
+
+class DoesNotFit(InvalidInput):
+    """A model or message that an exact attack does not apply to. The message is the reason."""
+
+
+class _Reached(Exception):
+    """The end of a partial forward pass."""
+
+    def __init__(self, inputs: Tensor) -> None:
+        self.inputs = inputs
+
+
+@dataclass(frozen=True, eq=False)
+class Entrance:
+    """The map from samples to the inputs of the first dense layer: a permutation, or a scale and shift of each value.
+
+    Args:
+        order: The position in the flattened sample of each input of the layer.
+        scale: The factor of each value.
+        shift: The summand of each value.
+    """
+
+    order: Tensor
+    scale: Tensor
+    shift: Tensor
+
+    def undo(self, inputs: Tensor, data: DataSpec) -> Tensor:
+        """Return samples as a person sees them.
+
+        Args:
+            inputs: The inputs of the first dense layer, one row for each sample.
+            data: The description of the samples.
+        """
+        flat = torch.empty_like(inputs)
+        flat[:, self.order] = (inputs - self.shift) / self.scale
+        samples = data.denormalise(flat.reshape(-1, *data.shape))
+        return samples.clamp(0, 1) if data.bounded else samples
+
+
+class DenseChain:
+    """A double precision copy of the model at the weights that were sent, cut at its first two dense layers.
+
+    Args:
+        observation: The message of the client. :class:`DoesNotFit` is raised where no dense layer with a bias gets the
+            samples.
+    """
+
+    def __init__(self, observation: Observation) -> None:
+        self.shape, self.device = observation.data.shape, observation.device
+        self.loss = observation.training.loss
+        _check_cheaply(observation)
+        self.model = _double_copy(observation)
+        self._given: Tensor | None = None
+        self._seen: dict[str, Tensor] = {}
+        self.calls = self._record_calls()
+        self.first = self._first()
+        self.entrance = self._entrance()
+        self._check_parameters(self.first, observation)
+        self.layer(self.first).forward = self._return_given  # type: ignore[method-assign,assignment]
+
+    def layer(self, path: str) -> nn.Linear:
+        """Return a dense layer by its path in the model."""
+        layer = self.model.get_submodule(path)
+        assert isinstance(layer, nn.Linear)
+        return layer
+
+    def augmented_weight(self) -> Tensor:
+        """Return kernel and bias of the first layer side by side."""
+        layer = self.layer(self.first)
+        return torch.cat([layer.weight, layer.bias[:, None]], 1)
+
+    def outputs(self, first: Tensor) -> Tensor:
+        """Return the outputs of the model for given outputs of the first dense layer.
+
+        Args:
+            first: The outputs of the first dense layer, one row for each sample.
+        """
+        self._given = first
+        outputs: Tensor = self.model(torch.zeros(len(first), *self.shape, dtype=torch.double, device=self.device))
+        return outputs
+
+    def gradients(self, first: Tensor, targets: Tensor, second: str | None = None) -> list[Tensor]:
+        r"""Return :math:`\delta` of each row: the gradient of its loss with respect to the outputs of dense layers.
+
+        Args:
+            first: The outputs of the first dense layer, one row for each sample.
+            targets: The target of each row.
+            second: The path of a second layer whose gradients are returned too.
+        """
+        first = first.detach().requires_grad_()
+        handles = [] if second is None else [self.layer(second).register_forward_hook(self._record_output)]
+        try:
+            with torch.enable_grad():
+                loss = LOSSES[self.loss](self.outputs(first), targets) * len(first)
+                seen = [first] if second is None else [first, self._seen["output"]]
+                return list(torch.autograd.grad(loss, seen))
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._seen.clear()
+
+    def has_silent_neurons(self) -> bool:
+        """Return whether some outputs of the first dense layer have no effect at all, as negative ones before ReLU."""
+        first = self._random(64, self.layer(self.first).out_features).requires_grad_()
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(self.outputs(first).square().sum(), first)
+        return bool((gradient == 0).any())
+
+    def check_rows(self) -> None:
+        """Check that the model treats each sample by itself and without randomness."""
+        first = self._random(DUMMIES, self.layer(self.first).out_features)
+        changed = torch.cat([first[:1], self._random(DUMMIES - 1, first.shape[1], seed=1)])
+        with torch.no_grad():
+            before, after = self.outputs(first), self.outputs(changed)
+        if not torch.allclose(before[:1], after[:1], rtol=1e-9, atol=1e-12):
+            raise DoesNotFit(
+                "the model mixes the samples of a batch or is random, as batch norm and dropout in training"
+            )
+
+    def _random(self, *shape: int, seed: int = 0) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(*shape, dtype=torch.double, generator=generator).to(self.device)
+
+    def _return_given(self, inputs: Tensor) -> Tensor:
+        assert self._given is not None
+        return self._given
+
+    def _record_output(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        self._seen["output"] = output
+
+    def _record_calls(self) -> list[tuple[str, Tensor]]:
+        """Return path and input of each call of a dense layer, in the order of the forward pass."""
+        calls: list[tuple[str, Tensor]] = []
+        handles = [
+            module.register_forward_pre_hook(lambda module, inputs, path=path: calls.append((path, inputs[0].detach())))
+            for path, module in self.model.named_modules()
+            if isinstance(module, nn.Linear)
+        ]
+        self._dummies = self._random(DUMMIES, *self.shape)
+        try:
+            with torch.no_grad():
+                self.model(self._dummies)
+        except Exception as problem:
+            raise DoesNotFit(f"the model does not run on a dummy sample ({type(problem).__name__})") from problem
+        finally:
+            for handle in handles:
+                handle.remove()
+        return calls
+
+    def _first(self) -> str:
+        size = math.prod(self.shape)
+        for path, inputs in self.calls:
+            if tuple(inputs.shape) == (DUMMIES, size):
+                return path
+        raise DoesNotFit("no dense layer gets the samples themselves")
+
+    def _entrance(self) -> Entrance:
+        """Return the map from samples to inputs of the first layer, or raise where there is no simple one."""
+        inputs, flat = next(inputs for path, inputs in self.calls if path == self.first), self._dummies.flatten(1)
+        ones = torch.ones_like(flat[0])
+        sorted_inputs, sorted_flat = inputs[0].sort(), flat[0].sort()
+        order = torch.empty_like(sorted_flat.indices)
+        order[sorted_inputs.indices] = sorted_flat.indices
+        if torch.equal(flat[:, order], inputs):
+            return Entrance(order, ones, 0 * ones)
+        scale = (inputs[0] - inputs[1]) / (flat[0] - flat[1])
+        shift = inputs[0] - scale * flat[0]
+        if bool((scale != 0).all()) and torch.allclose(scale * flat + shift, inputs, rtol=1e-6, atol=1e-9):
+            return Entrance(torch.arange(len(ones), device=self.device), scale, shift)
+        raise DoesNotFit("no dense layer gets the samples themselves")
+
+    def _check_parameters(self, path: str, observation: Observation) -> None:
+        """Check that a dense layer is trained, has a bias, is called once and shares no parameter."""
+        layer = self.layer(path)
+        if layer.bias is None:
+            raise DoesNotFit("the dense layer that gets the samples has no bias")
+        original = dict(observation.model.named_parameters())
+        names = (f"{path}.weight", f"{path}.bias")
+        if not all(name in original and original[name].requires_grad for name in names):
+            raise DoesNotFit("the dense layer that gets the samples is not trained")
+        owners = sum(value is layer.weight for module in self.model.modules() for value in module.parameters(False))
+        if owners != 1 or sum(called == path for called, _ in self.calls) != 1:
+            raise DoesNotFit("the dense layer that gets the samples is used more than once")
+
+
+class TwoLayers(DenseChain):
+    """A chain whose first dense layer is followed by an elementwise activation and a second dense layer.
+
+    Args:
+        observation: The message of the client. :class:`DoesNotFit` is raised where there is no such pair.
+    """
+
+    def __init__(self, observation: Observation) -> None:
+        super().__init__(observation)
+        position = [path for path, _ in self.calls].index(self.first) + 1
+        if position == len(self.calls):
+            raise DoesNotFit("the model has a single dense layer, and two consecutive ones are needed")
+        self.second = self.calls[position][0]
+        self._check_parameters(self.second, observation)
+        self._check_elementwise()
+        self.check_rows()
+
+    def activation(self, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inputs of the second dense layer and their derivative, elementwise.
+
+        Args:
+            first: The outputs of the first dense layer, one row for each sample.
+        """
+        first = first.detach().requires_grad_()
+        with torch.enable_grad():
+            inputs = self._between(first)
+            (slope,) = torch.autograd.grad(inputs.sum(), first)
+        return inputs.detach(), slope
+
+    def _between(self, first: Tensor) -> Tensor:
+        handle = self.layer(self.second).register_forward_pre_hook(_stop)
+        try:
+            self.outputs(first)
+        except _Reached as reached:
+            return reached.inputs
+        finally:
+            handle.remove()
+        raise AssertionError("the forward pass does not reach the second dense layer")
+
+    def _check_elementwise(self) -> None:
+        width = self.layer(self.first).out_features
+        one, other = self._random(2 * DUMMIES, width).split(DUMMIES)
+        mask = self._random(DUMMIES, width, seed=1) > 0
+        with torch.no_grad():
+            inputs = [self._between(first) for first in (one, other, torch.where(mask, one, other))]
+        elementwise = all(tuple(value.shape) == (DUMMIES, width) for value in inputs) and torch.allclose(
+            torch.where(mask, inputs[0], inputs[1]), inputs[2], rtol=1e-9, atol=1e-12
+        )
+        if not elementwise:
+            raise DoesNotFit("there is no elementwise activation between the first dense layer and the next")
+
+
+def one_gradient_of(observation: Observation) -> dict[str, Tensor]:
+    """Return the gradient of one batch in double precision, or raise :class:`DoesNotFit`.
+
+    One local step of SGD is a gradient times the learning rate, plus the weight decay of the weights that were sent.
+
+    Args:
+        observation: The message of the client.
+    """
+    training = observation.training
+    if observation.gradient is not None:
+        return {name: value.double() for name, value in observation.gradient.items()}
+    if None in (training.lr, training.weight_decay) or not takes_one_step(observation):
+        raise DoesNotFit("made for one gradient or one local step with a known learning rate")
+    assert training.lr is not None
+    assert training.weight_decay is not None
+    assert observation.returned is not None
+    return {
+        name: (value.double() - observation.returned[name].double()) / training.lr - training.weight_decay * value
+        for name, value in observation.sent.items()
+    }
+
+
+def takes_one_step(observation: Observation) -> bool:
+    """Return whether the message is known to be one gradient or one local step."""
+    training = observation.training
+    if observation.kind == "gradient":
+        return True
+    known = None not in (training.epochs, training.batch_size, training.samples)
+    return known and training.steps == 1
+
+
+def augmented(gradient: dict[str, Tensor], path: str) -> Tensor:
+    """Return the gradients of a dense layer's kernel and bias side by side.
+
+    Args:
+        gradient: The gradient of the model.
+        path: The path of the layer.
+    """
+    return torch.cat([gradient[f"{path}.weight"], gradient[f"{path}.bias"][:, None]], 1)
+
+
+def _stop(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    raise _Reached(inputs[0])
+
+
+def _check_cheaply(observation: Observation) -> None:
+    """Refuse without a forward pass where no dense layer has as many inputs as a sample has values."""
+    size = math.prod(observation.data.shape)
+    dense = [module for module in observation.model.modules() if isinstance(module, nn.Linear)]
+    if not any(module.in_features == size for module in dense):
+        raise DoesNotFit("no dense layer gets the samples themselves")
+
+
+def _double_copy(observation: Observation) -> nn.Module:
+    model = copy.deepcopy(observation.model).double().to(observation.device)
+    model.train(observation.training.mode == "train")
+    buffers = observation.model_buffers()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(observation.sent[name])
+            parameter.requires_grad_(False)
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
+    return model

@@ -1,0 +1,97 @@
+r"""The gradient of a dense layer as a small matrix between two spans, from which single samples can be subtracted.
+
+The gradient :math:`G = \frac1N \sum_i m_i \delta_i x_i^T` of a layer with augmented inputs :math:`x_i = [\cdot, 1]`
+has a rank of at most the number of distinct samples. A true sample fulfils
+
+.. math:: \delta_i^T (G^+)^T x_i = N / m_i ,
+
+where :math:`m_i` is the number of times that the client has it, mostly 1. With wrong inputs or a wrong label the
+number is another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+#: Singular values up to this many times the noise are noise. Noise has the size of the value at three quarters.
+NOISE = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSpan:
+    """The gradient ``left @ core @ right.T`` of one layer, cut to its rank.
+
+    Args:
+        left: The orthonormal basis of the column space, (outputs, rank).
+        core: The gradient in both bases, (rank, rank).
+        right: The orthonormal basis of the row space, (inputs + 1, rank).
+    """
+
+    left: Tensor
+    core: Tensor
+    right: Tensor
+
+    @classmethod
+    def of(cls, gradient: Tensor, rank: int) -> LayerSpan:
+        """Return the span of a gradient.
+
+        Args:
+            gradient: The gradient of kernel and bias, side by side.
+            rank: The number of singular values to keep.
+        """
+        left, values, right = torch.linalg.svd(gradient, full_matrices=False)
+        return cls(left[:, :rank], torch.diag(values[:rank]), right[:rank].T)
+
+    def reduced(self, rank: int) -> LayerSpan:
+        """Return the span cut to a lower rank, with a diagonal core.
+
+        Args:
+            rank: The number of singular values to keep.
+        """
+        inner = LayerSpan.of(self.core, rank)
+        return LayerSpan(self.left @ inner.left, inner.core, self.right @ inner.right)
+
+    def without(self, gradients: Tensor, inputs: Tensor, weights: Tensor) -> LayerSpan:
+        """Return the span of the gradient without some samples.
+
+        Args:
+            gradients: The gradient of each sample's loss with respect to the layer's outputs.
+            inputs: The augmented input of each sample.
+            weights: The weight of each sample in the gradient of the batch.
+        """
+        part = (gradients @ self.left).T @ (weights[:, None] * (inputs @ self.right))
+        return LayerSpan(self.left, self.core - part, self.right)
+
+    def coefficients(self, gradients: Tensor, inputs: Tensor) -> Tensor:
+        """Return the number of the module's docstring for each row. The core must be diagonal.
+
+        Args:
+            gradients: The gradient of each row's loss with respect to the layer's outputs.
+            inputs: The augmented input of each row.
+        """
+        return ((gradients @ self.left) / self.core.diagonal() * (inputs @ self.right)).sum(1)
+
+    def outside(self, gradients: Tensor) -> Tensor:
+        """Return the share of each row's gradient that lies outside the column space.
+
+        Args:
+            gradients: The gradient of each row's loss with respect to the layer's outputs.
+        """
+        rest = gradients - (gradients @ self.left) @ self.left.T
+        share: Tensor = rest.norm(dim=1) / gradients.norm(dim=1).clamp_min(1e-300)
+        return share
+
+
+def rank_of(gradient: Tensor, precision: float) -> int:
+    """Return the number of singular values above rounding errors and noise.
+
+    Args:
+        gradient: The gradient of a layer.
+        precision: The relative precision of its numbers.
+    """
+    values = torch.linalg.svdvals(gradient)
+    floor = max(NOISE * float(values[3 * len(values) // 4]), precision * float(values[0]))
+    return int((values > floor).sum())

@@ -1,0 +1,125 @@
+r"""The attacker's own proof that a point of the first span is a sample of the client, and its label.
+
+The known network gives :math:`\delta_k(x, y)` of both layers :math:`k` for a point :math:`x` and a label :math:`y`.
+A true sample fulfils :math:`\delta_k^T (G_k^+)^T [\text{input}_k, 1] = N` in both layers, and :math:`\delta_k` lies in
+the column space of :math:`G_k`. Other points and labels do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.analytic.dense import TwoLayers
+from leakgauge.attacks.analytic.layer_span import LayerSpan
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Points with a label each, and their part in the gradients of both layers.
+
+    Args:
+        inputs: The augmented input of both layers.
+        gradients: The gradient of each point's loss with respect to the outputs of both layers.
+        targets: The label of each point.
+        copies: The number of times that the client has the sample.
+        error: The largest relative error of the proof, times the number of copies.
+    """
+
+    inputs: tuple[Tensor, Tensor]
+    gradients: tuple[Tensor, Tensor]
+    targets: Tensor
+    copies: Tensor
+    error: Tensor
+
+    def rows(self, rows: Tensor) -> Candidates:
+        """Return some of the candidates."""
+        first, second = self.inputs
+        of_first, of_second = self.gradients
+        return Candidates(
+            (first[rows], second[rows]),
+            (of_first[rows], of_second[rows]),
+            self.targets[rows],
+            self.copies[rows],
+            self.error[rows],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Prover:
+    """The proof for one client.
+
+    Args:
+        chain: The model.
+        classes: The number of classes, or ``None`` for a regression.
+        samples: The number of samples in the batch.
+        most_copies: The largest number of times that the client can have one sample.
+    """
+
+    chain: TwoLayers
+    classes: int | None
+    samples: int
+    most_copies: int
+
+    def __call__(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Candidates:
+        """Return each point with its best label and the error of its proof.
+
+        Args:
+            points: The augmented inputs of the first layer.
+            spans: The spans of both layers, with diagonal cores.
+        """
+        first = points @ self.chain.augmented_weight().T
+        hidden = self.chain.activation(first)[0]
+        inputs = (points, torch.cat([hidden, torch.ones_like(hidden[:, :1])], 1))
+        if self.classes is None:
+            return self._with_targets(first, inputs, spans, self._regression_targets(first, inputs, spans))
+        best: Candidates | None = None
+        for label in range(self.classes):
+            targets = torch.full((len(points),), label, device=points.device)
+            labelled = self._with_targets(first, inputs, spans, targets)
+            best = labelled if best is None else _better(best, labelled)
+        assert best is not None
+        return best
+
+    def _with_targets(
+        self, first: Tensor, inputs: tuple[Tensor, Tensor], spans: tuple[LayerSpan, LayerSpan], targets: Tensor
+    ) -> Candidates:
+        of_first, of_second = self.chain.gradients(first, targets, self.chain.second)
+        gradients = (of_first, of_second)
+        numbers = [span.coefficients(*pair) for span, *pair in zip(spans, gradients, inputs, strict=True)]
+        copies = (self.samples / numbers[0]).nan_to_num(1.0).round().clamp(1, self.most_copies)
+        errors = [(number * copies / self.samples - 1).abs() for number in numbers]
+        errors += [span.outside(gradient) for span, gradient in zip(spans, gradients, strict=True)]
+        # Copies are rare, so they need a better proof.
+        error = torch.stack(errors).amax(0).nan_to_num(torch.inf) * copies
+        return Candidates(inputs, gradients, targets, copies, error)
+
+    def _regression_targets(
+        self, first: Tensor, inputs: tuple[Tensor, Tensor], spans: tuple[LayerSpan, LayerSpan]
+    ) -> Tensor:
+        r"""Return the target for which the proof holds in the second layer.
+
+        The loss is :math:`(f(x) - y)^2`, so both :math:`\delta_k` are proportional to :math:`f(x) - y`.
+        """
+        with torch.no_grad():
+            outputs = self.chain.outputs(first).reshape(-1)
+        one_below = self.chain.gradients(first, outputs - 1, self.chain.second)[1]
+        return outputs - self.samples / spans[1].coefficients(one_below, inputs[1])
+
+
+def _better(one: Candidates, other: Candidates) -> Candidates:
+    """Return for each point the label with the smaller error."""
+    switch = other.error < one.error
+
+    def choose(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(switch.reshape(-1, *(1,) * (a.ndim - 1)), b, a)
+
+    return Candidates(
+        one.inputs,
+        (choose(one.gradients[0], other.gradients[0]), choose(one.gradients[1], other.gradients[1])),
+        choose(one.targets, other.targets),
+        choose(one.copies, other.copies),
+        choose(one.error, other.error),
+    )

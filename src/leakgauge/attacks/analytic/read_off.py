@@ -1,0 +1,257 @@
+r"""Read-off: samples that single neurons of a dense first layer hold.
+
+The gradient of neuron :math:`k` of a dense layer with a bias is
+:math:`\partial W_k = \frac1N \sum_i \delta_{ik} x_i` and :math:`\partial b_k = \frac1N \sum_i \delta_{ik}`. One sample
+is therefore
+
+.. math:: x = \partial W_k / \partial b_k
+
+for any neuron (Phong et al. 2017). In a batch, a neuron before ReLU that is active for one sample only gives that
+sample (Fowl et al. 2022, Boenisch et al. 2023, who plant such neurons. Here the model is as it is.) Neurons that are
+active for the same single sample have the same ratio, and others do not.
+
+The ratios stay exact over any number of local steps of SGD, also with momentum, because each step adds a multiple of
+the same sample. Weight decay and adaptive optimisers break this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.analytic.dense import DenseChain, DoesNotFit, augmented, one_gradient_of, takes_one_step
+from leakgauge.attacks.analytic.layer_span import rank_of
+from leakgauge.attacks.base import Attack, Reconstruction
+from leakgauge.attacks.inversion.stopping import Outcome
+from leakgauge.attacks.spec import AttackSpec, Cost, Fit
+from leakgauge.core.checks import positive
+from leakgauge.core.observation import Observation
+from leakgauge.core.progress import Report
+
+#: Ratios agree when they differ by less than this many rounding errors.
+ROUNDINGS = 16.0
+#: Neurons with a larger relative rounding error than this are not read.
+ROUGHEST = 1e-3
+#: The number of neurons that must agree where the known network cannot confirm a sample.
+UNCONFIRMED = 3
+#: The largest estimated relative error of a single sample that is returned, as in slightly noisy updates.
+NOISIEST = 0.3
+#: The losses for which the known network can confirm a sample of a class.
+CONFIRMED_LOSSES = ("cross_entropy", "binary_cross_entropy")
+
+
+@dataclass(frozen=True)
+class DenseReadOff(Attack):
+    """The read-off of samples from single neurons. See :func:`dense_read_off` for the arguments."""
+
+    tolerance: float = 0.02
+
+    def __post_init__(self) -> None:
+        positive("tolerance", self.tolerance, up_to=0.5)
+
+    def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
+        """Return the samples that single neurons hold.
+
+        Args:
+            observation: The message of the client.
+            seed: Not used, because the attack is deterministic.
+            report: Not used, because the attack takes a moment.
+        """
+        message = _Message(observation)
+        if message.samples == 1:
+            inputs, labels, outcome = self._one_sample(message)
+        else:
+            inputs, labels, outcome = self._several_samples(message)
+        dtype = next(iter(observation.sent.values())).dtype
+        samples = message.chain.entrance.undo(inputs, observation.data).to(dtype)
+        return Reconstruction(samples, labels, outcome)
+
+    def _one_sample(self, message: _Message) -> tuple[Tensor, Tensor | None, Outcome]:
+        sample, error = _regression(message.rows)
+        if not error < NOISIEST:
+            words = "nothing could be read off, because the neurons do not agree on one sample, as in noisy updates"
+            return sample[None][:0], message.no_labels(), Outcome("finished", 0, words)
+        label, label_error, _ = message.best_labels(sample[None], [torch.arange(len(message.rows))])
+        labels = label if message.confirms and bool(label_error[0] < self.tolerance) else None
+        if error < ROUGHEST:
+            return sample[None], labels, Outcome("converged", 0, "1 of 1 samples read off exactly")
+        words = f"1 of 1 samples read off, with an estimated relative error of {error:.2g}"
+        return sample[None], labels, Outcome("finished", 0, words)
+
+    def _several_samples(self, message: _Message) -> tuple[Tensor, Tensor | None, Outcome]:
+        groups = _agreeing(message, 2 if message.confirms else UNCONFIRMED)
+        inputs = [_regression(message.rows[group])[0] for group in groups]
+        found = torch.stack(inputs) if inputs else message.rows[:0, :-1]
+        labels, copies = message.no_labels(), torch.ones(len(found), dtype=torch.long, device=found.device)
+        if message.confirms and inputs:
+            labels, errors, copies = message.best_labels(found, groups)
+            proven = errors < self.tolerance
+            found, labels, copies = found[proven], labels[proven], copies[proven]
+        found = found.repeat_interleave(copies, 0)[: message.samples]
+        labels = None if labels is None else labels.repeat_interleave(copies, 0)[: message.samples]
+        count, total = len(found), message.samples or "an unknown number of"
+        words = (
+            f"{count} of {total} samples read off exactly" if count else f"none of {total} samples could be read off"
+        )
+        return found, labels, Outcome("converged" if count == message.samples else "finished", 0, words)
+
+
+class _Message:
+    """The gradient of the first dense layer, one row for each neuron, and the knowledge about it."""
+
+    def __init__(self, observation: Observation) -> None:
+        self.chain = _chain(observation)
+        training, data = observation.training, observation.data
+        self.device, self.classes = observation.device, data.classes
+        scaled = takes_one_step(observation) and (observation.kind == "gradient" or training.lr is not None)
+        self.rows = augmented(_update(observation, scaled), self.chain.first)
+        dtype = next(iter(observation.sent.values())).dtype
+        self.rounding = _rounding(observation, self.rows, self.chain, torch.finfo(dtype).eps)
+        self.samples = training.samples
+        if self.samples is None and observation.kind == "gradient":
+            self.samples = rank_of(self.rows, torch.finfo(dtype).eps / 2)
+        self.confirms = (
+            scaled and data.classes is not None and training.loss in CONFIRMED_LOSSES and self.samples is not None
+        )
+
+    def no_labels(self) -> Tensor | None:
+        """Return an empty tensor of labels, or ``None`` where labels cannot be read."""
+        return torch.zeros(0, dtype=torch.long, device=self.device) if self.confirms else None
+
+    def best_labels(self, inputs: Tensor, groups: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the best label of each sample, the relative error of its neurons' gradients, and its copies.
+
+        Args:
+            inputs: The inputs of the first dense layer.
+            groups: The neurons that hold each sample.
+        """
+        assert self.classes is not None or not self.confirms
+        labels = torch.zeros(len(inputs), dtype=torch.long, device=self.device)
+        errors = torch.full((len(inputs),), torch.inf, dtype=torch.double, device=self.device)
+        copies = torch.ones_like(labels)
+        if not self.confirms:
+            return labels, errors, copies
+        outputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1) @ self.chain.augmented_weight().T
+        for label in range(self.classes or 0):
+            (gradients,) = self.chain.gradients(outputs, torch.full_like(labels, label))
+            for index, group in enumerate(groups):
+                expected, observed = gradients[index, group], self.rows[group, -1] * (self.samples or 1)
+                count = float(expected @ observed / expected.square().sum().clamp_min(1e-300))
+                count = max(1, min(round(count), self.samples or 1))
+                error = float((observed - count * expected).norm() / observed.norm())
+                if error < float(errors[index]):
+                    labels[index], errors[index], copies[index] = label, error, count
+        return labels, errors, copies
+
+
+def _update(observation: Observation, scaled: bool) -> dict[str, Tensor]:
+    """Return the gradient of one step where it is known, and the unscaled update otherwise."""
+    if scaled:
+        return one_gradient_of(observation)
+    assert observation.returned is not None
+    return {name: value.double() - observation.returned[name].double() for name, value in observation.sent.items()}
+
+
+def _rounding(observation: Observation, rows: Tensor, chain: DenseChain, eps: float) -> Tensor:
+    """Return the relative rounding error of each neuron's ratio.
+
+    Returned weights are rounded to the precision of the weights, which is coarse for a small update.
+    """
+    error = torch.full_like(rows[:, 0], eps)
+    if observation.kind == "weights":
+        returned = chain.augmented_weight()
+        step = augmented(_update(observation, False), chain.first)
+        error = error * (1 + returned.norm(dim=1) / step.norm(dim=1) + (returned[:, -1] / step[:, -1]).abs())
+    return error.nan_to_num(torch.inf, torch.inf)
+
+
+def _regression(rows: Tensor) -> tuple[Tensor, float]:
+    """Return the least squares solution of ``dW = db x`` over neurons, and its estimated relative error."""
+    kernel, bias = rows[:, :-1], rows[:, -1]
+    power = bias.square().sum().clamp_min(1e-300)
+    sample = bias @ kernel / power
+    spread = (kernel - bias[:, None] * sample).square().sum() / max(1, len(rows) - 1)
+    return sample, float((spread / power).sqrt() / sample.norm().clamp_min(1e-300))
+
+
+def _agreeing(message: _Message, least: int) -> list[Tensor]:
+    """Return groups of neurons with the same ratio, the largest group first.
+
+    Args:
+        message: The gradient of the first dense layer.
+        least: The smallest size of a group.
+    """
+    rows, rounding = message.rows, message.rounding
+    bias = rows[:, -1].abs()
+    usable = torch.nonzero((bias > 1e-6 * bias.max()) & (rounding < ROUGHEST)).flatten()
+    ratios = rows[usable] / rows[usable, -1:]
+    size = ratios.norm(dim=1)
+    limit = ROUNDINGS * (rounding[usable][:, None] + rounding[usable]) * torch.minimum(size[:, None], size)
+    agree = torch.cdist(ratios, ratios) <= limit
+    agree.fill_diagonal_(True)
+    groups = []
+    while len(usable) and int((counts := agree.sum(1)).max()) >= least:
+        members = agree[int(counts.argmax())].clone()
+        groups.append(usable[members])
+        agree[members] = False
+        agree[:, members] = False
+    return groups
+
+
+def _chain(observation: Observation) -> DenseChain:
+    """Return the model at its first dense layer, or raise where the attack cannot apply."""
+    training = observation.training
+    single_step = takes_one_step(observation)
+    if observation.kind == "weights" and training.weight_decay != 0 and (not single_step or training.lr is None):
+        raise DoesNotFit("weight decay over several local steps hides the ratios of a neuron's gradients")
+    if observation.kind == "weights" and training.weight_decay is None:
+        raise DoesNotFit("needs the client's weight decay, which is unknown")
+    chain = DenseChain(observation)
+    chain.check_rows()
+    return chain
+
+
+def fits(observation: Observation) -> Fit:
+    """Apply where samples enter a dense layer with a bias, alone or before an activation with silent neurons.
+
+    Args:
+        observation: The message of the client.
+    """
+    try:
+        chain = _chain(observation)
+        if observation.training.samples == 1:
+            return Fit(True, "the sample enters a dense layer with a bias, whose gradient is a copy of it")
+        if not chain.has_silent_neurons():
+            return Fit(False, "every neuron of the first dense layer is active for all samples, so none holds only one")
+    except DoesNotFit as reason:
+        return Fit(False, str(reason))
+    return Fit(True, "samples enter a dense layer, and neurons that are active for one sample only are copies of it")
+
+
+def dense_read_off(*, tolerance: float = 0.02) -> DenseReadOff:
+    """Read samples off single neurons of a dense first layer, as gradient of the weights by gradient of the bias.
+
+    One sample is returned exactly, also after several local steps of SGD. Of several samples, those are returned that
+    are the only ones to activate at least two neurons before ReLU. From one gradient the known network confirms each
+    of them and gives its label. After several local steps three neurons must agree, and there are no labels.
+
+    Args:
+        tolerance: The largest relative difference between the gradients of a sample's neurons and those that the known
+            network gives for it.
+    """
+    return DenseReadOff(tolerance)
+
+
+SPECS = (
+    AttackSpec(
+        name="dense_read_off",
+        factory=dense_read_off,
+        summary="Read-off (Phong et al. 2017; Fowl et al. 2022): single neurons of a dense first layer hold samples.",
+        fits=fits,
+        cost=Cost.INSTANT,
+        rank=10,
+        audit={},
+    ),
+)
