@@ -1,5 +1,6 @@
 """The recipes of CONTRIBUTING.md work as they are printed."""
 
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ def recipe(request, monkeypatch):
 def test_attack(recipe):
     assert recipe.SPEC.name == recipe.SPEC.factory.__name__
     check_attack(recipe.SPEC.factory(steps=100))
+    assert {"steps", "lr", "restarts"} <= set(inspect.signature(recipe.SPEC.factory).parameters)  # the tests set these
 
 
 @pytest.mark.parametrize("recipe", ["Add a defence"], indirect=True)

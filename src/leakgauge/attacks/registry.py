@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from leakgauge.attacks.spec import AttackSpec, Reads, Recovers
-from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
 
 #: Folders that hold parts of attacks but no attacks.
 PARTS = ("leakgauge.attacks.inversion",)
@@ -87,9 +87,17 @@ def _modules(package: str) -> Iterator[ModuleType]:
     for module in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
         if module.name in PARTS:
             continue
-        yield import_module(module.name)
+        yield _imported(module.name)
         if module.ispkg:
             yield from _modules(module.name)
+
+
+def _imported(name: str) -> ModuleType:
+    """Import a module, and raise an error with its name if that fails."""
+    try:
+        return import_module(name)
+    except ImportError as problem:
+        raise LeakgaugeError(f"{name} cannot be imported: {problem}") from problem
 
 
 def _declared(module: ModuleType) -> tuple[AttackSpec, ...]:

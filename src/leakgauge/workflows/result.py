@@ -22,7 +22,7 @@ Redact = Literal["none", "blur", "omit"]
 
 @dataclass(frozen=True)
 class Running:
-    """How the tasks of a workflow run.
+    """The engine, the number of jobs and the device of a workflow.
 
     Args:
         engine: The engine, which is ``"auto"``, ``"in-process"``, ``"processes"``, ``"ray"`` or ``"ray:ADDRESS"``.
