@@ -1,12 +1,12 @@
 """Limits that a set-up must keep, for continuous integration.
 
 =========================  ==========================================================================
-``recovered > 0.05``       the mean over clients of any attack
-``idlg.psnr >= 20``        the same of one attack
-``worst(psnr) > 25``       the client that leaks most
-``excess(psnr) > 3``       the distance from chance, positive on the attacker's side
-``leaks``                  the verdict of any attack
-``inconclusive``           a verdict that nothing is known, because the attacks are too weak
+``recovered > 0.05``       the mean over clients, for any attack
+``idlg.psnr >= 20``        the mean over clients, for one attack
+``worst(psnr) > 25``       the value of the client that leaks most
+``excess(psnr) > 3``       the difference from chance, positive if the attacker does better than chance
+``leaks``                  a verdict of any attack that data leaks
+``inconclusive``           a verdict of any attack that it is too weak
 =========================  ==========================================================================
 
 A limit that nothing measured counts as broken.
@@ -44,8 +44,8 @@ class Condition:
         metric: The metric that is compared, or ``"leaks"`` or ``"inconclusive"`` for the verdict.
         sign: The comparison, such as ``">"``.
         limit: The number to compare with.
-        attack: The attack that the condition is about. ``None`` is any.
-        statistic: The mean over clients, the worst client, or the mean distance from chance.
+        attack: The attack that the condition is about. By default, all attacks.
+        statistic: The mean over clients, the value of the worst client, or the mean difference from chance.
     """
 
     metric: str

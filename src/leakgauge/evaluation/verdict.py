@@ -24,7 +24,11 @@ ATTRIBUTES = ("attribute_accuracy", "source_accuracy")
 
 
 class Verdict(Enum):
-    """The conclusion from the attacks on one set-up, from the worst to the best. The value is the form for tables."""
+    """The conclusion from the attacks on one set-up.
+
+    The members are in order, from the one with the most leakage to the one with the least. The value of a member is its
+    text in tables.
+    """
 
     RECOVERS_DATA = "recovers data"
     RECOVERS_ATTRIBUTES = "recovers labels or attributes only"
@@ -72,7 +76,7 @@ _SENTENCES = {
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """One attack on one set-up: its figures over clients, and the verdict on them.
+    """The figures of one attack on one set-up, and the verdict on them.
 
     Args:
         attack: The name of the attack.

@@ -1,4 +1,4 @@
-"""The report of an audit: a page for people, ``audit.json`` and ``results.csv`` for programs."""
+"""The report of an audit, with a page for people and two files for programs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write_audit(audit: Audit, folder: Location, *, command: str = "", redact: st
         audit: The audit.
         folder: The folder to write into.
         command: The command line, for the page.
-        redact: Clients' samples on the page: ``"none"``, ``"blur"`` or ``"omit"``.
+        redact: ``"none"`` shows clients' samples on the page, ``"blur"`` blurs them, and ``"omit"`` leaves them out.
     """
     target = output_folder(folder)
     write_csv(client_rows(audit), target / "results.csv")
@@ -158,7 +158,7 @@ def _controls(audit: Audit) -> list[Section]:
 
 
 def _pictures(audit: Audit, redact: str) -> list[Section]:
-    """Return originals over reconstructions over a guess for each defence, by the strongest attack."""
+    """Return pictures for each defence, with originals, reconstructions by the strongest attack and a guess."""
     sections = []
     for title in audit.tried:
         shown = [

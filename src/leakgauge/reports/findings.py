@@ -60,7 +60,7 @@ def strongest(findings: Sequence[Finding]) -> Finding | None:
 
 
 def brief_table(findings: Sequence[Finding], setup: str = "set-up") -> list[list[str]]:
-    """Return the findings as a table for a terminal, its head first.
+    """Return the findings as a table for a terminal. The first row is the head.
 
     Args:
         findings: The findings.

@@ -50,7 +50,7 @@ class Attacked:
         models: The rebuilt model of each attacked client. The list is empty for a method without models.
         options: The options of the method.
         seed: The seed of the run.
-        shares: The share of each client's records whose owner was found, by the name of the attack. The shares are
+        shares: For each attack, the share of each client's records whose owner the attack found. The shares are
             stored here because several measures use them.
     """
 

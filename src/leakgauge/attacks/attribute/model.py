@@ -52,7 +52,7 @@ def by_model(model: LocalModel, records: PublicRecords, prior: Sequence[float] |
 
 
 def _coefficient(model: LocalModel, records: PublicRecords, outputs: Sequence[Tensor]) -> float | None:
-    """Return the effect of a binary attribute on a regression, or ``None`` if it differs between records."""
+    """Return the effect of a binary attribute on a regression, or ``None`` if the effect differs between records."""
     if records.data.classes is not None or len(records.values) != 2 or len(records.columns) != 1:
         return None
     effects = (outputs[1] - outputs[0]).squeeze(1)

@@ -212,7 +212,8 @@ class EpochAgreement:
 def _kernel(seed: int, channels: int) -> Tensor:
     """Return the kernel of the random convolution.
 
-    The kernel is drawn in another thread. Within ``vmap``, each problem would draw a different kernel.
+    All problems use the same kernel. It is drawn in another thread, in which ``vmap`` is not active. Within ``vmap``,
+    each problem would draw a different kernel.
     """
 
     def draw() -> Tensor:

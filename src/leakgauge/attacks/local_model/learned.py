@@ -49,7 +49,7 @@ class Coordinates:
 
         Args:
             vectors: The vectors, (rounds, parameters).
-            tolerance: The share of the longest direction below which a direction is left out.
+            tolerance: The smallest length of a direction that is kept, as a share of the length of the longest one.
         """
         centred = vectors - vectors.mean(0)
         values, rotation = torch.linalg.eigh(centred @ centred.T)

@@ -31,7 +31,7 @@ def audit(  # noqa: PLR0913
     watch: Watch | None = None,
     command: str = "",
 ) -> Audit:
-    """Audit a set-up, as ``leakgauge audit`` does: attack its clients, and write the page and the figures.
+    """Attack the clients of a set-up and write the page and the figures, as ``leakgauge audit`` does.
 
     Work that was finished before is not repeated. Work that fails is listed in ``failed`` of the result, which is then
     not ``complete``.
@@ -41,7 +41,7 @@ def audit(  # noqa: PLR0913
         output: The folder for the page, the figures and the cache.
         fail_if: Limits such as ``"recovered > 0.05"`` (:mod:`leakgauge.evaluation.gate`).
         junit: The file for the limits as JUnit XML.
-        redact: Clients' samples on the page: ``"none"``, ``"blur"`` or ``"omit"``.
+        redact: ``"none"`` shows clients' samples on the page, ``"blur"`` blurs them, and ``"omit"`` leaves them out.
         engine: The engine that runs the attacks (:mod:`leakgauge.runtime.engines`).
         jobs: The number of attacks that run at a time. By default, one per core.
         device: The device of the attacks, such as ``"cuda"``.

@@ -1,4 +1,4 @@
-"""The attackers of an audit or a frontier: an attack with its options, and the scoring of its result."""
+"""The attackers of an audit or a frontier, each an attack with its options and the scoring of its result."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def measures_of(document: Mapping[str, Any]) -> dict[str, Measure]:
 
 
 def read_attacker(name: Any, options: Mapping[str, Any], column: str | None, where: str) -> Attacker:
-    """Return the attacker of a name, and refuse one that cannot run on a single message.
+    """Return the attacker with a name. An attack that cannot run on a single message raises an error.
 
     Args:
         name: The name of the attack.

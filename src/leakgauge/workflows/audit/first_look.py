@@ -1,4 +1,4 @@
-"""A first look at a message before any attack: its risk, the reasons, and the attacks that apply.
+"""A first look at a message before any attack, with its risk, the reasons and the attacks that apply.
 
 The first look reads only what the attacker sees, and takes a moment. It is an estimate and no verdict. An attack may
 fail where the first look warns, and succeed where it does not.

@@ -123,7 +123,9 @@ class AuditPlan:
 
 
 def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
-    """Return the plan in a document, and refuse everything that cannot work before any attack starts.
+    """Return the plan that a document describes.
+
+    A part of the plan that cannot work raises an error before any attack starts.
 
     Args:
         document: The document as a dictionary.

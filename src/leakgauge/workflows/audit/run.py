@@ -78,7 +78,7 @@ class Audit(WorkflowResult):
 def run_audit(
     plan: AuditPlan, folder: Location, running: Running | None = None, *, stop_after: int | None = None
 ) -> Audit:
-    """Do what is not done yet, one task for each client and attack, and return all results.
+    """Run the attacks that are not finished yet, and return all results.
 
     Finished work is cached at once. Ctrl-C, or the end of the process, loses at most the tasks that run.
 
