@@ -99,7 +99,7 @@ def test_local_training_on_one_sample_keeps_the_equations(training):
 def test_weight_decay_over_several_steps_is_removed_roughly():
     training = {"lr": 0.1, "epochs": 5, "weight_decay": 0.05}
     psnr, outcome = attacked(*fedavg(transformer(), DIGITS.share([3]), **training))
-    assert 20 < psnr < 60
+    assert 15 < psnr < 60
     assert ", not exact, with an estimated error of at least " in outcome
 
 

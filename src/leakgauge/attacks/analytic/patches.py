@@ -38,11 +38,13 @@ from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation
-from leakgauge.core.params import Params, elementwise
+from leakgauge.core.params import Params
 from leakgauge.core.progress import Report
 
-#: The patches are called exact if their estimated error is below this share of one grey level of 256.
-GREY_LEVELS = 0.25
+#: The patches are called exact up to this estimated error, in units of one grey level of 256.
+LARGEST_ERROR = 0.25
+#: A direction is lost in noise if its estimated error is above this, in the model's units.
+LOST_IN_NOISE = 0.2
 #: The largest number of steps in one round of the search for the solution of the least total variation.
 SMOOTHING_STEPS = 100
 #: The smallest difference of two pixels that counts in each round of this search, in the model's units.
@@ -91,31 +93,30 @@ def solve(equations: Equations) -> Solution:
     The noise is estimated from the equations of the bias, which hold no unknowns, and from the residual of the others.
     """
     gradients, weight = equations.token_gradients, equations.weight
-    count, width = gradients.shape
     left, sizes, right = torch.linalg.svd(gradients, full_matrices=True)
     largest = float(sizes[0]) if len(sizes) else 0.0
     rank = int((sizes > equations.precision * largest).sum())
     noise = _noise(equations, right[:rank])
-    lost = max(equations.precision * largest, 0.0 if math.isinf(noise) else noise * (count**0.5 + width**0.5))
+    lost = max(equations.precision * largest, 0.0 if math.isinf(noise) else noise / LOST_IN_NOISE)
     rank = int((sizes > lost).sum())
     known = (right[:rank] @ weight) / sizes[:rank, None]
     patches = left[:, :rank] @ known
-    error = noise * float((sizes[:rank] ** -2).mean().sqrt()) * (1 + float(known.square().mean())) ** 0.5
+    error = noise * float((sizes[:rank] ** -2).mean().sqrt())
     return Solution(patches, left[:, rank:], _residual(equations, patches), error if rank else math.inf)
 
 
 def _noise(equations: Equations, right: Tensor) -> float:
-    """Return the estimated standard deviation of noise on a number of the message, infinite if it cannot be known.
+    """Return the root mean square of the noise in one equation, or infinity if no equation shows it.
 
     Args:
         equations: The equations.
         right: A basis of the space of the token gradients, (rank, width).
     """
-    count, width = equations.token_gradients.shape
+    width = equations.token_gradients.shape[1]
     estimates = []
     if equations.bias is not None:
         rest = equations.bias - equations.token_gradients.sum(0)
-        estimates.append(math.sqrt(float(rest.square().mean()) / (1 + count)))
+        estimates.append(math.sqrt(float(rest.square().mean())))
     if len(right) < width:
         rest = equations.weight - right.T @ (right @ equations.weight)
         estimates.append(math.sqrt(float(rest.square().sum()) / ((width - len(right)) * rest.shape[1])))
@@ -224,28 +225,38 @@ class PatchEquations(Attack):
 
 
 def _equations(observation: Observation, layer: PatchLayer, positions: PositionParameter) -> Equations:
-    update = _without_decay(observation)
-    precision = torch.finfo(update[layer.weight].dtype).eps
-    update = elementwise(torch.Tensor.double, update)
     bias = observation.model.get_submodule(layer.name).bias
+    has_bias = isinstance(bias, Tensor) and bias.requires_grad
+    names = (layer.weight, positions.name, *((layer.bias,) if has_bias else ()))
+    update = _without_decay(observation, names)
     return Equations(
         positions.token_gradients(update, layer),
         update[layer.weight].flatten(1),
-        update[layer.bias] if isinstance(bias, Tensor) and bias.requires_grad else None,
-        precision,
+        update[layer.bias] if has_bias else None,
+        torch.finfo(observation.sent[layer.weight].dtype).eps,
     )
 
 
-def _without_decay(observation: Observation) -> Params:
-    """Return the update without the part of known weight decay. This is exact for one local step."""
-    update, training, returned = observation.difference(), observation.training, observation.returned
-    if returned is None or not training.weight_decay:
+def _without_decay(observation: Observation, names: tuple[str, ...]) -> Params:
+    """Return the update of some parameters in double precision, without the part of known weight decay.
+
+    This part is exact for one local step. For several steps it is that of the mean of the two known weights.
+
+    Args:
+        observation: The message of the client.
+        names: The names of the parameters.
+    """
+    difference, training = observation.difference(), observation.training
+    update = {name: difference[name].double() for name in names}
+    settings = (training.lr, training.epochs, training.batch_size)
+    if observation.returned is None or not training.weight_decay or None in settings:
         return update
-    rate = training.need("lr") * training.weight_decay
-    if training.steps == 1:
-        return elementwise(lambda change, sent: change - rate * sent, update, observation.sent)
-    rate *= training.applied_gradients / 2
-    return elementwise(lambda change, sent, back: change - rate * (sent + back), update, observation.sent, returned)
+    decay = training.need("lr") * training.weight_decay * training.applied_gradients
+    share = 0.0 if training.steps == 1 else 0.5
+    return {
+        name: change - decay * torch.lerp(observation.sent[name], observation.returned[name], share).double()
+        for name, change in update.items()
+    }
 
 
 def _labels(observation: Observation) -> Tensor | None:
@@ -270,7 +281,7 @@ def _sentence(solution: Solution, layer: PatchLayer, positions: PositionParamete
     error = 255 * contrast * solution.error
     if math.isinf(error):
         return f"{words}, no equation is left to check them"
-    if error > GREY_LEVELS:
+    if error > LARGEST_ERROR:
         return f"{words}, not exact, with an estimated error of at least {error:.2g} grey levels"
     if free:
         return f"{words}, not exact, since {free} of {count} directions are chosen by the least total variation"
