@@ -83,3 +83,17 @@ def test_a_share_is_judged_over_all_records():
     assert judge_share(clear, 0.5) is ATTRIBUTES
     lucky = [torch.ones(4), torch.tensor([1.0, 1.0, 1.0, 0.0])]
     assert judge_share(lucky, 0.5) is NOTHING
+
+
+def some(psnr, worst, recovered, guessed=0.0):
+    """Return the scores of a client with 16 samples, of which a share was recovered."""
+    return {
+        "psnr": Measure("psnr", psnr, chance=12.0, n=16, worst=worst),
+        "recovered": Measure("recovered", recovered, chance=guessed, n=16),
+    }
+
+
+def test_one_sample_that_came_back_exactly_is_a_leak_whatever_the_mean():
+    assert judge([some(12.5, 100.0, 1 / 16)]) is DATA
+    assert judge([some(12.5, 100.0, 1 / 16, guessed=1 / 16)]) is NOTHING  # a blank sample, which a guess recovers too
+    assert judge([some(12.5, 21.0, 1 / 16)]) is NOTHING  # near enough to be luck

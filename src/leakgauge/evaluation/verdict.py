@@ -17,6 +17,8 @@ from leakgauge.evaluation.metrics.registry import METRICS
 
 #: For the metrics of samples: how far above chance one client must be to count by itself, and all on average.
 CLEAR = {"psnr": (3.0, 0.5), "features": (0.2, 0.03)}
+#: One sample counts as recovered by itself from this PSNR on, in dB, and from this far above chance on.
+ONE_SAMPLE = (30.0, 10.0)
 #: The metrics of labels.
 LABELS = ("label_errors", "target_error")
 #: The metrics of what is inferred about records.
@@ -114,6 +116,8 @@ def judge(scores: Sequence[Mapping[str, Measure]], *, labels_granted: bool = Fal
         return Verdict.NOT_SCORED
     if any(_samples_leak(scores, metric, *limits) for metric, limits in CLEAR.items()):
         return Verdict.RECOVERS_DATA
+    if any(_one_sample_leaks(score) for score in scores):
+        return Verdict.RECOVERS_DATA
     inferred = ATTRIBUTES if labels_granted else (*LABELS, *ATTRIBUTES)
     if any(_inferred(scores, metric) for metric in inferred):
         return Verdict.RECOVERS_ATTRIBUTES
@@ -202,6 +206,19 @@ def _samples_leak(scores: Sequence[Mapping[str, Measure]], metric: str, one: flo
     interval = mean_interval(above)
     low = interval.mean if interval.low is None else interval.low
     return float(above.max()) > one or (interval.mean > mean and low > 0)
+
+
+def _one_sample_leaks(score: Mapping[str, Measure]) -> bool:
+    """Return whether at least one sample came back clearly, and more samples than a guess recovers.
+
+    The mean over a client's samples hides a single sample that was rebuilt exactly.
+    """
+    psnr, recovered = score.get("psnr"), score.get("recovered")
+    if psnr is None or recovered is None or psnr.worst is None or psnr.chance is None or recovered.excess is None:
+        return False
+    least, above = ONE_SAMPLE
+    clear = psnr.worst >= least and psnr.worst >= psnr.chance + above
+    return clear and recovered.excess * recovered.n >= 0.999
 
 
 def _inferred(scores: Sequence[Mapping[str, Measure]], metric: str) -> bool:

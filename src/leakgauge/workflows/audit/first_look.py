@@ -129,7 +129,8 @@ def _first_layer(observation: Observation) -> Reason:
     if observation.training.mode == "train" and (first.kind == "normalisation" or _has_batch_norm(observation.model)):
         sentence = "Batch norm in train mode mixes the samples of a batch, which hinders attacks."
         return Reason("first layer", "medium", sentence)
-    return Reason("first layer", "high", f"Samples enter a {first.kind} layer, which attacks match by optimisation.")
+    layer = "its first layer" if first.kind == "other" else f"a {first.kind} layer"
+    return Reason("first layer", "high", f"Samples enter {layer}, which attacks match by optimisation.")
 
 
 def _has_batch_norm(model: nn.Module) -> bool:
