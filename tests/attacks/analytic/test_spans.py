@@ -192,7 +192,9 @@ def test_it_refuses_in_words(reason):
 
 
 def test_too_many_samples_for_the_width_are_refused():
-    assert "are too many for a first dense layer of 20 neurons" in fits(client(dense(20, 24), 12)[0]).reason
+    assert (
+        "12 samples are too many for the 20 neurons of the dense layer '1'" in fits(client(dense(20, 24), 12)[0]).reason
+    )
 
 
 @pytest.mark.parametrize("option", ["starts", "iterations", "attempts", "tolerance"])

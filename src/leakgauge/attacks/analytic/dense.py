@@ -30,8 +30,12 @@ class DoesNotFit(InvalidInput):
     """A model or message that an exact attack does not apply to. The message is the reason."""
 
 
-class _Reached(Exception):
-    """The end of a partial forward pass."""
+class Reached(Exception):
+    """The end of a partial forward pass.
+
+    Args:
+        inputs: The inputs of the layer at which it ends.
+    """
 
     def __init__(self, inputs: Tensor) -> None:
         self.inputs = inputs
@@ -65,23 +69,26 @@ class Entrance:
 
 
 class DenseChain:
-    """A double precision copy of the model at the weights that were sent, cut at its first two dense layers.
+    """A double precision copy of the model at the weights that were sent, cut at a dense layer.
+
+    The layer is the one that gets the samples, or the first one that gets features of them.
 
     Args:
-        observation: The message of the client. :class:`DoesNotFit` is raised where no dense layer with a bias gets the
-            samples.
+        observation: The message of the client. :class:`DoesNotFit` is raised where there is no such layer with a bias.
+        on_samples: Whether the layer gets the samples themselves. Otherwise it gets features.
     """
 
-    def __init__(self, observation: Observation) -> None:
-        self.shape, self.device = observation.data.shape, observation.device
+    def __init__(self, observation: Observation, on_samples: bool = True) -> None:
+        self.shape, self.device, self.on_samples = observation.data.shape, observation.device, on_samples
         self.loss = observation.training.loss
-        _check_cheaply(observation)
-        self.model = _double_copy(observation)
+        if on_samples:
+            _check_cheaply(observation)
+        self.model = copy_of_model(observation, torch.double)
         self._given: Tensor | None = None
         self._seen: dict[str, Tensor] = {}
         self.calls = self._record_calls()
         self.first = self._first()
-        self.entrance = self._entrance()
+        self.entrance = self._entrance() if on_samples else None
         self._check_parameters(self.first, observation)
         self.layer(self.first).forward = self._return_given  # type: ignore[method-assign,assignment]
 
@@ -177,9 +184,21 @@ class DenseChain:
     def _first(self) -> str:
         size = math.prod(self.shape)
         for path, inputs in self.calls:
-            if tuple(inputs.shape) == (DUMMIES, size):
+            if inputs.ndim == 2 and len(inputs) == DUMMIES and (not self.on_samples or inputs.shape[1] == size):
                 return path
-        raise DoesNotFit("no dense layer gets the samples themselves")
+        raise DoesNotFit(
+            f"no dense layer gets {'the samples themselves' if self.on_samples else 'features of samples'}"
+        )
+
+    def samples(self, inputs: Tensor, data: DataSpec) -> Tensor:
+        """Return samples, as a person sees them, from the inputs of a first layer that gets the samples.
+
+        Args:
+            inputs: The inputs of the layer, one row for each sample.
+            data: The description of the samples.
+        """
+        assert self.entrance is not None
+        return self.entrance.undo(inputs, data)
 
     def _entrance(self) -> Entrance:
         """Return the map from samples to inputs of the first layer, or raise where there is no simple one."""
@@ -198,16 +217,16 @@ class DenseChain:
 
     def _check_parameters(self, path: str, observation: Observation) -> None:
         """Check that a dense layer is trained, has a bias, is called once and shares no parameter."""
-        layer = self.layer(path)
+        layer, words = self.layer(path), f"the dense layer {path!r}"
         if layer.bias is None:
-            raise DoesNotFit("the dense layer that gets the samples has no bias")
+            raise DoesNotFit(f"{words} has no bias")
         original = dict(observation.model.named_parameters())
         names = (f"{path}.weight", f"{path}.bias")
         if not all(name in original and original[name].requires_grad for name in names):
-            raise DoesNotFit("the dense layer that gets the samples is not trained")
+            raise DoesNotFit(f"{words} is not trained")
         owners = sum(value is layer.weight for module in self.model.modules() for value in module.parameters(False))
         if owners != 1 or sum(called == path for called, _ in self.calls) != 1:
-            raise DoesNotFit("the dense layer that gets the samples is used more than once")
+            raise DoesNotFit(f"{words} is used more than once")
 
 
 class TwoLayers(DenseChain):
@@ -215,10 +234,11 @@ class TwoLayers(DenseChain):
 
     Args:
         observation: The message of the client. :class:`DoesNotFit` is raised where there is no such pair.
+        on_samples: Whether the first layer gets the samples themselves. Otherwise it gets features.
     """
 
-    def __init__(self, observation: Observation) -> None:
-        super().__init__(observation)
+    def __init__(self, observation: Observation, on_samples: bool = True) -> None:
+        super().__init__(observation, on_samples)
         position = [path for path, _ in self.calls].index(self.first) + 1
         if position == len(self.calls):
             raise DoesNotFit("the model has a single dense layer, and two consecutive ones are needed")
@@ -240,10 +260,10 @@ class TwoLayers(DenseChain):
         return inputs.detach(), slope
 
     def _between(self, first: Tensor) -> Tensor:
-        handle = self.layer(self.second).register_forward_pre_hook(_stop)
+        handle = self.layer(self.second).register_forward_pre_hook(stop_at_input)
         try:
             self.outputs(first)
-        except _Reached as reached:
+        except Reached as reached:
             return reached.inputs
         finally:
             handle.remove()
@@ -303,8 +323,9 @@ def augmented(gradient: dict[str, Tensor], path: str) -> Tensor:
     return torch.cat([gradient[f"{path}.weight"], gradient[f"{path}.bias"][:, None]], 1)
 
 
-def _stop(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    raise _Reached(inputs[0])
+def stop_at_input(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """End a forward pass at the input of a layer. This is a forward pre-hook."""
+    raise Reached(inputs[0])
 
 
 def _check_cheaply(observation: Observation) -> None:
@@ -315,8 +336,14 @@ def _check_cheaply(observation: Observation) -> None:
         raise DoesNotFit("no dense layer gets the samples themselves")
 
 
-def _double_copy(observation: Observation) -> nn.Module:
-    model = copy.deepcopy(observation.model).double().to(observation.device)
+def copy_of_model(observation: Observation, dtype: torch.dtype) -> nn.Module:
+    """Return a copy of the model at the weights that were sent, in the client's mode.
+
+    Args:
+        observation: The message of the client.
+        dtype: The precision of the copy.
+    """
+    model = copy.deepcopy(observation.model).to(observation.device, dtype)
     model.train(observation.training.mode == "train")
     buffers = observation.model_buffers()
     with torch.no_grad():

@@ -65,7 +65,7 @@ class DenseReadOff(Attack):
         else:
             inputs, labels, outcome = self._several_samples(message)
         dtype = next(iter(observation.sent.values())).dtype
-        samples = message.chain.entrance.undo(inputs, observation.data).to(dtype)
+        samples = message.chain.samples(inputs, observation.data).to(dtype)
         return Reconstruction(samples, labels, outcome)
 
     def _one_sample(self, message: _Message) -> tuple[Tensor, Tensor | None, Outcome]:
