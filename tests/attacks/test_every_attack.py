@@ -59,12 +59,20 @@ def two_digits(kind, dtype=torch.float32):
     return dense_case(dtype)
 
 
+def two_pictures(kind, dtype=torch.float32):
+    """Return the gradient of a client with two digits, for a convolutional network that ends in two dense layers."""
+    return small_case(network="cnn", dtype=dtype)
+
+
 TRAITS = {
     "agic": Traits({"steps": 120}),
     "april": Traits({}, iterative=False, deterministic=True, own_case=transformer_case),
     "awa": Traits({"steps": 100}),
     "dense_read_off": Traits(
         {}, kinds=("gradient",), iterative=False, deterministic=True, own_case=two_digits, exact=True
+    ),
+    "dense_tail_features": Traits(
+        {"steps": 400, "restarts": 2}, kinds=("gradient",), iterative=False, own_case=two_pictures, exact=True
     ),
     "dlf": Traits({"steps": 60, "warm_steps": 80, "lr": 0.03}, network="cnn"),
     "dlf_paper": Traits({"steps": 160, "lr": 0.1, "invariance": 10.0}, network="cnn"),

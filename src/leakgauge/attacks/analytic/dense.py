@@ -22,8 +22,8 @@ from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec, Observation
 from leakgauge.federation.training import LOSSES
 
-#: The rows of dummy inputs.
-DUMMIES = 4
+#: The rows of dummy inputs. Two determine the map from samples to inputs, and the third one checks it.
+DUMMIES = 3
 
 
 class DoesNotFit(InvalidInput):
@@ -81,8 +81,7 @@ class DenseChain:
     def __init__(self, observation: Observation, on_samples: bool = True) -> None:
         self.shape, self.device, self.on_samples = observation.data.shape, observation.device, on_samples
         self.loss = observation.training.loss
-        if on_samples:
-            _check_cheaply(observation)
+        _check_cheaply(observation, on_samples)
         self.model = copy_of_model(observation, torch.double)
         self._given: Tensor | None = None
         self._seen: dict[str, Tensor] = {}
@@ -150,6 +149,21 @@ class DenseChain:
             raise DoesNotFit(
                 "the model mixes the samples of a batch or is random, as batch norm and dropout in training"
             )
+
+    def check_features(self) -> None:
+        """Check that the inputs of the first dense layer depend on one sample each, and not on random numbers."""
+        before = next(inputs for path, inputs in self.calls if path == self.first)
+        changed = torch.cat([self._dummies[:1], self._random(1, *self.shape, seed=1)])
+        handle = self.layer(self.first).register_forward_pre_hook(stop_at_input)
+        try:
+            with torch.no_grad():
+                self.model(changed)
+        except Reached as reached:
+            if torch.allclose(before[:1], reached.inputs[:1], rtol=1e-9, atol=1e-12):
+                return
+        finally:
+            handle.remove()
+        raise DoesNotFit("the features mix the samples of a batch or are random, as batch norm and dropout in training")
 
     def _random(self, *shape: int, seed: int = 0) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
@@ -328,12 +342,14 @@ def stop_at_input(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     raise Reached(inputs[0])
 
 
-def _check_cheaply(observation: Observation) -> None:
-    """Refuse without a forward pass where no dense layer has as many inputs as a sample has values."""
+def _check_cheaply(observation: Observation, on_samples: bool) -> None:
+    """Refuse without a forward pass where no dense layer can be the first one."""
     size = math.prod(observation.data.shape)
     dense = [module for module in observation.model.modules() if isinstance(module, nn.Linear)]
-    if not any(module.in_features == size for module in dense):
+    if on_samples and not any(module.in_features == size for module in dense):
         raise DoesNotFit("no dense layer gets the samples themselves")
+    if not on_samples and len(dense) < 2:
+        raise DoesNotFit("the model has fewer than two dense layers, and two consecutive ones are needed")
 
 
 def copy_of_model(observation: Observation, dtype: torch.dtype) -> nn.Module:

@@ -6,7 +6,8 @@ A convolutional network with two dense layers at its end shows them the features
 .. math:: \arg\min_x \; \lVert f(x) - f_i \rVert^2 / \lVert f_i \rVert^2 ,
 
 without labels, priors or the other samples of the batch. Adam starts at N(0, 1) and the learning rate falls to zero.
-Pixels are clamped to their range in each step. We know of no earlier description.
+Pixels are clamped to their range in each step. A picture that ends in a local minimum, which its loss shows, starts
+again. We know of no earlier description.
 
 Features are proven and pictures are not, because pooling and ReLU can map several pictures to nearly the same features.
 The loss shows how well the features agree.
@@ -38,6 +39,9 @@ from leakgauge.core.observation import DataSpec, Observation
 from leakgauge.core.progress import Report, silent
 from leakgauge.core.seeding import generator
 
+#: A picture above this relative squared error of its features ended in a local minimum.
+STUCK = 1e-4
+
 
 @dataclass(frozen=True)
 class DenseTailFeatures(Attack):
@@ -47,14 +51,17 @@ class DenseTailFeatures(Attack):
         search: The settings of the search for features.
         steps: The steps of Adam.
         lr: The first learning rate of Adam.
+        restarts: The largest number of starting points of a picture.
     """
 
     search: SearchSettings
     steps: int = 1500
     lr: float = 0.1
+    restarts: int = 4
 
     def __post_init__(self) -> None:
         whole_number("steps", self.steps)
+        whole_number("restarts", self.restarts)
         positive("lr", self.lr)
 
     def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
@@ -70,71 +77,99 @@ class DenseTailFeatures(Attack):
         interrupted = peeling.run(silent)
         features, labels = peeling.result()
         dtype = next(iter(observation.sent.values())).dtype
-        start = torch.randn(len(features), *observation.data.shape, dtype=dtype, generator=random)
-        pictures, losses = start.to(observation.device), torch.zeros(0)
-        if len(features):
-            extract = _extractor(observation, peeling.chain.first, dtype)
-            descent = _Descent(extract, features.to(dtype), observation.data, pictures)
-            interrupted = descent.run(0 if interrupted else self.steps, self.lr, report) or interrupted
-            pictures, losses = descent.best, descent.losses
-        samples = observation.data.denormalise(pictures)
+        extract = _extractor(observation, peeling.chain.first, dtype)
+        descent = _Descent(extract, features.to(dtype), observation.data, random)
+        schedule = _Schedule(0 if interrupted else self.steps, self.lr, self.restarts)
+        interrupted = descent.run(schedule, report) or interrupted
+        samples = observation.data.denormalise(descent.best)
         samples = samples.clamp(0, 1) if observation.data.bounded else samples
         labels = labels.to(dtype) if labels.is_floating_point() else labels
-        loss = float(losses.mean()) if len(losses) else math.nan
+        loss = float(descent.losses.mean())
         return Reconstruction(samples, labels, _outcome(peeling, interrupted, loss), loss=loss)
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    steps: int
+    lr: float
+    restarts: int
 
 
 class _Descent:
     """Adam on all pictures at once, each with its own loss. The best iterate of each picture is kept."""
 
-    def __init__(self, extract: Callable[[Tensor], Tensor], features: Tensor, data: DataSpec, pictures: Tensor) -> None:
-        self.extract, self.features = extract, features
-        self.best = pictures.clone()
-        self.pictures = pictures.clone().requires_grad_()
-        self.losses = torch.full((len(pictures),), torch.inf, dtype=pictures.dtype, device=pictures.device)
-        limits = (data.normalise(torch.full_like(pictures[:1], value)) for value in (0.0, 1.0))
-        self.limits = tuple(limits) if data.bounded else None
+    def __init__(
+        self, extract: Callable[[Tensor], Tensor], features: Tensor, data: DataSpec, random: torch.Generator
+    ) -> None:
+        self.extract, self.features, self.data, self.random = extract, features, data, random
+        self.best = self._drawn(len(features))
+        self.losses = torch.full_like(features[:, 0], torch.inf)
 
-    def run(self, steps: int, lr: float, report: Report) -> bool:
-        """Take the steps. Return whether Ctrl-C ended them.
+    def run(self, schedule: _Schedule, report: Report) -> bool:
+        """Search for all pictures, and again for those that end in local minima. Return whether Ctrl-C ended it.
 
         Args:
-            steps: The number of steps.
-            lr: The first learning rate, which falls to zero along a cosine.
+            schedule: The steps, the learning rate and the number of starting points.
             report: The progress report.
         """
-        optimiser = torch.optim.Adam([self.pictures], lr=lr)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
-        self._clamp()
         try:
-            for step in range(steps):
-                optimiser.zero_grad()
-                losses = self._losses()
-                losses.sum().backward()
-                self._keep_best(losses.detach())
-                optimiser.step()
-                schedule.step()
-                self._clamp()
-                report(step + 1, steps, float(self.losses.mean()))
+            for restart in range(schedule.restarts):
+                rows = torch.nonzero(self.losses > STUCK).flatten()
+                if not len(rows):
+                    break
+                start = self.best if restart == 0 else self._drawn(len(rows))
+                self._descend(rows, start, schedule, _part_of(report, restart * schedule.steps))
         except KeyboardInterrupt:
             return True
-        with torch.no_grad():
-            self._keep_best(self._losses())
         return False
 
-    def _losses(self) -> Tensor:
-        difference = (self.extract(self.pictures) - self.features).square().sum(1)
-        return difference / self.features.square().sum(1).clamp_min(1e-30)
-
-    def _keep_best(self, losses: Tensor) -> None:
-        better = losses < self.losses
-        self.losses = torch.where(better, losses, self.losses)
-        self.best[better] = self.pictures.detach()[better]
-
-    def _clamp(self) -> None:
-        if self.limits is not None:
+    def _descend(self, rows: Tensor, start: Tensor, schedule: _Schedule, report: Report) -> None:
+        """Take the steps of some pictures. The learning rate falls to zero along a cosine."""
+        pictures = start.clone().requires_grad_()
+        optimiser = torch.optim.Adam([pictures], lr=schedule.lr)
+        rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, schedule.steps))
+        for step in range(schedule.steps + 1):
+            optimiser.zero_grad()
+            losses = self._losses(pictures, rows)
+            self._keep_best(rows, pictures.detach(), losses.detach())
+            if step == schedule.steps:
+                break
+            losses.sum().backward()
+            optimiser.step()
+            rates.step()
             with torch.no_grad():
-                self.pictures.copy_(self.pictures.clamp(*self.limits))
+                pictures.copy_(self._clamped(pictures))
+            report(step + 1, schedule.steps, float(self.losses.mean()))
+
+    def _losses(self, pictures: Tensor, rows: Tensor) -> Tensor:
+        features = self.features[rows]
+        difference = (self.extract(pictures) - features).square().sum(1)
+        return difference / features.square().sum(1).clamp_min(1e-30)
+
+    def _keep_best(self, rows: Tensor, pictures: Tensor, losses: Tensor) -> None:
+        better = losses < self.losses[rows]
+        self.losses[rows[better]] = losses[better]
+        self.best[rows[better]] = pictures[better]
+
+    def _drawn(self, count: int) -> Tensor:
+        """Return pictures from N(0, 1), within the range of pixels."""
+        shape, dtype = self.data.shape, self.features.dtype
+        drawn = torch.randn(count, *shape, dtype=dtype, generator=self.random).to(self.features.device)
+        return self._clamped(drawn)
+
+    def _clamped(self, pictures: Tensor) -> Tensor:
+        if not self.data.bounded:
+            return pictures
+        return self.data.normalise(self.data.denormalise(pictures).clamp(0, 1))
+
+
+def _part_of(report: Report, before: int) -> Report:
+    """Return a report that counts on from the steps of earlier starting points."""
+
+    def part(step: int, total: int | None, loss: float) -> None:
+        report(before + step, None if total is None else before + total, loss)
+
+    return part
 
 
 def _extractor(observation: Observation, path: str, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
@@ -158,12 +193,7 @@ def _tail(observation: Observation) -> TwoLayers:
     seen = next(inputs for path, inputs in chain.calls if path == chain.first)
     if seen.shape[1] == math.prod(observation.data.shape) and _gets_samples(observation):
         raise DoesNotFit("samples enter the dense layers themselves, so two_spans solves for them directly")
-    extract = _extractor(observation, chain.first, torch.double)
-    one, other = torch.randn(2, 2, *observation.data.shape, dtype=torch.double).to(observation.device)
-    with torch.no_grad():
-        alone, together = extract(one), extract(torch.stack([one[0], other[1]]))
-    if not torch.allclose(alone[0], together[0], rtol=1e-9, atol=1e-12):
-        raise DoesNotFit("the features mix the samples of a batch or are random, as batch norm and dropout in training")
+    chain.check_features()
     return chain
 
 
@@ -201,6 +231,7 @@ def dense_tail_features(
     *,
     steps: int = 1500,
     lr: float = 0.1,
+    restarts: int = 4,
     starts: int = 48,
     iterations: int = 60,
     attempts: int = 6,
@@ -214,12 +245,14 @@ def dense_tail_features(
     Args:
         steps: The steps of Adam for the pictures.
         lr: The first learning rate of Adam, which falls to zero along a cosine.
+        restarts: The largest number of starting points of a picture. A picture starts again where its features do not
+            agree.
         starts: The number of starting points of each search for features.
         iterations: The largest number of Levenberg-Marquardt iterations of each search.
         attempts: The number of searches in a row without a new sample after which the attack gives up.
         tolerance: The largest relative error of a proof.
     """
-    return DenseTailFeatures(SearchSettings(starts, iterations, attempts, tolerance), steps, lr)
+    return DenseTailFeatures(SearchSettings(starts, iterations, attempts, tolerance), steps, lr, restarts)
 
 
 SPECS = (

@@ -1,0 +1,101 @@
+"""Features of a dense tail are solved for exactly, and pictures are then searched for one by one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from leakgauge import models
+from leakgauge.attacks import dense_tail_features
+from leakgauge.attacks.analytic.features import fits
+from leakgauge.core.errors import InvalidInput
+from leakgauge.evaluation import score
+from leakgauge.federation.client import fedavg
+from tests.attacks.analytic.cases import DIGITS, NORMALISED, client, dense
+
+
+def convolutional(**options):
+    return models.build("dlf_femnist", shape=(1, 8, 8), classes=10, channels=[16, 32], dense=64, seed=0, **options)
+
+
+@pytest.mark.parametrize(("digits", "samples"), [(DIGITS, 6), (NORMALISED, 2)])
+def test_pictures_come_back_with_their_labels(digits, samples):
+    observation, truth = client(convolutional(), samples, digits=digits)
+    assert fits(observation).applies
+    result = dense_tail_features(steps=700)(observation)
+    scored = score(result, truth)
+    assert scored["recovered"].value == 1
+    assert scored["psnr"].value > 30
+    assert scored["label_errors"].value == 0
+    assert str(result.outcome).startswith(f"features: {samples} of {samples} samples solved for and proven, in ")
+    assert result.loss < 1e-3
+
+
+def test_an_unknown_number_of_samples_and_one_local_step_are_no_obstacle():
+    observation, _ = fedavg(convolutional(), DIGITS.share(range(4)), lr=0.1, epochs=1, batch_size=4)
+    assert len(dense_tail_features(steps=5)(observation).samples) == 4
+    observation, _ = client(convolutional(), 4, hidden=["samples"])
+    assert len(dense_tail_features(steps=5)(observation).samples) == 4
+
+
+def test_noise_leaves_nothing_to_prove():
+    torch.manual_seed(0)
+    observation, _ = client(convolutional(), 4)
+    gradient = {
+        name: value + 0.3 * value.std() * torch.randn_like(value) for name, value in observation.gradient.items()
+    }
+    result = dense_tail_features(steps=5, attempts=1)(replace(observation, gradient=gradient))
+    assert tuple(result.samples.shape) == (0, 1, 8, 8)
+    assert str(result.outcome).startswith("none of 4 samples could be proven")
+
+
+def test_ctrl_c_returns_the_best_pictures_so_far():
+    observation, _ = client(convolutional(), 4)
+
+    def interrupt(step, total, loss):
+        if step == 3:
+            raise KeyboardInterrupt
+
+    result = dense_tail_features(steps=50)(observation, progress=interrupt)
+    assert result.outcome.kind == "interrupted"
+    assert len(result.samples) == 4
+
+
+def mixing():
+    layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 32), nn.ReLU(), nn.Linear(32, 10)
+    return nn.Sequential(*layers)
+
+
+REFUSED = {
+    "two_spans solves for them directly": lambda: client(dense(48, 24), 4)[0],
+    "fewer than two dense layers": lambda: client(models.lenet(shape=(1, 8, 8), seed=0), 2)[0],
+    "the features mix the samples of a batch": lambda: client(mixing(), 4)[0],
+    "separates at most 9 samples": lambda: client(convolutional(), 12)[0],
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_it_refuses_in_words(reason):
+    fit = fits(REFUSED[reason]())
+    assert not fit.applies
+    assert reason in fit.reason
+
+
+def test_batch_norm_in_eval_mode_does_not_mix():
+    observation, _ = client(mixing(), 4, mode="eval")
+    assert fits(observation).applies
+    assert len(dense_tail_features(steps=5)(observation).samples) == 4
+
+
+@pytest.mark.parametrize("option", ["steps", "lr", "starts"])
+def test_impossible_options_are_refused(option):
+    with pytest.raises(InvalidInput, match=option):
+        dense_tail_features(**{option: 0})
+
+
+def test_looking_does_not_move_the_random_generator():
+    observation, _ = client(convolutional(), 4)
+    before = torch.get_rng_state()
+    fits(observation)
+    assert torch.equal(before, torch.get_rng_state())
