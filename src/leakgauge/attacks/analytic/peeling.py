@@ -95,6 +95,7 @@ class Peeling:
             return
         rows = found.error.argsort()[:left]
         rows = rows[found.error[rows] < self.settings.tolerance]
+        rows = rows[found.copies[rows].cumsum(0) <= self.samples - self.recovered]
         self._subtract(found.rows(rows))
         self.failures, self.residual = 0, float(residuals[rows].max().sqrt())
 
@@ -153,16 +154,17 @@ class Peeling:
     def outcome(self, interrupted: bool) -> Outcome:
         """Return the end of the attack in words."""
         counted = f"{self.recovered} of {self.samples} samples solved for and proven"
+        searches = "1 search" if self.searches == 1 else f"{self.searches} searches"
         if interrupted:
             return Outcome("interrupted", self.searches, f"interrupted, with {counted}")
         if self.recovered and self.recovered == self.samples:
-            return Outcome("converged", self.searches, f"{counted}, in {self.searches} searches")
+            return Outcome("converged", self.searches, f"{counted}, in {searches}")
         if not self.recovered:
             counted = f"none of {self.samples} samples could be proven, so none is returned"
         reason = ""
         if self.rank > self.separable:
             reason = f". The dense layer after the first one separates at most {self.separable} samples"
-        return Outcome("finished", self.searches, f"{counted}, after {self.searches} searches{reason}")
+        return Outcome("finished", self.searches, f"{counted}, after {searches}{reason}")
 
 
 def _distinct(points: Tensor, residuals: Tensor) -> tuple[Tensor, Tensor]:
