@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from leakgauge import models
-from leakgauge.attacks import dense_tail_features
+from leakgauge.attacks import dense_tail_features, specs
 from leakgauge.attacks.analytic.features import fits
 from leakgauge.core.errors import InvalidInput
 from leakgauge.evaluation import score
@@ -99,3 +99,8 @@ def test_looking_does_not_move_the_random_generator():
     before = torch.get_rng_state()
     fits(observation)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_exact_attacks_come_before_all_others_in_an_audit():
+    names = [spec.name for spec in specs("samples", "update") if spec.audit is not None]
+    assert names[:3] == ["dense_read_off", "two_spans", "dense_tail_features"]

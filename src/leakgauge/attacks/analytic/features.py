@@ -262,7 +262,7 @@ SPECS = (
         summary="Features by two spans (ours): the features of each sample exactly, then each picture by itself.",
         fits=fits,
         cost=Cost.SECONDS,
-        rank=10,
+        rank=0,
         audit={},
     ),
 )
