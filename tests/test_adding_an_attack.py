@@ -23,7 +23,7 @@ def copy(tmp_path):
     """A copy of the parts of the repository that the page is about."""
     for folder in ("src", "docs", "tests/attacks"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "tests/__init__.py", "tests/conftest.py"):
+    for file in ("pyproject.toml", "tests/__init__.py", "tests/conftest.py", "tests/shared.py"):
         shutil.copy(ROOT / file, tmp_path / file)
     return tmp_path
 
