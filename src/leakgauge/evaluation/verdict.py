@@ -100,6 +100,11 @@ class Finding:
         return any(metric in self.measures for metric in CLEAR)
 
     @property
+    def returned_nothing(self) -> bool:
+        """Whether the attack returned no samples, as exact attacks do if they can prove none."""
+        return any(self.measures[metric].worst == 0 for metric in CLEAR if metric in self.measures)
+
+    @property
     def title(self) -> str:
         """The set-up, and who attacked it."""
         return f"{self.setup}, defence known" if self.knows_defence else self.setup

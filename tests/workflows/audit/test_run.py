@@ -161,3 +161,13 @@ def test_an_attack_that_fails_on_its_control_is_inconclusive_and_never_an_all_cl
     strong = run_audit(read_audit(document(audit=strong_attack, defence=[hidden]), "audit.toml"), tmp_path / "strong")
     assert strong.verdict is Verdict.NOTHING_ABOVE_CHANCE
     assert any(one.verdict is Verdict.RECOVERS_DATA for one in strong.controls)
+
+
+def test_an_exact_attack_that_proves_nothing_is_no_all_clear(tmp_path):
+    """It succeeds on its control, one sample, and that says nothing about samples that it could not prove."""
+    network = {"name": "mlp", "options": {"shape": [1, 8, 8], "classes": 10, "hidden": [32, 16]}}
+    hidden = {"title": "noise", "chain": [{"name": "gaussian_noise", "sigma": 1.0}]}
+    changes = {"model": network, "audit": {"attacks": ["two_spans"], "clients": 2}, "defence": [hidden]}
+    found = run_audit(read_audit(document(**changes), "audit.toml"), tmp_path)
+    assert all(one.verdict is Verdict.RECOVERS_DATA for one in found.controls)
+    assert found.verdict is Verdict.INCONCLUSIVE

@@ -131,7 +131,8 @@ def _key(work: Work) -> tuple[str, str, bool]:
 def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequence[Finding]) -> Iterator[Finding]:
     """Group the results by attack, defence and knowledge, in the order of the work.
 
-    "Nothing above chance" becomes inconclusive where the attack recovers nothing on easier set-ups either.
+    "Nothing above chance" becomes inconclusive if the attack recovers nothing on easier set-ups either, or if it returned
+    no samples at all.
     """
     found = []
     for key in dict.fromkeys(_key(result.work) for result in results):
@@ -141,7 +142,7 @@ def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequen
         found.append(Finding(attack, defence, over_clients(scores), verdict, knows_defence))
     strong = {one.attack for one in (*controls, *found) if one.verdict is Verdict.RECOVERS_DATA}
     for finding in found:
-        weak = finding.about_samples and finding.attack not in strong
+        weak = finding.about_samples and (finding.attack not in strong or finding.returned_nothing)
         unsupported = finding.verdict is Verdict.NOTHING_ABOVE_CHANCE and weak
         yield replace(finding, verdict=Verdict.INCONCLUSIVE) if unsupported else finding
 
