@@ -62,7 +62,10 @@ def _check_same_round(observations: Sequence[Observation]) -> None:
 
 
 def _recipe_of_sum(recipes: Sequence[LocalTraining], samples: int) -> LocalTraining:
-    """Return the recipe of one client with all samples. A setting that is unknown for a client stays unknown."""
+    """Return the recipe of an imaginary client that holds the samples of all clients.
+
+    If a setting is unknown for any real client, it is unknown here too.
+    """
     sizes = [recipe.batch_size for recipe in recipes]
     known = [size for size in sizes if size is not None]
     return replace(

@@ -59,7 +59,7 @@ class WatchedFederation:
     def reference(self, index: int) -> LocalModel:
         """Return the model that a client trains alone until it converges.
 
-        The training uses Adam with the same learning rate in every row.
+        The training uses Adam with the same learning rate for all rows of a table.
         """
         if index not in self.references:
             client = self.clients[index]

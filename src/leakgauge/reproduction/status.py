@@ -74,7 +74,7 @@ class Figure:
 
     @property
     def status(self) -> Status:
-        """The status of the figure by :data:`RULES`."""
+        """The status of the figure, according to :data:`RULES`."""
         if self.published is None or row_metric(self.metric).cost:
             return Status.NONE
         if self.line is None:

@@ -299,7 +299,8 @@ class TwoLayers(DenseChain):
 def one_gradient_of(observation: Observation) -> dict[str, Tensor]:
     """Return the gradient of one batch in double precision, or raise :class:`DoesNotFit`.
 
-    One local step of SGD is a gradient times the learning rate, plus the weight decay of the weights that were sent.
+    If the client sent weights after one step of SGD, the gradient is the change of the weights divided by the learning
+    rate, without the weight-decay term of the server's weights.
 
     Args:
         observation: The message of the client.

@@ -99,7 +99,7 @@ class DenseReadOff(Attack):
 
 
 class _Message:
-    """The gradient of the first dense layer, one row for each neuron, and the knowledge about it."""
+    """The gradient of the first dense layer, one row for each neuron, and what the attacker knows about it."""
 
     def __init__(self, observation: Observation) -> None:
         self.chain = _chain(observation)

@@ -37,10 +37,10 @@ def by_equations(
     solves for :math:`p` and starts from equal shares. Each step needs one product and one transposed product. The
     attack needs the learning rate and the number of local steps.
 
-    The solution consists of zeros and ones plus noise. An attacker who knows the prior also knows the variance of the
-    shares without noise. The remaining variance of the shares is taken as the variance of the noise, :math:`\sigma^2`.
+    The solution consists of zeros and ones plus noise. The prior gives the variance that the shares would have without
+    noise. The variance of the noise, :math:`\sigma^2`, is the variance of the shares minus that variance.
     The score of a value is :math:`p_{is} / \sigma^2 + \log P(s)`. If there are more records than equations, the shares
-    stay nearly equal and show no noise. The prior then changes nothing.
+    stay nearly equal. The estimated noise is then zero, and the prior has no effect.
 
     Args:
         observations: The observations of one client, one per round.

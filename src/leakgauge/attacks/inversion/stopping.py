@@ -178,7 +178,7 @@ class Plateau:
 
 @dataclass(frozen=True, init=False)
 class AnyOf:
-    """The rule that stops a problem when the first of several rules stops it.
+    """The rule that stops a problem as soon as any of several rules stops it.
 
     Args:
         rules: The rules.

@@ -194,10 +194,10 @@ class RecAttack:
     seed: int = 0
 
     def __call__(self, numbers: Mapping[str, float], check: Check, report: Report) -> float:
-        """Return f(Q) for these numbers (33).
+        """Return the objective f(Q) for one set of layer weights Q (equation 33).
 
         Args:
-            numbers: The numbers of Q.
+            numbers: The layer weights in Q, by name.
             check: A function that gets f(Q) at each tenth of the steps and may stop the trial.
             report: A function ``report(step, total, loss)`` that shows progress.
         """

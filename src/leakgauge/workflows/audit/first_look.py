@@ -115,7 +115,7 @@ def _steps(observation: Observation) -> Reason:
 
 
 def _first_layer(observation: Observation) -> Reason:
-    """Look at the layer that the samples enter. The gradient of a dense layer with a bias is a copy of them."""
+    """Assess the first layer. If it is a dense layer with a bias, its gradient holds copies of the samples."""
     trained = [name for name, value in observation.model.named_parameters() if value.requires_grad]
     layers = layers_of_model(observation.model, trained)
     if not layers:

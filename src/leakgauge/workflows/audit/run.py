@@ -70,7 +70,7 @@ class Audit(WorkflowResult):
         return together([finding for finding in self.findings if finding.setup == defence])
 
     def results_of(self, finding: Finding) -> list[ClientResult]:
-        """Return the results of single clients that a finding is about."""
+        """Return the results of each client that a finding summarises."""
         key = (finding.attack, finding.setup, finding.knows_defence)
         return [one for one in self.results if _key(one.work) == key]
 
@@ -131,8 +131,8 @@ def _key(work: Work) -> tuple[str, str, bool]:
 def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequence[Finding]) -> Iterator[Finding]:
     """Group the results by attack, defence and knowledge, in the order of the work.
 
-    "Nothing above chance" becomes inconclusive if the attack recovers nothing on easier set-ups either, or if it returned
-    no samples at all.
+    "Nothing above chance" becomes inconclusive if the attack recovers nothing on easier set-ups either, or if it
+    returned no samples at all.
     """
     found = []
     for key in dict.fromkeys(_key(result.work) for result in results):
