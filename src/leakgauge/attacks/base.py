@@ -29,12 +29,12 @@ class Reconstruction:
         samples: The reconstructed samples in their original units, with pixels in [0, 1].
         labels: The labels that the attack used or inferred.
         outcome: The way in which the attack ended.
-        loss: The loss of the attack at these samples. The attacker can compute it without the truth.
+        loss: The loss of the attack at these samples. The attacker can compute this loss without the true samples.
         trace: The record of the optimisation, such as the loss at each step.
         epochs: The reconstructions from each local epoch, in the order of ``samples``. ``None`` if the attack does not
             reconstruct epochs separately.
         client: The name of the client.
-        round: The number of the round.
+        round: The index of the round.
         attack: The ``repr`` of the attack, which records its settings.
         seed: The seed of the attack.
         seconds: The time that the attack took.
@@ -102,10 +102,10 @@ class Attack(ABC):
     ) -> list[Reconstruction]:
         """Attack several observations, and return one result for each of them.
 
-        The result for observation ``i`` is that of ``attack(observation, seed=seed + i)``. Some attacks solve several
-        observations in one run. Their results may then differ by rounding, and each result has an equal share of the
-        ``seconds``. Ctrl-C returns the results so far. If the observations are attacked one by one, the last result is
-        that of the interrupted observation.
+        Observation ``i`` has the same result as ``attack(observation, seed=seed + i)``. Some attacks solve several
+        observations in one run. The results of one run may differ from the results of single calls by rounding, and the
+        time of the run is divided equally among the ``seconds`` of its results. Ctrl-C returns the results so far. If
+        the observations are attacked one by one, the last of these results belongs to the interrupted observation.
 
         Args:
             observations: The messages of the clients.
@@ -178,7 +178,7 @@ class Attack(ABC):
 
 
 def _part(report: Report, number: int, count: int) -> Report:
-    """Return the progress report for attack ``number`` of ``count`` attacks of equal length."""
+    """Return the progress report of the attack with the index ``number`` among ``count`` equally long attacks."""
 
     def part(step: int, total: int | None, loss: float) -> None:
         report(number * (total or 0) + step, None if total is None else count * total, loss)

@@ -1,6 +1,6 @@
-"""Sample reconstruction (SRA), which rebuilds samples of each class from a model, or samples from one gradient.
+"""Sample reconstruction (SRA), which rebuilds one sample of each class from a model, or samples from one gradient.
 
-These two attacks are described by equations 5 and 4 of LMRA (Driouich et al.).
+The attack on a model is equation 5 of LMRA (Driouich et al.), and the attack on a gradient is equation 4.
 """
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ def by_model(
     smooth: int = 4,
     report: Report = silent,
 ) -> ClassSamples:
-    r"""Rebuild one sample per class, for which the model is most certain of the class (LMRA, equation 5).
+    r"""Rebuild one sample for each class, with the highest probability of this class (LMRA, equation 5).
 
-    This is gradient ascent on :math:`\log h_\theta(x)[k]` from a zero sample (after Fredrikson et al. 2015). The
-    logarithm has the same maximum as the probability, and its gradient does not vanish if the probability is near zero
-    or one. Pixels stay in [0, 1]. The result is the sample with the highest probability among all steps.
+    The method is gradient ascent from a zero sample (after Fredrikson et al. 2015). For class :math:`k`, it maximises
+    the logarithm of the probability that the model assigns to the class, :math:`\log h_\theta(x)[k]`. The logarithm has
+    the same maximum as the probability, and its gradient does not vanish if the probability is near zero or one. Pixels
+    stay in [0, 1]. The result is the sample with the highest probability among all steps.
 
     Args:
         model: A model of the client.
         classes: The classes to rebuild. By default, all classes.
         steps: The number of steps.
         lr: The length of the first step, as a root mean square over pixels. The length falls to zero over the steps.
-        smooth: The radius, in pixels, of the blur that is applied to the gradient of images. Without a blur, noise
-            scores as high as a face on a dense network.
+        smooth: The radius, in pixels, of the blur that is applied to the gradient of images. Without a blur, a dense
+            network assigns as high a probability to noise as to a face.
         report: A function ``report(step, total, loss)`` that shows progress.
     """
     data = model.data

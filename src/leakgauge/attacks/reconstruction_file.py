@@ -43,7 +43,7 @@ def from_parts(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Re
 
     Args:
         document: The plain values.
-        tensors: The samples, the loss, and the labels and the loss curve if there are any.
+        tensors: The samples and the loss. If the reconstruction has labels or a loss curve, these are included.
     """
     return Reconstruction(
         samples=tensors["samples"],

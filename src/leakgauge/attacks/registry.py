@@ -1,7 +1,8 @@
 """The registry of all attacks by name.
 
 The registry imports each module of :mod:`leakgauge.attacks` on first use and collects the descriptions that the modules
-declare as ``SPECS`` (or as ``SPEC`` for a single one). A new file in ``attacks/papers`` needs no other registration.
+declare as ``SPECS`` (or as ``SPEC`` for a single description). A new file in ``attacks/papers`` needs no other
+registration.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ PARTS = ("leakgauge.attacks.inversion",)
 
 
 class Registry(Mapping[str, AttackSpec]):
-    """The descriptions of all attacks by name, in alphabetical order, read on first use."""
+    """A mapping from the name of each attack to its description, in alphabetical order.
+
+    The descriptions are read on first use.
+    """
 
     @cached_property
     def _specs(self) -> dict[str, AttackSpec]:
@@ -63,7 +67,7 @@ def specs(recovers: Recovers | None = None, reads: Reads | None = None) -> list[
 
 
 def build(name: str, **options: Any) -> Any:
-    """Return an attack by name.
+    """Return the attack with the given name.
 
     Args:
         name: The name of the attack, one of :data:`ATTACKS`.
@@ -93,7 +97,7 @@ def _modules(package: str) -> Iterator[ModuleType]:
 
 
 def _imported(name: str) -> ModuleType:
-    """Import a module, and raise an error with its name if that fails."""
+    """Import a module. If the import fails, raise an error that names the module."""
     try:
         return import_module(name)
     except ImportError as problem:

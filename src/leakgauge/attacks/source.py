@@ -83,9 +83,9 @@ def by_vote(clients: Sequence[Sequence[Observation]], inputs: Tensor, targets: T
 def by_inputs(clients: Sequence[Sequence[Observation]], inputs: Tensor) -> Sources:
     """Infer the client whose mean input is nearest to a record, after normalisation (beyond the papers).
 
-    The gradients of a dense first layer show this mean (:mod:`leakgauge.attacks.local_model.first_layer`). The attack
-    needs no labels. It separates clients whose inputs differ, and it cannot separate clients with the same
-    distribution of inputs.
+    The gradients of a dense first layer reveal this mean (:mod:`leakgauge.attacks.local_model.first_layer`). The attack
+    needs no labels. It separates clients whose inputs differ, and it cannot separate clients with the same distribution
+    of inputs.
 
     Args:
         clients: The observations of each client, one per round.
@@ -119,10 +119,11 @@ def by_equations(
 ) -> Sources:
     r"""Infer the client whose gradients most clearly contain the gradient of a record (beyond the papers).
 
-    A mean gradient is a weighted sum of the gradients of single records, :math:`g_{c,t} = \sum_i p_{ic}
-    \nabla\ell(\theta_t; x_i, y_i)`. For a record that the client holds, :math:`p_{ic}` is one divided by the client's
-    number of records. For all other records it is zero. Ridge regression over rounds with all clients gives :math:`p`.
-    The score of a client is the distance of :math:`p_{ic}` from the mean over the records, in standard deviations.
+    The mean gradient of client :math:`c` in round :math:`t` is a weighted sum of the gradients of single records,
+    :math:`g_{c,t} = \sum_i p_{ic} \nabla\ell(\theta_t; x_i, y_i)`. For a record that the client holds, :math:`p_{ic}`
+    is one divided by the client's number of records. For all other records, :math:`p_{ic}` is zero. Ridge regression
+    over the rounds in which all clients took part gives an estimate of :math:`p`. The score of client :math:`c` for
+    record :math:`i` is :math:`p_{ic}` minus the mean over the records, in standard deviations.
 
     The attack finds the holder of a record even among clients with the same distribution of records. The clients'
     records that are not among ``inputs`` act as noise in these equations. The result is therefore better if ``inputs``
@@ -158,7 +159,7 @@ def by_equations(
 def _inner_products(
     messages: Sequence[Observation], inputs: Tensor, targets: Tensor, updates: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return inner products of the records' gradients at one round's model.
+    """Return inner products of the records' gradients, computed with the model of one round.
 
     The first result holds the products of the gradients with each other, (N, N). The second result holds the products
     of the gradients with the clients' updates, (N, clients).
@@ -223,7 +224,7 @@ def _check_clients(count: int) -> None:
 
 
 class SourceAttack(Protocol):
-    """A registered attack on the source of records."""
+    """The interface of registered attacks that infer the source of records."""
 
     def __call__(
         self,

@@ -23,7 +23,7 @@ Reads = Literal["update", "epochs", "rounds"]
 
 
 class Cost(IntEnum):
-    """The time that an attack with its default options takes on a small client, on a laptop."""
+    """The time that an attack with its default options takes for a small client on a laptop."""
 
     INSTANT = 0
     SECONDS = 1
@@ -97,7 +97,7 @@ def always(reason: str) -> Fits:
 
 
 def one_gradient(observation: Observation) -> Fit:
-    """Decide that an attack applies only to a single gradient, and warn if the model is piecewise linear."""
+    """Decide whether an attack on a single gradient applies, and warn if the model is piecewise linear."""
     if observation.kind != "gradient":
         return Fit(False, "made for one gradient, and this is local training")
     if any(isinstance(module, KINKED) for module in observation.model.modules()):

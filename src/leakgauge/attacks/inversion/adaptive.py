@@ -33,10 +33,10 @@ SMOOTHER = 30.0
 
 
 def adapted(attack: Inversion, observation: Observation) -> Inversion:
-    """Return the attack, adapted to the defences that the attacker is given.
+    """Return a version of the attack that is adapted to the defences that the attacker is given.
 
     Args:
-        attack: The attack without knowledge of defences.
+        attack: The attack before the adaptation.
         observation: The message of the client.
     """
     defences = known_defences(observation)
@@ -59,7 +59,7 @@ def adapts(attack: Attack, observation: Observation) -> bool:
     """Return whether an attack adapts to the defences that the attacker is given.
 
     Args:
-        attack: The attack without knowledge of defences.
+        attack: The attack.
         observation: The message of the client.
     """
     return not isinstance(attack, Inversion) or adapted(attack, observation) != attack

@@ -73,8 +73,8 @@ class Inversion(Attack):
         3
 
         Args:
-            settings: The new values by name. A name is a field of the inversion, or a field of one of its groups of
-                settings.
+            settings: The new value of each setting. A keyword is a field of the inversion, or a field of a group of
+                settings such as ``effort``.
         """
         homes = {item.name: item.name for item in fields(self)}
         homes |= {item.name: group for group in GROUPS for item in fields(getattr(self, group))}
@@ -143,7 +143,7 @@ class Inversion(Attack):
         Args:
             observation: The message of the client.
             best: The solution.
-            copies: The number of copies of the samples in the solution.
+            copies: The number of copies of each sample in the solution.
             targets: The labels that were used.
         """
         data = self.space.units(observation.data)
@@ -162,7 +162,7 @@ class Inversion(Attack):
         return Reconstruction(samples, labels, outcome, best.loss, best.trace, epochs=matched)
 
     def terms(self, observation: Observation, client: ClientModel, targets: Tensor) -> Callable[[Params, int], Params]:
-        """Return a function of the variables and the step, which returns the terms of one client's loss.
+        """Return a function that computes the terms of one client's loss from the variables and the step.
 
         Args:
             observation: The message of the client.
@@ -183,7 +183,7 @@ class Inversion(Attack):
         return terms
 
     def matching_term(self, observation: Observation, client: ClientModel) -> Match:
-        """Return a function for the weighted distance between the update of dummy samples and the observed update.
+        """Return a function that computes the weighted distance between the predicted and the observed update.
 
         Args:
             observation: The message of the client.
@@ -201,7 +201,7 @@ class Inversion(Attack):
         return match
 
     def optimise(self, observation: Observation, targets: Tensor, seed: int, report: Report) -> tuple[Solution, int]:
-        """Return the solution with the lowest loss, and the number of copies of the samples in this solution.
+        """Return the solution with the lowest loss, and the number of copies of each sample in this solution.
 
         Args:
             observation: The message of the client, with a complete recipe.
@@ -247,7 +247,7 @@ class Inversion(Attack):
     ) -> list[tuple[Solution, int]]:
         """Run the cheaper inversion for each restart, and return the results in the units of this inversion.
 
-        If a run is interrupted, its result is the last one in the list.
+        If a run is interrupted, the result of this run is the last one in the list.
         """
         data, units = self.space.units(observation.data), start.inversion.space.units(observation.data)
         results = []
@@ -271,7 +271,7 @@ class Inversion(Attack):
         targets: Tensor,
         seed: int,
     ) -> list[Tensor]:
-        """Copy the results of the cheaper inversion to all epochs, and return one start for each restart."""
+        """Copy the results of the cheaper inversion to all epochs, and return one starting point for each restart."""
         labels = self._labels_of_epochs(targets, copies, int(observation.training.need("samples")))
         first_epochs = [solution.variables["inputs"].unflatten(0, (held, -1))[0] for solution, held in warm]
         return [
@@ -287,7 +287,7 @@ class Inversion(Attack):
         return self.space.draw(shape, data, draw).to(like.device, like.dtype)
 
     def _labels_of_epochs(self, targets: Tensor, copies: int, samples: int) -> Tensor | None:
-        """Return the labels of each epoch, (epochs, samples), or ``None`` if epochs have no separate labels."""
+        """Return the labels of each epoch, (epochs, samples), or ``None`` if the epochs have no labels of their own."""
         same_order = getattr(self.matching.update_model, "new_orders", False)
         if copies == 1 or len(targets) != copies * samples or same_order:
             return None
@@ -322,7 +322,7 @@ def attempt_seed(seed: int, attempt: int) -> int:
 
 
 def counted_from(report: Report, before: int, total: int) -> Report:
-    """Return a progress report that includes the number of earlier steps.
+    """Return a progress report that adds the number of earlier steps to every reported step.
 
     Args:
         report: The progress report of the whole attack.

@@ -1,7 +1,8 @@
 """Warnings for cases in which gradient matching is known to be fragile.
 
-A warning uses only what the attacker sees. It becomes a part of the outcome. A failure with a warning is no sign of
-safety. If an attack with a warning succeeds, the loss alone is not reliable evidence of the success.
+A warning uses only what the attacker sees. It becomes a part of the outcome. If an attack with a warning fails, the
+failure is no sign of safety. If an attack with a warning succeeds, the loss alone is not reliable evidence of the
+success.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class SmoothOnly:
     need a batch of few samples.
 
     Args:
-        samples: The number of samples above which there is a warning (Zhu et al. 2019 go up to 8).
-        predicted: The probability of the true labels above which there is a warning.
-        first_layer: The share of the gradient in the first layer below which there is a warning.
+        samples: The largest number of samples without a warning (Zhu et al. 2019 go up to 8).
+        predicted: The largest probability of the true labels without a warning.
+        first_layer: The smallest share of the gradient in the first layer without a warning.
     """
 
     samples: int = 8
@@ -67,7 +68,10 @@ class SmoothOnly:
 
 
 def first_layer_share(observation: Observation) -> float:
-    """Return the first trained parameter's share of the update's squared norm, or 1 for an update of zero."""
+    """Return the share of the first trained parameter in the squared norm of the update.
+
+    The result is 1 for an update of zero.
+    """
     update = observation.difference()
     sizes = [float(update[name].double().square().sum()) for name, value in observation.model.named_parameters()
              if value.requires_grad]  # fmt: skip
@@ -78,9 +82,9 @@ def label_probability(observation: Observation) -> float | None:
     """Return an upper bound of the probability that the model assigns to the labels of a FedSGD client.
 
     The result is ``None`` if the bound cannot be computed from the update. The gradient of the last bias is the mean of
-    the predictions minus the share of each label. The negative entries of this gradient add up, in absolute value, to
-    the probability that the labels lack. For one sample, this sum is exactly one minus the probability of the sample's
-    label.
+    the predictions minus the share of each label. The absolute values of the negative entries of this gradient are
+    added up. This sum is at most one minus the mean probability of the labels, so the bound is one minus the sum. For
+    one sample, the bound is exactly the probability of the sample's label.
     """
     classes, gradient = observation.data.classes, observation.gradient
     if gradient is None or classes is None or observation.training.loss != "cross_entropy":

@@ -32,11 +32,11 @@ Filter = Literal["sample", "batch", "none"]
 
 @dataclass(frozen=True)
 class Update:
-    """One message of one epoch, and the reconstruction from it alone.
+    """One message of one epoch, and the reconstruction from this message alone.
 
     Args:
         observation: The message.
-        epoch: The number of the epoch, from 0.
+        epoch: The index of the epoch, from 0.
         samples: The reconstruction from this message alone.
         labels: The labels of these samples.
     """
@@ -68,9 +68,10 @@ class JointReconstruction(Reconstruction):
     ``samples``.
 
     Args:
-        places: The position of each sample in each epoch, (epochs, samples). An epoch lists the samples of its updates,
-            one update after another. The position is -1 if the sample does not occur in the epoch.
-        alone: The reconstructions from each epoch alone, in the order of the epoch.
+        places: The position of each sample in each epoch, (epochs, samples). Within an epoch, the samples of the first
+            update come first, then the samples of the second update, and so on. The position is -1 if the sample does
+            not occur in the epoch.
+        alone: The reconstructions from each epoch alone, in the order of the samples in the epoch.
     """
 
     places: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.long))
@@ -79,7 +80,7 @@ class JointReconstruction(Reconstruction):
 
 @dataclass(frozen=True)
 class JointInversion:
-    r"""The reconstruction of samples from all updates in which they occur.
+    r"""The reconstruction of each sample from all updates that contain the sample.
 
     First, each update is reconstructed by itself. Then the attack identifies samples that occur in several epochs.
     Finally, all updates of a sample are matched together:
@@ -87,8 +88,9 @@ class JointInversion:
     .. math:: \min_x \; \sum_k \gamma_k \, \mathrm{Dist}(\nabla W'_k, \nabla W_k) + \mathrm{priors}(x) \qquad (5)
 
     Samples of consecutive epochs are paired by :func:`~leakgauge.attacks.inversion.matching.match_greedily`. Updates
-    that share samples, directly or through others, form one problem. In this problem, each sample is one variable, even
-    if several updates contain it. The variable starts from the mean of the sample's reconstructions.
+    that share samples, directly or through other updates, form one problem. In this problem, each sample is one
+    variable, even if several updates contain the sample. The variable starts from the mean of the sample's
+    reconstructions.
 
     Args:
         first: The inversion that reconstructs each update by itself (step 1).
@@ -125,7 +127,8 @@ class JointInversion:
         """Attack the updates of two or more epochs.
 
         Ctrl-C ends the attack. For a sample that was not yet reconstructed jointly, the result is the mean of its
-        separate reconstructions. An interrupt in the first step leaves only the samples of the first epoch.
+        separate reconstructions. An interrupt while the updates are reconstructed by themselves (step 1) leaves only
+        the samples of the first epoch.
 
         Args:
             epochs: One list of observations for each epoch.
@@ -156,7 +159,7 @@ class JointInversion:
     def alone(
         self, epochs: Sequence[Sequence[Observation]], *, seed: int = 0, progress: bool | Report | None = None
     ) -> tuple[list[Update], Outcome]:
-        """Reconstruct each update by itself (step 1), and return the updates with the last outcome.
+        """Reconstruct each update by itself (step 1), and return the updates and the last outcome.
 
         After Ctrl-C, only the updates that were already reconstructed are returned.
 
@@ -207,8 +210,8 @@ class JointInversion:
     def match(self, updates: list[Update]) -> tuple[Tensor, Tensor]:
         """Return the position of each sample in each epoch, and the label of each sample.
 
-        The positions are (epochs, samples), with -1 if the sample does not occur in the epoch. The label is that in the
-        first epoch in which the sample occurs.
+        The positions have the shape (epochs, samples). A position is -1 if the sample does not occur in the epoch. The
+        label of a sample is its label in the first epoch that contains the sample.
 
         Args:
             updates: The updates with their reconstructions, epoch by epoch.
@@ -234,14 +237,17 @@ class JointInversion:
         return torch.tensor(chains).T, torch.stack(first_labels)
 
     def _allowed(self, groups: list[list[Update]], last: list[tuple[int, int]], number: int) -> Tensor | None:
-        """Return a mask of allowed pairs, (samples known so far, samples of epoch ``number``), or ``None`` for all."""
+        """Return a mask of the allowed pairs, or ``None`` if all pairs are allowed.
+
+        The mask has the shape (samples known so far, samples of epoch ``number``).
+        """
         if self.label_filter == "none":
             return None
         sets = [_label_sets(group, self.label_filter == "batch") for group in groups]
         return torch.tensor([[bool(sets[epoch][place] & other) for other in sets[number]] for epoch, place in last])
 
     def _solve(self, problem: Problem, start: Tensor, report: Report) -> Solution:
-        """Reconstruct the samples of one problem from all updates in which they occur."""
+        """Reconstruct the samples of one problem from all updates of this problem."""
         observation = problem.updates[0][0].observation
         data = self.joint.space.units(observation.data)
         like = next(iter(observation.sent.values()))
@@ -266,7 +272,7 @@ class JointInversion:
         return solve(loss, variables, descent, project=self.joint.space.projection(data), report=report)[0]
 
     def _part(self, update: Update, rows: Tensor, client: ClientModel, number: int) -> Callable[[Params, int], Tensor]:
-        """Return a function for the loss of one update, which is one term of equation 5."""
+        """Return a function that computes the loss of one update, which is one term of equation 5."""
         gamma = self.gammas[min(update.epoch, len(self.gammas) - 1)]
         match, labels = self.joint.matching_term(update.observation, client), update.labels.to(rows.device)
 
@@ -284,7 +290,7 @@ class JointInversion:
 
 
 def _mean(samples: list[Tensor], places: list[int]) -> Tensor:
-    """Return the mean of the reconstructions of one sample, over the epochs in which it occurs."""
+    """Return the mean of one sample's reconstructions, over all epochs that contain the sample."""
     return torch.stack([samples[epoch][place] for epoch, place in enumerate(places) if place >= 0]).mean(0)
 
 
@@ -293,7 +299,10 @@ def _by_epoch(updates: list[Update]) -> list[list[Update]]:
 
 
 def _label_sets(group: list[Update], of_batch: bool) -> list[set[int]]:
-    """Return a set for each sample of an epoch, with the sample's label or all labels of the sample's update."""
+    """Return a set of labels for each sample of an epoch.
+
+    The set holds all labels of the sample's update if ``of_batch`` is true, and otherwise only the sample's label.
+    """
     every = [(update.labels.tolist(), label) for update in group for label in update.labels.tolist()]
     return [set(batch) if of_batch else {label} for batch, label in every]
 

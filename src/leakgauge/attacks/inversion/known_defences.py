@@ -32,7 +32,7 @@ class KnownDefence:
 
     @property
     def place(self) -> str:
-        """The stage of the client's round at which a defence on gradients acts."""
+        """The stage of the client's round at which the defence acts, or an empty text if no stage is set."""
         return str(self.settings.get("on", ""))
 
 
@@ -56,14 +56,14 @@ def read(text: str) -> KnownDefence | None:
 def pruned_updates(defences: Iterable[KnownDefence]) -> bool:
     """Return whether the zeros in the update are entries that were left out at random.
 
-    The entries that top-k pruning leaves out are small, and zero is a good estimate of them. An attack that uses these
-    zeros as values was stronger than an attack that ignores them.
+    The result is false for top-k pruning. The entries that top-k pruning leaves out are small, so zero is a good
+    estimate of these entries. An attack that used these zeros as values was stronger than an attack that ignored them.
     """
     return any(defence.name == "RandomPruning" and defence.place == "update" for defence in defences)
 
 
 def kept_share(defences: Iterable[KnownDefence]) -> float:
-    """Return the average share of a gradient's entries that is left by random pruning at each step."""
+    """Return the average share of a gradient's entries that random pruning keeps at each step."""
     left = 1.0
     for defence in defences:
         if defence.name == "RandomPruning" and defence.place != "update":
@@ -72,7 +72,7 @@ def kept_share(defences: Iterable[KnownDefence]) -> float:
 
 
 def noise_share(observation: Observation, defences: Iterable[KnownDefence]) -> float:
-    """Return the expected share of noise in the update's squared norm, or 0 if it is unknown.
+    """Return the expected share of noise in the update's squared norm, or 0 if this share is unknown.
 
     Args:
         observation: The message of the client.

@@ -79,7 +79,7 @@ class LastLayer:
             kernel.
         dummies: The number of random dummy inputs.
         shuffle: Whether the labels are shuffled before they are divided into batches (DLF's RandOrder). If the attacker
-            is given the labels of every batch, these keep their order (appendix B.3).
+            is given the labels of every batch, these labels keep their order (appendix B.3).
     """
 
     at: Place = "interpolated"
@@ -163,7 +163,7 @@ class MostNegative:
 
 
 def granted_labels(observation: Observation) -> Tensor | None:
-    """Return the labels that the attacker is given, or ``None`` if there are none.
+    """Return the labels that the attacker is given, or ``None`` if no labels are given.
 
     If the labels of every batch are given, they are returned in the order of training, one epoch after another.
     Otherwise the labels are in no particular order.
@@ -181,8 +181,8 @@ def granted_labels(observation: Observation) -> Tensor | None:
 def rows_of_first_epoch(labels: Tensor) -> Tensor:
     """Return for each position of each epoch a position of the first epoch with the same label.
 
-    Within an epoch, no position is used twice. Samples with the same label are taken in their order, because labels
-    cannot distinguish them.
+    Within an epoch, no position of the first epoch is used twice. Samples with the same label are taken in their order,
+    because labels cannot distinguish them.
 
     Args:
         labels: The labels of all epochs, (epochs, samples). Every epoch has the same labels.
@@ -202,7 +202,8 @@ def estimate_label_counts(
     """Return the estimated number of samples of each class (see the formulas of the module).
 
     The counts add up to the number of samples. For a FedAvg update the mean gradient over the local steps replaces the
-    gradient. If the attacker knows that the client clips its gradients, the length before clipping is estimated first.
+    gradient. If the attacker knows that the client clips its gradients, the length of the gradient before clipping is
+    estimated first.
 
     Args:
         observation: The message of the client.
@@ -239,7 +240,7 @@ def estimate_label_counts(
 
 
 def _unclipped(expected: Tensor, seen: Tensor) -> float:
-    """Return the factor by which clipping has shortened a gradient.
+    """Return the factor by which a clipped gradient is multiplied to undo the clipping.
 
     The result is the largest factor for which no class has a count below zero. With this factor, a class without
     samples has a count of zero. Such a class exists if the batch is smaller than the number of classes.
@@ -263,7 +264,7 @@ class LastLayerReading:
     part: Part
 
     def mean_gradient(self, observation: Observation, difference: Params) -> Tensor:
-        """Return the mean gradient over the local steps, one number for each class.
+        """Return the mean gradient over the local steps, with one value for each class.
 
         With momentum, a gradient is applied again in later steps, and the mean takes this into account.
 
@@ -314,7 +315,9 @@ def _places(observation: Observation, at: Place) -> list[Params]:
 
 
 def last_linear(model: nn.Module, classes: int) -> tuple[str, nn.Linear]:
-    """Return the name of a model's last layer and the layer itself, which has one output for each class.
+    """Return the name of a model's last linear layer, and the layer itself.
+
+    The layer has one output for each class.
 
     Args:
         model: The model.

@@ -34,10 +34,10 @@ Made = TypeVar("Made")
 
 
 def once(make: Callable[..., Made]) -> Callable[..., Made]:
-    """Wrap a function so that it repeats its last result if it is called with the same objects again.
+    """Wrap a function so that a repeated call with the same objects returns the last result again.
 
-    The observed update is the same object in every step. Values that depend on it alone are therefore computed only
-    once.
+    The observed update is the same object in every step. Values that depend only on the observed update are therefore
+    computed only once.
     """
     last: list[tuple[tuple[object, ...], Made]] = []
 
@@ -53,7 +53,7 @@ class LayerWeights(Protocol):
     """A rule that assigns a weight to each layer."""
 
     def begin(self, layers: Sequence[Layer]) -> Weights:
-        """Return a function for the weights of a model with these layers.
+        """Return a function that computes the weights of these layers.
 
         Args:
             layers: The layers, from the input to the output.
@@ -95,7 +95,7 @@ class Sloped:
                 raise UnknownName(f"{setting} of layer weights", value, valid)
 
     def begin(self, layers: Sequence[Layer]) -> Weights:
-        """Return a function for the weights of a model with these layers.
+        """Return a function that computes the weights of these layers.
 
         Args:
             layers: The layers, from the input to the output.
@@ -150,7 +150,7 @@ class ByKind:
 
     .. math:: q^{(l)} = q_{en} \quad\text{for}\quad l \in P_{mean} \cap P_{var} \qquad (27, 30).
 
-    In these layers, both the mean and the variance are among those with the largest relative errors at this step
+    A layer gets this weight if, at this step, both its mean and its variance have one of the largest relative errors
     (equations 25 and 26). Layers of other kinds have the weights of linear layers.
 
     Args:
@@ -179,7 +179,7 @@ class ByKind:
                 raise InvalidInput(f"{name} must be a share of the layers in [0, 1], not {getattr(self, name)!r}")
 
     def begin(self, layers: Sequence[Layer]) -> Weights:
-        """Return a function for the weights of a model with these layers.
+        """Return a function that computes the weights of these layers.
 
         Args:
             layers: The layers, from the input to the output.

@@ -42,7 +42,7 @@ ARMIJO = 1e-4
 class LBFGS:
     """L-BFGS with a fixed step, as in DLG (Zhu et al. 2019, learning rate 1), or with a line search.
 
-    The tolerances are those of PyTorch. They are absolute. They therefore stop problems below a loss of about 1e-6,
+    The tolerances are those of PyTorch. They are absolute, so they stop a problem when its loss is below about 1e-6,
     even if the loss could still fall.
 
     Args:
@@ -50,12 +50,12 @@ class LBFGS:
         inner: The largest number of iterations in one step.
         evaluations: The largest number of evaluations in one step.
         history: The number of pairs that are stored.
-        tolerance_gradient: The largest entry of the gradient at which a step ends.
-        tolerance_change: The change of variables or loss at which a step ends.
-        tolerance_curvature: The curvature at or below which a pair is not used.
+        tolerance_gradient: A step ends if no entry of the gradient is larger than this value.
+        tolerance_change: A step ends if the variables or the loss change by less than this value.
+        tolerance_curvature: A pair is not used if its curvature is at or below this value.
         line_search: ``"backtracking"`` halves the move of a problem until its loss falls enough (Armijo's rule; Nocedal
             and Wright 2006, algorithm 3.1), within the same number of evaluations. ``"none"`` is cheaper but may move
-            far away, and some problems never recover from that.
+            far away, and some problems never recover from such a move.
     """
 
     lr: float = 1.0
@@ -80,7 +80,7 @@ class LBFGS:
         """Start a run.
 
         Args:
-            variables: The initial values of the variables. They are not changed.
+            variables: The initial values of the variables. The given tensors are not changed.
         """
         return _LBFGSRun(self, variables)
 
@@ -181,7 +181,7 @@ class _LBFGSRun:
             spent[back] += 1
 
     def _direction(self, rows: Tensor, g: Tensor) -> Tensor:
-        """Store the last move of each problem, and return its next direction (see the formulas of the module)."""
+        """Store the last move of each problem, and return the next direction (see the formulas of the module)."""
         started = self.iterations[rows] > 0
         self.iterations[rows] += 1
         if bool(started.any()):
@@ -205,13 +205,13 @@ class _LBFGSRun:
         return gamma * q + _combine(torch.zeros_like(c).scatter(1, slots, c), s)
 
     def _by_age(self, rows: Tensor, filled: int) -> Tensor:
-        """Return the slots of pairs from the oldest to the newest. Slots that are not filled come last."""
+        """Return the slots of the stored pairs, from the oldest to the newest. Slots that are not filled come last."""
         pairs = self.pairs[rows].unsqueeze(1)
         oldest = torch.where(pairs > self.settings.history, pairs, 0)
         return ((oldest + torch.arange(filled)) % filled).to(self.x.device)
 
     def _remember(self, rows: Tensor, s: Tensor, y: Tensor) -> None:
-        """Store a new pair for each problem, if the pair has curvature.
+        """Store a new pair for each problem, if the curvature of the pair is large enough.
 
         If the history of a problem is full, the new pair replaces the oldest pair.
         """

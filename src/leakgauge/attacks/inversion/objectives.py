@@ -185,7 +185,8 @@ class Adapted:
     Args:
         base: The objective that is adapted.
         masked: Whether entries with an observed update of zero are ignored, because pruning left them out.
-        free_scale: Whether the prediction is scaled to fit best, because clipping hides the length of the update.
+        free_scale: Whether the prediction is scaled to fit the observed update best, because clipping hides the length
+            of the update.
         share: The average share of the update's entries that pruning leaves.
     """
 
@@ -231,6 +232,6 @@ def _product(one: Params, other: Params, weights: Weighting | None, names: Itera
 
 
 def layers_of(tree: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the layer number of each parameter, by the parameter's name. Layers are counted from the input."""
+    """Return a mapping from the name of each parameter to the index of its layer, counted from the input."""
     order: dict[str, int] = {}
     return {name: order.setdefault(name.rpartition(".")[0], len(order)) for name in tree}

@@ -56,7 +56,7 @@ class Optimiser(Protocol):
         """Start a run.
 
         Args:
-            variables: The initial values of the variables. They are not changed.
+            variables: The initial values of the variables. The given tensors are not changed.
         """
         ...
 
@@ -87,7 +87,7 @@ class Adam:
         """Start a run.
 
         Args:
-            variables: The initial values of the variables. They are not changed.
+            variables: The initial values of the variables. The given tensors are not changed.
         """
         return _TorchRun(
             variables,
@@ -117,7 +117,7 @@ class SGD:
         """Start a run.
 
         Args:
-            variables: The initial values of the variables. They are not changed.
+            variables: The initial values of the variables. The given tensors are not changed.
         """
         return _TorchRun(
             variables,
@@ -170,8 +170,8 @@ class Schedule(Protocol):
         """Return the factor at a step.
 
         Args:
-            step: The number of the step, from 0.
-            total: The number of all steps, or ``None`` if there is no limit.
+            step: The index of the step, from 0.
+            total: The total number of steps, or ``None`` if there is no limit.
         """
         ...
 
@@ -196,8 +196,8 @@ class Decay:
     """A smooth exponential decay (DLF uses a factor of 0.995 every 10 steps).
 
     Args:
-        factor: The factor that is applied every ``every`` steps. The decay between these steps is smooth.
-        every: The number of steps for one application of ``factor``.
+        factor: The factor by which the value changes over ``every`` steps. The change is smooth.
+        every: The number of steps over which the value changes by ``factor``.
     """
 
     factor: float
@@ -207,8 +207,8 @@ class Decay:
         """Return the factor at a step.
 
         Args:
-            step: The number of the step, from 0.
-            total: The number of all steps, or ``None`` if there is no limit.
+            step: The index of the step, from 0.
+            total: The total number of steps, or ``None`` if there is no limit.
         """
         return float(self.factor ** (step / self.every))
 
@@ -231,8 +231,8 @@ class Ramp:
         """Return the factor at a step.
 
         Args:
-            step: The number of the step, from 0.
-            total: The number of all steps, or ``None`` if there is no limit.
+            step: The index of the step, from 0.
+            total: The total number of steps, or ``None`` if there is no limit.
         """
         done = 1.0 if not total or not self.share else min(1.0, step / (self.share * total))
         return float(self.start ** (1 - done) * self.end**done)
@@ -254,8 +254,8 @@ class Drops:
         """Return the factor at a step.
 
         Args:
-            step: The number of the step, from 0.
-            total: The number of all steps, or ``None`` if there is no limit.
+            step: The index of the step, from 0.
+            total: The total number of steps, or ``None`` if there is no limit.
         """
         if total is None:
             return 1.0

@@ -127,8 +127,8 @@ class EpochOrderInvariant:
 
     Args:
         weight: The weight of the term.
-        summary: The summary :math:`g` of an epoch. It is the mean or the maximum over the samples of the epoch, or over
-            the outputs of a random 3 x 3 convolution of these samples with 96 channels.
+        summary: The summary :math:`g` of an epoch. It is the mean or the maximum over the samples of the epoch. A
+            summary with ``conv`` in its name first applies a random 3 x 3 convolution with 96 channels to the samples.
         distance: The distance :math:`D`, the mean of absolute or squared differences.
         seed: The seed of the random convolution.
     """
@@ -166,7 +166,7 @@ class EpochOrderInvariant:
         return features.reshape(*inputs.shape[:2], *features.shape[1:])
 
     def like(self, reference: EpochOrderInvariant, data: DataSpec, *, epochs: int, samples: int) -> EpochOrderInvariant:
-        """Return this prior with a new weight, so that it equals ``reference`` at a random start (section 5.4).
+        """Return this prior with a new weight, which makes it equal to ``reference`` at a random start (section 5.4).
 
         Args:
             reference: The other prior.
@@ -180,7 +180,7 @@ class EpochOrderInvariant:
 
 @dataclass(frozen=True)
 class EpochAgreement:
-    r"""The squared distance of the copies of a sample in all epochs from their mean.
+    r"""The squared distance between the copies of a sample in all epochs and the mean of these copies.
 
     .. math:: \lambda\,\frac{1}{E N}\sum_{e, i} \lVert \tilde x_{e,i} - \tfrac1E \sum_{e'} \tilde x_{e',i}\rVert^2
 

@@ -29,12 +29,13 @@ class RefinedLabels:
 
     :func:`estimate_label_counts` must guess the mean predictions on the client's samples during its local training. A
     recognisable reconstruction has nearly the same predictions. With :math:`\bar g` the mean gradient of the last bias
-    over the local steps, observed and simulated on the reconstruction :math:`\tilde x` with counts :math:`\lambda`,
+    over the local steps, observed and simulated on the reconstruction :math:`\tilde x` with counts :math:`\lambda`, the
+    corrected counts are
 
     .. math:: \lambda' = \lambda + N\,(\bar g^{sim}(\tilde x, \lambda) - \bar g^{obs}),
 
-    in which the predictions cancel. This goes beyond section 4.5 of DLF. The estimate of that section is the starting
-    point.
+    in which the predictions cancel. This correction goes beyond section 4.5 of DLF. The estimate of that section is the
+    starting point.
 
     Args:
         inversion: The inversion that makes the reconstruction.

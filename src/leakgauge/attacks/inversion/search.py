@@ -1,12 +1,12 @@
 r"""Hyper-parameter search for an attack (AWA, section 4.2.2, algorithm 2).
 
-Some hyper-parameters of an attack cannot be chosen in advance, such as AWA's :math:`Q` (31). The attacker sees the
-final distance of an attack (33), and can therefore try several values and compare them:
+Some hyper-parameters of an attack cannot be chosen in advance, such as AWA's :math:`Q` (equation 31). The attacker sees
+the final distance of an attack (equation 33), and can therefore try several values and compare their distances:
 
 1. The first ``random`` trials are drawn uniformly (algorithm 2, lines 4 to 8).
-2. A Gaussian process is fitted to all earlier trials (35, 36). Each further trial has the largest expected improvement
-   (39, 40). The process and the proposals come from Optuna's ``GPSampler``, with a Matérn kernel and the logarithm of
-   the improvement.
+2. A Gaussian process is fitted to all earlier trials (equations 35 and 36). Each further trial has the largest expected
+   improvement (equations 39 and 40). The process and the proposals come from Optuna's ``GPSampler``, with a Matérn
+   kernel and the logarithm of the improvement.
 
 **Batches.** The random trials are one batch. Each later batch has ``jobs`` trials, which are proposed before any of
 their values is known. Within a batch, each trial is chosen for the joint improvement with the trials that were proposed
@@ -14,8 +14,8 @@ before it and are still pending. A proposal depends only on the seed and on the 
 and ``jobs`` therefore give the same trials, even if the search was interrupted.
 
 **Pruning.** A trial may report its value after some steps. The trial is ended early if it is *clearly losing*. Let
-:math:`v(s)` be its value at step s, :math:`v_i(s)` the values of the finished trials at the same step, and :math:`m(s)`
-the median of the finished trials. The trial is clearly losing if
+:math:`v(s)` be the value of the trial at step :math:`s`, :math:`v_i(s)` the values of the finished trials at the same
+step, and :math:`m(s)` the median of :math:`v_i(s)`. The trial is clearly losing if
 
 .. math:: v(s) > m(s) + (m(s) - \min_i v_i(s)),
 
@@ -24,9 +24,10 @@ so they are never pruned.
 
 **Values for the Gaussian process.** ``GPSampler`` learns from complete trials only. If a pruned or failed trial were
 left out, ``GPSampler`` would propose the same hyper-parameters again. A pruned trial therefore counts as if it had kept
-its rank. Its value is the worst final value of the finished trials that were ahead of it when it was ended. The last
-value of the pruned trial itself is not used, because it was reported after fewer steps. A failed trial (NaN, infinite)
-counts with the worst final value of all trials. Neither a pruned nor a failed trial can be the best.
+its rank. Its value is the worst final value of those finished trials that were ahead of the pruned trial when the
+pruned trial was ended. The last value of the pruned trial itself is not used, because it was reported after fewer
+steps. A failed trial (NaN, infinite) counts with the worst final value of all trials. Neither a pruned nor a failed
+trial can be the best.
 """
 
 from __future__ import annotations
@@ -95,9 +96,9 @@ class Trial:
     Args:
         number: The position of the trial in the search, from 0.
         numbers: The hyper-parameters, by name.
-        value: The objective. For a pruned trial, it is the last reported value. For a failed trial, it is NaN.
+        value: The value of the objective. A pruned trial has the last reported value. A failed trial has NaN.
         curve: The values that were reported, by step.
-        state: The way in which the trial ended. ``cut short`` is a pruned trial.
+        state: The way in which the trial ended. ``cut short`` means that the trial was pruned.
     """
 
     number: int
@@ -112,8 +113,8 @@ class Search:
     """The trials of a search.
 
     Args:
-        trials: All trials, in the order of their numbers.
-        random: The number of trials that were drawn at random before the guided ones began.
+        trials: All trials, in the order of their positions in the search.
+        random: The number of trials that were drawn at random before the guided trials began.
     """
 
     trials: tuple[Trial, ...]
@@ -154,11 +155,11 @@ def search(  # noqa: PLR0913
         evaluate: The objective, called as ``evaluate(numbers, check, report)``.
         ranges: The range of each hyper-parameter, by name.
         trials: The number of trials.
-        random: The number of trials that are drawn at random before the guided ones.
+        random: The number of trials that are drawn at random before the guided trials.
         seed: The seed of the random trials and of the proposals.
         jobs: The number of trials that run at a time, each in its own process.
-        path: A folder for the cache of finished trials. An interrupted search continues from there. Several searches
-            may share a folder.
+        path: A folder for the cache of finished trials. An interrupted search continues from this cache. Several
+            searches may share a folder.
         about: A text that identifies the objective. Cached trials are reused only if this text, the source code of the
             objective, the ranges and the other settings of the search are the same.
         cut: Whether trials that are clearly losing are ended early.
@@ -196,7 +197,7 @@ def search(  # noqa: PLR0913
 
 
 def _check_search(evaluate: Evaluate, ranges: Mapping[str, Range], seed: int, jobs: int) -> None:
-    """Raise an error if the search cannot work, before any trial starts."""
+    """Check the arguments before any trial starts, and raise an error if the search cannot work."""
     if not isinstance(seed, int):
         raise InvalidInput(f"seed must be a whole number, not {seed!r}")
     if not ranges or not all(isinstance(limits, Range) for limits in ranges.values()):
@@ -218,7 +219,7 @@ def _result(collected: Mapping[int, Trial], random: int) -> Search:
 
 @dataclass(frozen=True)
 class _Settings:
-    """The settings of a search that decide which trials it proposes and when it prunes them."""
+    """The settings that decide which trials a search proposes and when the search prunes a trial."""
 
     ranges: dict[str, Range]
     random: int
@@ -238,17 +239,17 @@ class _Settings:
 class _TrialCache:
     """The cache of one search's finished trials.
 
-    The key of a trial is the definition of the search and the number of the trial.
+    The key of a trial consists of the definition of the search and the index of the trial.
 
-    The hyper-parameters of a trial follow from this key. They are stored with the trial, so that a continued search
-    does not have to propose them again.
+    The hyper-parameters of a trial follow from this key. They are still stored with the trial, so that a continued
+    search does not have to propose them again.
     """
 
     cache: Cache
     definition: dict[str, Any]
 
     def read(self, trials: int) -> dict[int, Trial]:
-        """Return the cached trials among the first ``trials``, by number."""
+        """Return those of the first ``trials`` trials that are in the cache, by index."""
         entries = {number: self.cache.get(self._of(number)) for number in range(trials)}
         documents = {number: entry.document for number, entry in entries.items() if entry is not None}
         return {number: trial for number, trial in documents.items() if isinstance(trial, Trial)}
@@ -267,7 +268,7 @@ def _finished(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def _batches(trials: int, random: int, jobs: int) -> list[range]:
-    """Return the trial numbers of each batch. A batch does not depend on the number of trials after it."""
+    """Return the indices of the trials in each batch. A batch does not depend on the number of later trials."""
     starts = [0, *range(random, trials, jobs)]
     return [range(start, min(start + jobs if start else random, trials)) for start in starts]
 
@@ -320,7 +321,7 @@ def _limits(earlier: Sequence[Trial]) -> dict[int, float]:
 
 
 def _with_values(earlier: Sequence[Trial], log: bool = False) -> list[tuple[Numbers, float]]:
-    """Return earlier trials with their values for the Gaussian process, or an empty list if none is finished."""
+    """Return earlier trials with their values for the Gaussian process, or an empty list if no trial is finished."""
     finished = _finished(earlier)
     if log and any(trial.value < 0 for trial in finished):
         raise InvalidInput("the objective fell below 0, where it has no logarithm; search without log=True")
@@ -339,9 +340,9 @@ def _with_values(earlier: Sequence[Trial], log: bool = False) -> list[tuple[Numb
 
 
 def _propose(settings: _Settings, earlier: Sequence[tuple[Numbers, float]], batch: range) -> dict[int, Numbers]:
-    """Return the hyper-parameters of each trial in a batch, by number.
+    """Return a mapping from the index of each trial in a batch to the hyper-parameters of the trial.
 
-    The study is new for each batch, and each trial has its own seeded sampler.
+    Each batch has a new study of Optuna, and each trial has its own seeded sampler.
     """
     optuna = _optuna()
     spaces = {

@@ -111,8 +111,8 @@ class WarmStart:
 
     Args:
         inversion: The cheaper inversion.
-        noise: The standard deviation of the noise in the units in which samples are optimised. Without noise the copies
-            of all epochs would stay equal.
+        noise: The standard deviation of the noise, in the units in which samples are optimised. Without noise, the
+            copies of all epochs would stay equal.
     """
 
     inversion: Inversion

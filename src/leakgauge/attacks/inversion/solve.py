@@ -2,7 +2,7 @@
 
 The optimiser, its schedule, the projection and the stopping rule are arguments. Many independent problems (restarts, or
 several clients) run together. Each problem stops by itself and then costs nothing. The returned iterate is the one with
-the lowest loss, because the loop does not know the truth.
+the lowest loss, because the loop does not know the true samples.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Descent:
 
     @property
     def steps(self) -> int:
-        """The largest number of steps. It is 0 if the rule sets no limit."""
+        """The largest number of steps, or 0 if the stopping rule sets no limit."""
         return self.stop.max_steps or 0
 
 
@@ -119,7 +119,7 @@ def solve(
         project: A projection that is applied after each step.
         constants: Tensors that differ between problems and are not optimised, stacked like ``start``.
         vectorise: Whether all problems are evaluated in one ``torch.func.vmap``, which is faster for small models.
-            Otherwise they are evaluated one after another, which needs less memory.
+            Otherwise the problems are evaluated one after another, which needs less memory.
         report: A function ``report(step, total, loss)`` that shows progress.
     """
     problems, limit = _count(start, constants or {}), descent.stop.max_steps
@@ -189,7 +189,7 @@ class _Bookkeeping:
         self.step, self.step_is_new, self.step_is_over = step, True, False
 
     def evaluate(self, variables: Params, rows: Tensor) -> tuple[Tensor, Params]:
-        """Return losses and gradients at the variables of some of the running problems."""
+        """Return the losses and the gradients of some of the running problems at the given variables."""
         problems = self.running[rows]
         self.looks[problems] += 1
         constants = self.constants
@@ -237,7 +237,7 @@ class _Bookkeeping:
                 self.snapshots[problem].append((self.step, iterate))
 
     def end_step(self, losses: Tensor, answers: list[Outcome | None]) -> set[int]:
-        """Record the end of a step, and return the rows of the problems that end with it."""
+        """Record the end of a step, and return the rows of the problems that end with this step."""
         ended = set()
         elapsed = time.perf_counter() - self.began
         for row, (problem, value) in enumerate(zip(self.running.tolist(), losses.tolist(), strict=True)):

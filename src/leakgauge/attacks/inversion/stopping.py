@@ -50,7 +50,7 @@ class Watcher(Protocol):
         """Return the outcome of each problem that stops after this step, and ``None`` for the others.
 
         Args:
-            step: The number of the step, from 0.
+            step: The index of the step, from 0.
             losses: The losses of the running problems.
         """
         ...

@@ -74,7 +74,9 @@ def _same_architecture(one: Observation, other: Observation) -> bool:
 def invert_together(
     attack: Inversion, observations: Sequence[Observation], seeds: Sequence[int], report: Report
 ) -> list[Reconstruction]:
-    """Attack clients that are :func:`alike` in one run, and retry clients for which the attack did not converge.
+    """Attack several clients in one run, and retry the clients for which the attack did not converge.
+
+    The clients must be :func:`alike`.
 
     Args:
         attack: The attack.
@@ -110,7 +112,7 @@ def invert_together(
 def _solve(
     attack: Inversion, observations: Sequence[Observation], seeds: Sequence[int], report: Report
 ) -> list[tuple[Solution, int, Tensor]]:
-    """Make one attempt for each client. Return its solution, the number of copies of its samples, and its labels."""
+    """Make one attempt for each client. Return its solution, the number of copies of each sample, and its labels."""
     first = observations[0]
     data, update_model = attack.space.units(first.data), attack.matching.update_model
     client = update_model.begin(first, functional=True)

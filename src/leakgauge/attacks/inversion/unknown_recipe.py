@@ -1,9 +1,9 @@
 r"""Estimates of the training recipe for an attacker who knows only a part of it.
 
-For cross-entropy after a linear layer with bias, the bias of a class :math:`k` without samples moves by
-:math:`\eta \sum_t \bar p_k(t) \approx \eta\,U\,\bar p_k` over the :math:`U` local steps. The bias of every other class
-moves by less. The largest ratio over the classes, :math:`U \approx \max_k \Delta b_k / (\eta\,\bar p_k)`, is an
-estimate of the number of steps. With this estimate, the batch size follows from the epochs, or the epochs from the
+For cross-entropy after a linear layer with bias, the bias of a class :math:`k` without samples moves by :math:`\eta
+\sum_t \bar p_k(t) \approx \eta\,U\,\bar p_k` over the :math:`U` local steps. The bias of every other class moves by
+less. The largest ratio over the classes, :math:`U \approx \max_k \Delta b_k / (\eta\,\bar p_k)`, is an estimate of the
+number of steps. With this estimate, the batch size follows from the number of epochs, or the number of epochs from the
 batch size:
 
 ==================  =========================================================================

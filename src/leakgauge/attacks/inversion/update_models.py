@@ -46,7 +46,7 @@ class ClientModel:
         predict: The function that predicts the update.
         copies: The number of copies of the client's samples in the inputs, one copy after another. If epochs have their
             own variables, there is one copy for each epoch.
-        batches: The number of batches of the client's size in the inputs.
+        batches: The number of batches in the inputs, if the inputs are divided into batches of the client's size.
         extra: The initial values of further variables to optimise.
         epoch_labels: Whether the targets may hold the labels of every epoch, one epoch after another. Otherwise the
             targets hold the labels of the first epoch.
@@ -154,8 +154,8 @@ class Surrogate:
 class FullSimulation:
     """The client's local training on the dummy samples.
 
-    For a FedSGD observation, or one local step, this is :class:`OneBatch`. If momentum or weight decay is unknown, it
-    is taken as zero.
+    For a FedSGD observation, or one local step, this is :class:`OneBatch`. An unknown momentum is taken as zero, and so
+    is an unknown weight decay.
 
     Args:
         per_epoch: Whether every epoch has its own variables, because the client draws a new order in each epoch (DLF).
@@ -163,9 +163,9 @@ class FullSimulation:
             order of the shared variables agrees with these labels.
         one_batch: Whether each epoch is one step on all samples (DLF's baseline FedSGD-Epoch). The length of this step
             is the total length of the epoch's steps.
-        new_orders: Whether each epoch takes the samples in a different random order, which is drawn once. The client
-            also uses different orders, so the prediction is nearer to the client's update than with one order for all
-            epochs. The variables of all epochs are then stored in the same order, sample by sample.
+        new_orders: Whether each epoch takes the samples in a different random order. The orders are drawn once. The
+            client also uses different orders, so the prediction is nearer to the client's update than with one order
+            for all epochs. The variables of all epochs are then stored in the same order, sample by sample.
         gradients: The way to differentiate through the training (see :mod:`leakgauge.federation.training`).
             ``"graph"`` is fast and ``"adjoint"`` needs little memory. By default, the graph is used up to
             ``graph_limit``, and the adjoint above it.
@@ -236,12 +236,12 @@ class EpochInterpolation:
               \Delta\tilde\theta_e = \tilde\theta_e - \tilde\theta_{e-1} = \tfrac1E\,(\theta^c - \theta^s)
               \qquad (19, 20)
 
-    The attacker cannot know the order of the samples in the other epochs, and does not need it here. If the order does
-    not matter, the whole training is simulated, as in :class:`FullSimulation`. This is the case for one epoch, and for
-    one batch in each epoch (scenarios 1 to 3). The labels are divided into batches in their given order.
+    The attacker cannot know the order of the samples in the other epochs, and does not need this order here. With only
+    one epoch, or only one batch in each epoch (scenarios 1 to 3), the order does not matter. The whole training is then
+    simulated, as in :class:`FullSimulation`. The labels are divided into batches in their given order.
 
     Args:
-        epoch: The number of the attacked epoch, from 1 to E.
+        epoch: The attacked epoch, from 1 to the number of epochs E.
     """
 
     epoch: int = 1
@@ -327,7 +327,7 @@ def in_precision(update_model: UpdateModel, mixed: bool) -> UpdateModel:
 
 
 def _one_step(trainer: Trainer, observation: Observation) -> Callable[[State, Tensor, Tensor], Params]:
-    """Return a function that predicts all local steps as one gradient times the number of applied gradients.
+    """Return a function that predicts an update as one gradient times the number of gradients that the client applied.
 
     If this number is unknown, the factor is 1, because then only the direction matters.
     """

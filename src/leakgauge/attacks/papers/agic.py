@@ -32,19 +32,19 @@ def agic(  # noqa: PLR0913
     restarts: int = 1,
     snapshot_every: int | None = None,
 ) -> Inversion:
-    r"""Return AGIC, which treats all local steps as one step and weights the layers (equations 4, 6, 8).
+    r"""Return AGIC, which treats all local steps as one step and gives each layer a weight (equations 4, 6 and 8).
 
     .. math:: \arg\min_x \; 1 - \frac{\sum_i \alpha_i \langle \nabla L'_i, \nabla L_i\rangle}
               {\sqrt{\sum_i \alpha_i \lVert\nabla L'_i\rVert^2}\,\sqrt{\sum_i \alpha_i \lVert\nabla L_i\rVert^2}}
               + \zeta_{TV}\,\mathrm{TV}(x)
 
-    The single step is on the combined batch of all local steps. A step of the attack costs the same for any number of
-    local steps. The attack uses the labels that it is given. If none are given, it reads the labels from the last layer
-    (Yin et al. 2021). For the updates of several epochs see :func:`~leakgauge.attacks.agic_epochs`.
+    The single step uses the combined batch of all local steps. A step of the attack therefore costs the same for any
+    number of local steps. The attack uses the labels that it is given. If no labels are given, it reads the labels from
+    the last layer (Yin et al. 2021). For the updates of several epochs see :func:`~leakgauge.attacks.agic_epochs`.
 
     Args:
         beta: The weight of the last convolution. The paper uses 50 for untrained networks (with ``tv`` 1e-4) and 2 for
-            trained ones (with ``tv`` 1e-2).
+            trained networks (with ``tv`` 1e-2).
         shape: The shape of the weights over the convolutions, as in
             :class:`~leakgauge.attacks.inversion.layer_weights.Sloped`.
         zeros: Whether weights are corrected for the zeros that ReLU leaves in a layer's update.
@@ -115,8 +115,8 @@ def dlg_simulation(
     """Return DLG-Adam, a baseline of AGIC that minimises the Euclidean distance by Adam (section V-A).
 
     Labels are read before the optimisation. For FedAvg the local steps are simulated. This is also the attack that the
-    AWA paper calls DLG (section 5.2, 1,000 steps). The published DLG optimises the labels together with the samples. It
-    is :func:`~leakgauge.attacks.papers.dlg`.
+    AWA paper calls DLG (section 5.2, 1,000 steps). The published DLG, which is :func:`~leakgauge.attacks.papers.dlg`,
+    optimises the labels together with the samples.
 
     Args:
         lr: The learning rate of Adam.
@@ -163,7 +163,7 @@ def agic_epochs(  # noqa: PLR0913
         lr: The learning rate of Adam.
         first_steps: The number of steps for each update by itself.
         steps: The number of steps for the updates together.
-        gamma: The weight of the updates of later epochs.
+        gamma: The weight of the updates after the first epoch.
         pool: The side length, in pixels, of the squares over which samples are averaged before they are paired.
         label_filter: The rule for allowed pairs of samples, as in
             :class:`~leakgauge.attacks.inversion.joint.JointInversion`.

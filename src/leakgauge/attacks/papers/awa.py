@@ -66,16 +66,16 @@ def awa(  # noqa: PLR0913
     .. math:: \arg\min_x \; \sum_l q^{(l)} \lVert \Delta\hat\theta^{(l)} - \Delta\tilde\theta_e^{(l)} \rVert^2
               \qquad (23)
 
-    The simulated update is matched layer by layer. Adam starts from N(0, 1). The last iterate is returned. The weights
-    of the layers change from step to step, so the losses of different steps cannot be compared. The attack uses the
-    labels that it is given. If none are given, it estimates the labels from the last layer.
+    The simulated update is matched layer by layer. Adam starts from N(0, 1). The weights of the layers change from step
+    to step, so the losses of different steps cannot be compared. The attack therefore returns the last iterate. The
+    attack uses the labels that it is given. If no labels are given, it estimates the labels from the last layer.
 
     Args:
         Q: The weights, as a mapping with ``q_cv``, ``q_bn``, ``q_fc``, ``q_en``, ``p_mean`` and ``p_var`` (equation
-            31). A number that is left out has no effect. ``"case1"`` to ``"case4"`` are the results of the authors'
-            search for ResNet18 (table 3). :func:`leakgauge.attacks.search_awa` searches for other models.
-        epoch: The number of the attacked epoch, if the client trained for several epochs of several batches. Otherwise
-            all steps are simulated.
+            31). A value that is left out has no effect. ``"case1"`` to ``"case4"`` are the results of the authors'
+            search for ResNet18 (table 3). :func:`leakgauge.attacks.search_awa` finds values for other models.
+        epoch: The attacked epoch, counted from 1, if the client trained for several epochs of several batches.
+            Otherwise all steps are simulated.
         lr: The learning rate of Adam.
         steps: The number of steps.
         box: Whether pixels are clipped to [0, 1] after each step.
@@ -102,7 +102,7 @@ def awa(  # noqa: PLR0913
 
 
 def weights_of(Q: Mapping[str, float] | str) -> ByKind:
-    """Return the layer weights of Q (equations 24 to 31)."""
+    """Return the rule that computes the layer weights from the hyper-parameters Q (equations 24 to 31)."""
     if isinstance(Q, str):
         if Q not in TABLE3:
             raise UnknownName("Q", Q, TABLE3)
@@ -138,7 +138,7 @@ def search_awa(  # noqa: PLR0913
     log: bool = False,
     watch: Watch | None = None,
 ) -> Search:
-    r"""Search for the Q with which :func:`awa` explains an update best (algorithm 2, lines 3 to 15).
+    r"""Search for the hyper-parameters Q with which :func:`awa` explains an update best (algorithm 2, lines 3 to 15).
 
     .. math:: Q^* = \arg\min_Q f(Q), \qquad f(Q) = \lVert \Delta\hat\theta^* - \Delta\tilde\theta_e \rVert^2
               \qquad (33, 34)
@@ -148,15 +148,15 @@ def search_awa(  # noqa: PLR0913
 
     Args:
         observation: The message of the client.
-        epoch: The number of the attacked epoch, as in :func:`awa`.
+        epoch: The attacked epoch, counted from 1, as in :func:`awa`.
         lr: The learning rate of Adam.
         steps: The number of steps of each trial.
         mixed: Whether convolutions and matrix products are computed in bfloat16.
         trials: The number of trials.
-        random: The number of trials that are drawn at random before the guided ones.
+        random: The number of trials that are drawn at random before the guided trials.
         seed: The seed of all random draws.
         jobs: The number of trials that run at a time.
-        path: A folder for the cache of finished trials. An interrupted search continues from there.
+        path: A folder for the cache of finished trials. An interrupted search continues from this cache.
         cut: Whether trials that are clearly losing are ended early.
         log: Whether the search models the logarithm of f(Q). The paper models f(Q) itself.
         watch: The object that receives the progress of the trials, as in
@@ -181,7 +181,7 @@ def search_awa(  # noqa: PLR0913
 
 @dataclass(frozen=True, eq=False)
 class RecAttack:
-    """The procedure RecAttack of algorithm 2 as a function of the layer weights. Every call has the same start.
+    """The procedure RecAttack of algorithm 2 as a function of the layer weights. Every call starts from the same noise.
 
     Args:
         observation: The message of the client, with a complete recipe.
@@ -204,10 +204,10 @@ class RecAttack:
         return self.attempt(numbers, check, report)[1]
 
     def attempt(self, numbers: Mapping[str, float], check: Check, report: Report) -> tuple[Reconstruction, float]:
-        """Return the reconstruction with these numbers, and f(Q).
+        """Return the reconstruction for one set of layer weights Q, and the objective f(Q) (equation 33).
 
         Args:
-            numbers: The numbers of Q.
+            numbers: The layer weights in Q, by name.
             check: A function that gets f(Q) at each tenth of the steps and may stop the trial.
             report: A function ``report(step, total, loss)`` that shows progress.
         """
@@ -232,7 +232,7 @@ class RecAttack:
 
 
 class _Recorded:
-    """A weighted objective that also records the distance with equal weights at the latest step."""
+    """A weighted objective that also records the unweighted distance at the latest step."""
 
     scale_free = False
 

@@ -97,7 +97,8 @@ def dlf_paper(  # noqa: PLR0913
               + \lambda_{inv}\mathcal L_{inv}(\tilde x) + \lambda_{tv}\mathrm{TV} + \lambda_{clip}\mathrm{Clip}
 
     Then the reconstructions of the epochs are matched and averaged. The attack uses the label counts that it is given.
-    If none are given, it estimates them by interpolation (section 4.5). The labels are divided into batches at random.
+    If no counts are given, it estimates the counts by interpolation (section 4.5). The labels are divided into batches
+    at random.
 
     Args:
         preset: The authors' weights for one of their datasets. ``"femnist"`` is for grey handwriting, and
@@ -145,7 +146,7 @@ def surrogate(*, tv: float = 0.003, lr: float = 0.2, steps: int = 100, restarts:
 
     A step costs one gradient, whatever the number of the client's local epochs. The defaults are the settings that we
     found to give the best start for :func:`dlf`. The settings of the SME paper are 1,000 steps at a learning rate of 1
-    with a total variation of 0.01.
+    with a weight of 0.01 for total variation.
 
     Args:
         tv: The weight of total variation.

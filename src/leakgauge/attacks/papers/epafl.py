@@ -47,7 +47,7 @@ def epafl(  # noqa: PLR0913
         restarts: The number of independent starting points.
         retries: The number of further attempts if the attack did not converge.
         enough: The loss at or below which a plateau counts as success. This helps if rounding keeps every attempt above
-            the threshold, so that all attempts look failed.
+            the threshold, so that all attempts look like failures.
         snapshot_every: The number of steps between two recorded iterates. By default, no iterates are recorded.
     """
     rules: list[Rule] = []

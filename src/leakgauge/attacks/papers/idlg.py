@@ -43,10 +43,10 @@ def idlg(
         steps: The largest number of steps. One step is up to 20 iterations of L-BFGS.
         threshold: The loss below which the attack stops. ``None`` switches this rule off.
         relative: Whether the loss is in per cent of the gradient's squared norm. A network that already predicts well
-            has a weak gradient. Even a wrong sample then has a small distance to this gradient. With a relative loss
-            (some hundreds for an untrained LeNet), a threshold has the same meaning for all gradients. L-BFGS then also
-            continues below the losses at which PyTorch's tolerances would end it. On CIFAR-10, some samples are found
-            only at such low losses.
+            has a weak gradient. Even a wrong sample then has a small distance to this gradient. With a relative loss, a
+            threshold has the same meaning for all gradients. For an untrained LeNet, the relative loss is some
+            hundreds. With a relative loss, L-BFGS also continues below the losses at which PyTorch's tolerances would
+            otherwise end the run. On CIFAR-10, some samples are found only at such low losses.
         line_search: The line search of L-BFGS.
         restarts: The number of independent starting points.
         retries: The number of further attempts if the attack did not converge.

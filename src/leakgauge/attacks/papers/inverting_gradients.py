@@ -32,7 +32,7 @@ def inverting_gradients(
     Adam uses only the *sign* of the gradient. Its learning rate is divided by 10 after 3/8, 5/8 and 7/8 of the steps.
     For returned weights (section 6 of the paper) :math:`\nabla\ell(x)` stands for the update of the client's simulated
     local training, with the same samples in the same order in every epoch. The attack uses the labels that it is given.
-    If none are given, it reads the labels from the last layer.
+    If no labels are given, it reads the labels from the last layer.
 
     Args:
         tv: The weight of total variation.
