@@ -55,7 +55,7 @@ def assert_no_leak(
         config: The configuration of :func:`leakgauge.audit`.
         fail_if: The limits, such as ``"recovered > 0.05"``.
         output: The folder of the audit page. ``None`` writes no page.
-        jobs: The number of attacks that run at a time.
+        jobs: The number of attacks that run at the same time.
     """
     from leakgauge.workflows.audit import audit
 
@@ -133,7 +133,9 @@ def check_attack(
 
 
 def random_start(observation: Observation, seed: int = 0) -> Tensor:
-    """Return random samples from N(0, 1) in normalised pixels, as many as the client has.
+    """Return as many random samples as the client has, as pixels without normalisation.
+
+    The samples are drawn from N(0, 1) in normalised pixels and then converted.
 
     Args:
         observation: The observation.

@@ -1,4 +1,4 @@
-"""The measurement of leakage by metrics, the pairing of reconstructions with originals, chance levels, and verdicts."""
+"""The measurement of leakage, with metrics, a pairing of reconstructions with originals, chance levels and verdicts."""
 
 from leakgauge.core.measure import Measure
 from leakgauge.evaluation.chance import Chance, blind_guesses

@@ -5,11 +5,11 @@
 ``idlg.psnr >= 20``        the mean over clients, for one attack
 ``worst(psnr) > 25``       the value of the client that leaks most
 ``excess(psnr) > 3``       the difference from chance, positive if the attacker does better than chance
-``leaks``                  a verdict of any attack that data leaks
-``inconclusive``           a verdict of any attack that it is too weak
+``leaks``                  the verdict on any attack is that data leaks
+``inconclusive``           the verdict on any attack is that the attack is too weak
 =========================  ==========================================================================
 
-A limit that nothing measured counts as broken.
+A limit counts as broken if no attack measured its metric.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ _VERDICT = re.compile(r"^(?:(?P<attack>\w+)\.)?(?P<verdict>leaks|inconclusive)$"
 
 @dataclass(frozen=True)
 class Condition:
-    """One way for a set-up to fail.
+    """A condition under which a set-up fails.
 
     Args:
         metric: The metric that is compared, or ``"leaks"`` or ``"inconclusive"`` for the verdict.
         sign: The comparison, such as ``">"``.
-        limit: The number to compare with.
+        limit: The value that the metric is compared with.
         attack: The attack that the condition is about. By default, all attacks.
-        statistic: The mean over clients, the value of the worst client, or the mean difference from chance.
+        statistic: ``"mean"`` compares the mean over clients, ``"worst"`` the value of the client that leaks most, and
+            ``"excess"`` the mean difference from chance.
     """
 
     metric: str
@@ -56,7 +57,7 @@ class Condition:
 
     @property
     def name(self) -> str:
-        """The compared number, such as ``worst(psnr)``."""
+        """The name of the compared value, such as ``worst(psnr)``."""
         return self.metric if self.statistic == "mean" else f"{self.statistic}({self.metric})"
 
     def __str__(self) -> str:
@@ -73,7 +74,7 @@ class Condition:
         return self.attack in (None, finding.attack)
 
     def value(self, finding: Finding) -> float | None:
-        """Return the number that is compared, or ``None`` if it was not measured."""
+        """Return the value of a finding that the condition compares, or ``None`` if this value was not measured."""
         if self.on_verdict:
             return _of_verdict(finding.verdict, self.metric)
         measure = finding.measures.get(self.metric)
@@ -86,7 +87,7 @@ class Condition:
 
 
 def _of_verdict(verdict: Verdict, word: str) -> float | None:
-    """Return 1 if a word is true of a verdict, 0 if it is not, and ``None`` if that is not known."""
+    """Return 1 if a word is true of a verdict, 0 if the word is false, and ``None`` if the verdict leaves it open."""
     if word == "inconclusive":
         return float(verdict is Verdict.INCONCLUSIVE)
     return None if verdict.leaks is None else float(verdict.leaks)
@@ -98,13 +99,13 @@ def _statistic(measure: Measure, statistic: Statistic) -> float | None:
 
 @dataclass(frozen=True)
 class Check:
-    """One condition on one attack.
+    """The result of one condition for one attack.
 
     Args:
         condition: The condition.
-        attack: The attack that was compared.
-        setup: The set-up that it attacked.
-        value: The number that was compared. ``None`` if it was not measured.
+        attack: The attack whose value was compared.
+        setup: The set-up that was attacked.
+        value: The value that was compared. ``None`` if the value was not measured.
         failed: Whether the limit is broken.
     """
 
@@ -115,7 +116,7 @@ class Check:
     failed: bool
 
     def sentence(self) -> str:
-        """Return what was compared, in words."""
+        """Return a sentence about the compared value and the limit."""
         where = f"{self.attack} ({self.setup})"
         if self.value is None:
             return f"{where}: {self.condition.metric} was not measured"
@@ -129,11 +130,11 @@ class Check:
 
 
 def read_condition(text: str, attacks: Sequence[str]) -> Condition:
-    """Return the condition in a text.
+    """Return the condition that a text describes.
 
     Args:
         text: The condition as it is written on the command line.
-        attacks: The attacks that will run. A condition on another one is refused.
+        attacks: The attacks that will run. A condition on another attack is refused.
     """
     stripped = text.strip()
     match = _VERDICT.match(stripped) or _FORM.match(stripped)
@@ -165,13 +166,13 @@ def _limit(text: str, number: str) -> float:
 
 
 def check(conditions: Sequence[Condition], findings: Sequence[Finding]) -> list[Check]:
-    """Return every condition on every finding that it concerns.
+    """Return the result of every condition for every finding that the condition concerns.
 
-    A condition that no finding has measured is one broken check.
+    If no finding has measured the value of a condition, the result is one broken check.
 
     Args:
-        conditions: The limits.
-        findings: What the attacks found.
+        conditions: The conditions.
+        findings: The findings of the attacks.
     """
     checks = []
     for condition in conditions:
@@ -189,7 +190,7 @@ def to_junit(checks: Sequence[Check], name: str = "leakgauge") -> bytes:
     """Return the checks as JUnit XML, which continuous integration systems show.
 
     Args:
-        checks: The limits and what they were compared with.
+        checks: The results of the conditions.
         name: The name of the test suite.
     """
     failed = sum(one.failed for one in checks)

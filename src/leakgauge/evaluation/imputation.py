@@ -14,8 +14,8 @@ from leakgauge.core.errors import InvalidInput
 def imputed(public: Tensor, others: Tensor, values: Tensor) -> Tensor:
     """Return a prediction of the hidden value of each record, (N,).
 
-    The prediction is that of a logistic regression, which is fitted to *other* records. It uses no message of the
-    client. Jayaraman and Evans (CCS 2022) found that attribute inference is often not better than such a prediction.
+    A logistic regression makes the prediction. It is fitted to *other* records and uses no message of the client.
+    Jayaraman and Evans (CCS 2022) found that attribute inference is often not better than such a prediction.
 
     Args:
         public: The known columns of the records, (N, columns).

@@ -108,7 +108,7 @@ def share_measure(metric: str, right: Sequence[Tensor], chance: Chance) -> Measu
 
 
 def attribute_chance(hidden: HiddenColumn, truth: Truth, column: str) -> Chance:
-    """Return the chance level of the best guess of a client's hidden column that needs no message.
+    """Return the chance level for a client's hidden column, which is the best guess without any message.
 
     There are two guesses. One is the client's most frequent value for all records. The other is a prediction from the
     other columns, which is learned on the reference samples.
@@ -129,7 +129,7 @@ def attribute_chance(hidden: HiddenColumn, truth: Truth, column: str) -> Chance:
 
 
 def attribute_chance_among(clients: Mapping[str, HiddenColumn]) -> Chance:
-    """Return the chance level of the best guess of a hidden column, over several clients.
+    """Return the chance level for a hidden column of several clients, which is the best guess without any message.
 
     There are two guesses. One is the most frequent value of each client for all its records. The other is a prediction
     from the other columns, which is learned on the records of the other clients.

@@ -1,6 +1,6 @@
 """The chance level of labels and targets.
 
-It is the value that an attacker reaches who knows only how frequent each label or target is.
+The chance level is the value that an attacker reaches if the attacker knows only how frequent each label or target is.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def label_error_chance(
     """Return the number of wrong labels that an attacker can expect before it sees any message.
 
     The attacker knows only the frequencies of classes. It guesses the labels of a random client with ``total`` samples.
-    One guess divides the labels in proportion to the frequencies, the other draws them at random. The better of the two
-    counts. The labels of the attacked client have no influence on this number.
+    One guess divides the labels in proportion to the frequencies, and the other guess draws the labels at random. The
+    better guess is the chance level. The labels of the attacked client have no influence on it.
 
     Args:
         total: The number of the client's samples.
         classes: The number of classes.
         reference_counts: The number of reference samples of each class. Without them, all classes are equally likely.
-        draws: The number of random clients, and of random guesses.
+        draws: The number of random clients, which is also the number of random guesses.
         seed: The seed of the clients and of the guesses.
 
     >>> label_error_chance(4, 2, torch.tensor([50, 0]))
@@ -80,7 +80,7 @@ def label_error_chance(
 def label_accuracy_chance(
     true: Tensor, classes: int, reference: Tensor | None = None, guesses: list[Guess] | None = None
 ) -> Chance:
-    """Return the expected share of right labels of an attacker without the update.
+    """Return the expected share of right labels for an attacker who does not see the update.
 
     There are two guesses. One is the most frequent class for every sample. The other is the labels of random reference
     samples. The better guess is the chance level.

@@ -23,7 +23,7 @@ class Quality:
 
     Args:
         pairing: The assignment of samples to originals.
-        values: The values by metric. Each metric has one value for each original.
+        values: The values of each metric, one value for each original.
     """
 
     pairing: Pairing
@@ -37,7 +37,7 @@ class Ruler:
     Bounded pixels are clipped to [0, 1] first, because any attacker can do this and every image viewer does it. If an
     original image has no reconstruction, it gets the values of the worst image. These are a PSNR of 0 dB, an SSIM of 0,
     an LPIPS of 1 and a squared error of the squared data range. If an original row of a table has no reconstruction,
-    none of its features counts as recovered. Its error is that of a blank row, because there is no worst row.
+    none of its features counts as recovered. The row gets the error of a blank row, because there is no worst row.
 
     Args:
         originals: The true samples of the client, (N, *shape).

@@ -54,7 +54,7 @@ class Score:
         return iter(self.metrics)
 
     def above_chance(self, name: str) -> bool:
-        """Return whether the attacker does better than chance in the whole interval of a metric."""
+        """Return whether the whole confidence interval of a metric is better for the attacker than chance."""
         return self[name].above_chance
 
     def to_rows(self) -> list[dict[str, object]]:
@@ -85,7 +85,7 @@ def _aligned(row: tuple[str, ...], widths: list[int]) -> list[str]:
 
 
 class Result(Protocol):
-    """The protocol of a reconstruction that can be scored."""
+    """The attributes that a reconstruction must have so that it can be scored."""
 
     @property
     def samples(self) -> Tensor:
@@ -93,7 +93,7 @@ class Result(Protocol):
 
     @property
     def labels(self) -> Tensor | None:
-        """The estimated labels or targets of the samples, (M,), or ``None``."""
+        """The estimated labels or targets of the samples, (M,), or ``None`` if the attack estimated none."""
 
 
 def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips: bool = False) -> Score:

@@ -1,4 +1,4 @@
-"""The verdict on the figures of attacks, made in one place and shown alike by every command.
+"""The verdict on the figures of attacks. All commands take their verdicts from this module.
 
 A privacy verdict is about the worst case. One client whose samples are rebuilt is a leak, whatever the mean is.
 """
@@ -28,8 +28,8 @@ ATTRIBUTES = ("attribute_accuracy", "source_accuracy")
 class Verdict(Enum):
     """The conclusion from the attacks on one set-up.
 
-    The members are in order, from the one with the most leakage to the one with the least. The value of a member is its
-    text in tables.
+    The members are ordered from the most leakage to the least leakage. The value of a member is the text that tables
+    show.
     """
 
     RECOVERS_DATA = "recovers data"
@@ -40,14 +40,14 @@ class Verdict(Enum):
 
     @property
     def leaks(self) -> bool | None:
-        """Whether clients' data leaks. ``None`` where that is not known."""
+        """Whether the clients' data leaks, or ``None`` if the verdict leaves this open."""
         if self in (Verdict.INCONCLUSIVE, Verdict.NOT_SCORED):
             return None
         return self is not Verdict.NOTHING_ABOVE_CHANCE
 
     @property
     def sentence(self) -> str:
-        """The verdict for people."""
+        """The verdict as a sentence for people."""
         return _SENTENCES[self]
 
     @property
@@ -78,12 +78,12 @@ _SENTENCES = {
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """The figures of one attack on one set-up, and the verdict on them.
+    """The figures of one attack on one set-up, and the verdict on these figures.
 
     Args:
         attack: The name of the attack.
-        setup: The title of the defence, or of what was attacked.
-        measures: The figures by metric.
+        setup: The title of the thing that was attacked, such as the title of a defence.
+        measures: The figure of each metric.
         verdict: The verdict on these figures.
         knows_defence: Whether the attacker knew the defence.
     """
@@ -101,12 +101,12 @@ class Finding:
 
     @property
     def returned_nothing(self) -> bool:
-        """Whether the attack returned no samples, as exact attacks do if they can prove none."""
+        """Whether the attack returned no samples, for example because an exact attack could prove no sample."""
         return any(self.measures[metric].worst == 0 for metric in CLEAR if metric in self.measures)
 
     @property
     def title(self) -> str:
-        """The set-up, and who attacked it."""
+        """The title of the set-up, and a remark if the attacker knew the defence."""
         return f"{self.setup}, defence known" if self.knows_defence else self.setup
 
 
@@ -115,7 +115,7 @@ def judge(scores: Sequence[Mapping[str, Measure]], *, labels_granted: bool = Fal
 
     Args:
         scores: The measures of each attacked client, by metric.
-        labels_granted: Whether the attacker was given the labels, so that right labels are no finding.
+        labels_granted: Whether the attacker was given the labels. Right labels are then not counted as leakage.
     """
     if not scores:
         return Verdict.NOT_SCORED
@@ -132,12 +132,12 @@ def judge(scores: Sequence[Mapping[str, Measure]], *, labels_granted: bool = Fal
 def judge_share(right: Sequence[torch.Tensor], chance: float, *, confidence: float = 0.999) -> Verdict:
     """Return the verdict on the share of records for which an attack is right.
 
-    Several attacks are tried on the same records, and one of them always does best. The confidence is high for this
-    reason.
+    Several attacks are tried on the same records, and one of these attacks does best even if all of them only guess.
+    The confidence is high for this reason.
 
     Args:
         right: Whether the attack is right, for each record of each client.
-        chance: The share that is right without any message.
+        chance: The share of records for which a guess without any message is right.
         confidence: The confidence of Wilson's interval.
     """
     total = float(sum(part.sum() for part in right))
@@ -147,7 +147,7 @@ def judge_share(right: Sequence[torch.Tensor], chance: float, *, confidence: flo
 
 
 def worst_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the verdict on all attacks together: the worst of them."""
+    """Return the verdict with the most leakage, which is the verdict on all attacks together."""
     order = list(Verdict)
     return min(verdicts, key=order.index, default=Verdict.NOT_SCORED)
 
@@ -155,8 +155,8 @@ def worst_of(verdicts: Iterable[Verdict]) -> Verdict:
 def together(findings: Sequence[Finding]) -> Verdict:
     """Return the verdict of several attacks on one set-up.
 
-    An attack that succeeded on its positive control is strong enough to support "nothing above chance". It counts over
-    attacks that were too weak.
+    An attack that succeeded on its positive control is strong enough to support "nothing above chance". Its
+    verdict then replaces the verdicts of attacks that were too weak.
 
     Args:
         findings: The findings of all attacks on the set-up.
@@ -168,7 +168,7 @@ def together(findings: Sequence[Finding]) -> Verdict:
 
 
 def over_clients(scores: Sequence[Mapping[str, Measure]]) -> dict[str, Measure]:
-    """Return the figures over clients, for the metrics that all of them have.
+    """Return the mean over clients of each metric that all clients have, with its interval.
 
     Args:
         scores: The measures of each client, by metric.
@@ -198,7 +198,7 @@ def _over_clients(name: str, measures: Sequence[Measure]) -> Measure:
 
 
 def _excess(scores: Sequence[Mapping[str, Measure]], metric: str) -> torch.Tensor | None:
-    """Return how far each client is above chance, or ``None`` where not all clients have the metric."""
+    """Return how far a metric is above chance for each client, or ``None`` if not all clients have the metric."""
     found = [score[metric].excess if metric in score else None for score in scores]
     known = [value for value in found if value is not None]
     return torch.tensor(known, dtype=torch.double) if len(known) == len(scores) else None
@@ -214,9 +214,10 @@ def _samples_leak(scores: Sequence[Mapping[str, Measure]], metric: str, one: flo
 
 
 def _one_sample_leaks(score: Mapping[str, Measure]) -> bool:
-    """Return whether at least one sample came back clearly, and more samples than a guess recovers.
+    """Return whether at least one sample came back clearly, and the attack recovered more samples than a guess.
 
-    The mean over a client's samples hides a single sample that was rebuilt exactly.
+    This is checked in addition to the mean over a client's samples. The mean hides a single sample that was rebuilt
+    exactly.
     """
     psnr, recovered = score.get("psnr"), score.get("recovered")
     if psnr is None or recovered is None or psnr.worst is None or psnr.chance is None or recovered.excess is None:

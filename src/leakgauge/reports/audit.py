@@ -41,7 +41,7 @@ def write_audit(audit: Audit, folder: Location, *, command: str = "", redact: st
     Args:
         audit: The audit.
         folder: The folder to write into.
-        command: The command line, for the page.
+        command: The command line, which the page shows.
         redact: ``"none"`` shows clients' samples on the page, ``"blur"`` blurs them, and ``"omit"`` leaves them out.
     """
     target = output_folder(folder)
@@ -55,7 +55,7 @@ def write_audit(audit: Audit, folder: Location, *, command: str = "", redact: st
 
 
 def client_rows(audit: Audit) -> list[dict[str, Any]]:
-    """Return one row for each client, attack and metric."""
+    """Return the figures as rows, one row for each attacked client, attack, defence and metric."""
     return [
         {
             "attack": result.work.attack,
@@ -103,7 +103,7 @@ def _summary(audit: Audit) -> str:
 
 
 def by_defence(audit: Audit) -> str:
-    """Return the verdict on each defence, in one line."""
+    """Return one line of text with the verdict on each defence."""
     return "; ".join(f"{title}: {audit.verdict_on(title)}" for title in audit.tried)
 
 
@@ -112,7 +112,7 @@ def _findings_on(audit: Audit, title: str) -> list[Finding]:
 
 
 def _by_defence(audit: Audit) -> Section:
-    """Return the verdict on each defence, with the strongest attack."""
+    """Return a section with the verdict on each defence and with the strongest attack on this defence."""
     rows = [["defence", "verdict", "strongest attack", "metric", "value", "chance"]]
     for title in audit.tried:
         row = [title, str(audit.verdict_on(title)), "-", "-", "-", "-"]
@@ -141,7 +141,7 @@ def _every_attack(audit: Audit) -> Section:
 
 
 def _controls(audit: Audit) -> list[Section]:
-    """Return the positive controls: the same attacks on easier versions of the set-up."""
+    """Return a section about the positive controls, which are the same attacks on easier versions of the set-up."""
     if not audit.controls:
         return []
     rows = [["attack", "easier version", "result", "clients", "verdict"]]
@@ -158,7 +158,7 @@ def _controls(audit: Audit) -> list[Section]:
 
 
 def _pictures(audit: Audit, redact: str) -> list[Section]:
-    """Return pictures for each defence, with originals, reconstructions by the strongest attack and a guess."""
+    """Return a picture for each defence, with originals, reconstructions by the strongest attack, and a guess."""
     sections = []
     for title in audit.tried:
         shown = [
@@ -202,7 +202,7 @@ def _joined(results: Sequence[ClientResult], name: str) -> Tensor:
 
 
 def _curves(audit: Audit) -> list[Section]:
-    """Return the loss curves of all attacks on the first client without a defence."""
+    """Return a section with the loss curves of all attacks on the first client, in the set-up without a defence."""
     first = next(iter(audit.plan.chains))
     curves = {}
     for finding in _findings_on(audit, first):

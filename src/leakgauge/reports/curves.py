@@ -37,9 +37,9 @@ def loss_curves(
     """Draw losses over the steps of attacks, on a logarithmic scale.
 
     Args:
-        curves: The losses of each curve, one for each step, by the name of the curve. The curve has a gap at a loss
-            that is not finite or not above zero.
-        stops: The step at which each attack ended, by the name of the curve. A dashed line marks the step.
+        curves: A mapping from the name of each curve to its losses, one loss for each step. The curve has a gap at a
+            loss that is not finite or not above zero.
+        stops: A mapping from the name of a curve to the step at which the attack ended. A dashed line marks the step.
         size: The width and the height in pixels.
         title: The title of the picture.
     """
@@ -65,8 +65,8 @@ def running_minimum(
     """Draw the lowest value that a search has found up to each trial, on a logarithmic scale.
 
     Args:
-        values: The value of every trial, by the name of the search. The first trial has the number 1. A value that is
-            not finite or not above zero, such as the value of a failed trial, is ignored.
+        values: A mapping from the name of each search to the values of its trials. Trials are counted from 1. A value
+            that is not finite or not above zero, such as the value of a failed trial, is ignored.
         guided: The number of random trials before the guided trials. A dashed line marks the beginning of the guided
             trials.
         size: The width and the height in pixels.
@@ -91,7 +91,8 @@ def course(
     """Draw the quality of iterates over the steps of attacks, on a linear scale.
 
     Args:
-        values: The quality at each measured step, by the name of the curve. Values that are not finite are left out.
+        values: A mapping from the name of each curve to the quality at each measured step. Values that are not finite
+            are left out.
         size: The width and the height in pixels.
         title: The title of the picture.
     """
@@ -123,10 +124,10 @@ class _Scale:
 
 
 def _logarithmic_scale(least: float, most: float) -> _Scale:
-    """Return a logarithmic scale from one whole power of ten to another, such that both exponents lie inside.
+    """Return a logarithmic scale from one whole power of ten to another, such that both given exponents lie inside.
 
-    There is a tick at each power of ten, or at every few of them. A short scale also has ticks at 2 and 5 times a
-    power.
+    There is a tick at each power of ten, or only at some powers if the scale is long. A short scale also has ticks at 2
+    and 5 times a power of ten.
     """
     low, high = math.floor(least), max(math.ceil(most), math.floor(least) + 1)
     ticks = [

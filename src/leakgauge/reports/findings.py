@@ -29,7 +29,7 @@ SHOWN = (
 
 
 def metrics_in(findings: Sequence[Finding]) -> list[str]:
-    """Return the metrics that any finding has, in the order of tables."""
+    """Return the metrics that at least one finding has, in the order in which tables show the metrics."""
     return [name for name in SHOWN if any(name in finding.measures for finding in findings)]
 
 
@@ -43,7 +43,7 @@ def cell(measure: Measure | None) -> str:
 
 
 def main_metric(finding: Finding) -> str | None:
-    """Return the metric that decides how strong an attack is, if the finding has one."""
+    """Return the metric of a finding that shows how strong the attack is, or ``None`` if there is no such metric."""
     for name in ("psnr", "features", "attribute_accuracy", "source_accuracy", "label_errors", "target_error"):
         if name in finding.measures:
             return name
@@ -51,7 +51,10 @@ def main_metric(finding: Finding) -> str | None:
 
 
 def strongest(findings: Sequence[Finding]) -> Finding | None:
-    """Return the finding with the highest PSNR, or else with the highest share. ``None`` if there is neither."""
+    """Return the finding with the highest PSNR, or ``None`` if no finding has a suitable metric.
+
+    If no finding has a PSNR, the highest share of recovered features, attributes or owners decides, in this order.
+    """
     for name in ("psnr", "features", "attribute_accuracy", "source_accuracy"):
         having = [finding for finding in findings if name in finding.measures]
         if having:
@@ -64,7 +67,7 @@ def brief_table(findings: Sequence[Finding], setup: str = "set-up") -> list[list
 
     Args:
         findings: The findings.
-        setup: The head of the column of set-ups.
+        setup: The heading of the column that shows the set-ups.
     """
     rows = [["attack", setup, "result (chance)", "n", "verdict"]]
     for finding in findings:
@@ -87,7 +90,7 @@ def _digits(metric: str) -> str:
 
 
 def shared_sections(result: WorkflowResult) -> list[Section]:
-    """Return the sections on failures and limits, where there are any."""
+    """Return a section about failures and a section about limits. A section without content is left out."""
     sections = []
     if result.failed is not None:
         named = [f"{name}: {reason}" for name, reason in result.failed.failures.items()]
@@ -98,12 +101,12 @@ def shared_sections(result: WorkflowResult) -> list[Section]:
 
 
 def limit(check: Check) -> str:
-    """Return a limit in words, with whether it is broken."""
+    """Return a sentence about a limit, which says whether the limit is broken or kept."""
     return ("BROKEN: " if check.failed else "kept: ") + check.sentence()
 
 
 def document(result: WorkflowResult) -> dict[str, Any]:
-    """Return a result in plain values, in the form that all commands share."""
+    """Return a result as a dictionary of plain values, in the form that all commands share."""
     return {
         "leakgauge": leakgauge.__version__,
         "verdict": str(result.verdict),
@@ -120,7 +123,7 @@ def document(result: WorkflowResult) -> dict[str, Any]:
 
 
 def plain_finding(finding: Finding) -> dict[str, Any]:
-    """Return a finding in plain values."""
+    """Return a finding as a dictionary of plain values."""
     return {
         "attack": finding.attack,
         "setup": finding.setup,
@@ -136,7 +139,7 @@ def write_json(content: Mapping[str, Any], path: Path) -> None:
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write rows as CSV, atomically. The first row names the columns."""
+    """Write rows as CSV, atomically. The keys of the first row are the names of the columns."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["attack"])
     writer.writeheader()

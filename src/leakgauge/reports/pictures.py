@@ -29,8 +29,8 @@ def contact_sheet(
     Pixels are enlarged without smoothing, so that the picture shows exactly what was reconstructed.
 
     Args:
-        rows: The images of each row, (N, C, H, W) in [0, 1], by the title of the row.
-        captions: The texts below the images of a row, by the title of the row.
+        rows: A mapping from the title of each row to its images, (N, C, H, W) in [0, 1].
+        captions: A mapping from the title of a row to the texts below its images.
         size: The width and the height of an image on the sheet, in pixels.
         columns: The largest number of samples side by side. Further samples are drawn in a new block of rows below.
     """
@@ -100,8 +100,8 @@ def progress_strip(
     """Draw the iterates of each attack side by side, like figures 1, 4 and 5 of EPAFL.
 
     Args:
-        iterates: The steps and the images of each attack, by the title of the attack.
-        originals: The original image of each attack, by the title of the attack. It is drawn after the iterates.
+        iterates: A mapping from the title of each attack to its steps and the images at these steps.
+        originals: A mapping from the title of an attack to the original image, which is drawn after the iterates.
         size: The width and the height of an image on the strip, in pixels.
         columns: The largest number of iterates. If an attack has more iterates, the picture shows the first, the last
             and some between them. More early iterates than late iterates are shown, because most changes are early.

@@ -6,7 +6,7 @@ A dense layer with a bias that gets the inputs :math:`x_i` has the gradient
 
 where :math:`\delta_i` is the gradient of sample :math:`i`'s loss with respect to the layer's output. The attacks of
 this package need to know which layer gets the samples themselves, and which layer comes next. A forward pass of dummy
-inputs shows both, for any module of a user.
+inputs shows both layers. This works for any module that a user has written.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ DUMMIES = 3
 
 
 class DoesNotFit(InvalidInput):
-    """A model or message that an exact attack does not apply to. The message is the reason."""
+    """The error that an exact attack does not apply to a model or to a client's message. Its text is the reason."""
 
 
 class Reached(Exception):
-    """The end of a partial forward pass.
+    """The signal that ends a forward pass at the input of a layer.
 
     Args:
-        inputs: The inputs of the layer at which it ends.
+        inputs: The inputs of this layer.
     """
 
     def __init__(self, inputs: Tensor) -> None:
@@ -46,9 +46,9 @@ class Entrance:
     """The map from samples to the inputs of the first dense layer: a permutation, or a scale and shift of each value.
 
     Args:
-        order: The position in the flattened sample of each input of the layer.
-        scale: The factor of each value.
-        shift: The summand of each value.
+        order: For each input of the layer, the index of its value in the flattened sample.
+        scale: The factor by which each value is multiplied.
+        shift: The number that is then added to each value.
     """
 
     order: Tensor
@@ -56,7 +56,7 @@ class Entrance:
     shift: Tensor
 
     def undo(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """Return samples as a person sees them.
+        """Convert inputs of the first dense layer back to samples, and undo the normalisation.
 
         Args:
             inputs: The inputs of the first dense layer, one row for each sample.
@@ -69,12 +69,13 @@ class Entrance:
 
 
 class DenseChain:
-    """A double precision copy of the model at the weights that were sent, cut at a dense layer.
+    """A copy of the model in double precision with the weights that the server sent, cut at a dense layer.
 
-    The layer is the one that gets the samples, or the first one that gets features of them.
+    The dense layer is the one that gets the samples, or the first one that gets features of the samples.
 
     Args:
-        observation: The message of the client. :class:`DoesNotFit` is raised where there is no such layer with a bias.
+        observation: The message of the client. If the model has no such layer with a bias, :class:`DoesNotFit` is
+            raised.
         on_samples: Whether the layer gets the samples themselves. Otherwise it gets features.
     """
 
@@ -92,13 +93,13 @@ class DenseChain:
         self.layer(self.first).forward = self._return_given  # type: ignore[method-assign,assignment]
 
     def layer(self, path: str) -> nn.Linear:
-        """Return a dense layer by its path in the model."""
+        """Return the dense layer at a path in the model."""
         layer = self.model.get_submodule(path)
         assert isinstance(layer, nn.Linear)
         return layer
 
     def augmented_weight(self) -> Tensor:
-        """Return kernel and bias of the first layer side by side."""
+        """Return the kernel and the bias of the first dense layer as one matrix. The bias is the last column."""
         layer = self.layer(self.first)
         return torch.cat([layer.weight, layer.bias[:, None]], 1)
 
@@ -113,12 +114,13 @@ class DenseChain:
         return outputs
 
     def gradients(self, first: Tensor, targets: Tensor, second: str | None = None) -> list[Tensor]:
-        r"""Return :math:`\delta` of each row: the gradient of its loss with respect to the outputs of dense layers.
+        r"""Return the gradient :math:`\delta` of the loss of each row with respect to the outputs of a dense layer.
 
         Args:
             first: The outputs of the first dense layer, one row for each sample.
             targets: The target of each row.
-            second: The path of a second layer whose gradients are returned too.
+            second: The path of a second dense layer. If it is given, the gradients with respect to the outputs of this
+                layer are returned too.
         """
         first = first.detach().requires_grad_()
         handles = [] if second is None else [self.layer(second).register_forward_hook(self._record_output)]
@@ -133,14 +135,14 @@ class DenseChain:
             self._seen.clear()
 
     def has_silent_neurons(self) -> bool:
-        """Return whether some outputs of the first dense layer have no effect at all, as negative ones before ReLU."""
+        """Return whether some outputs of the first dense layer have no effect, such as negative outputs before ReLU."""
         first = self._random(64, self.layer(self.first).out_features).requires_grad_()
         with torch.enable_grad():
             (gradient,) = torch.autograd.grad(self.outputs(first).square().sum(), first)
         return bool((gradient == 0).any())
 
     def check_rows(self) -> None:
-        """Check that the model treats each sample by itself and without randomness."""
+        """Check that the outputs of a sample depend neither on the other samples of a batch nor on random numbers."""
         first = self._random(DUMMIES, self.layer(self.first).out_features)
         changed = torch.cat([first[:1], self._random(DUMMIES - 1, first.shape[1], seed=1)])
         with torch.no_grad():
@@ -151,7 +153,7 @@ class DenseChain:
             )
 
     def check_features(self) -> None:
-        """Check that the inputs of the first dense layer depend on one sample each, and not on random numbers."""
+        """Check that the features of a sample depend neither on the other samples of a batch nor on random numbers."""
         before = next(inputs for path, inputs in self.calls if path == self.first)
         changed = torch.cat([self._dummies[:1], self._random(1, *self.shape, seed=1)])
         handle = self.layer(self.first).register_forward_pre_hook(stop_at_input)
@@ -177,7 +179,7 @@ class DenseChain:
         self._seen["output"] = output
 
     def _record_calls(self) -> list[tuple[str, Tensor]]:
-        """Return path and input of each call of a dense layer, in the order of the forward pass."""
+        """Return the path and the inputs for each call of a dense layer, in the order of the forward pass."""
         calls: list[tuple[str, Tensor]] = []
         handles = [
             module.register_forward_pre_hook(lambda module, inputs, path=path: calls.append((path, inputs[0].detach())))
@@ -205,17 +207,19 @@ class DenseChain:
         )
 
     def samples(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """Return samples, as a person sees them, from the inputs of a first layer that gets the samples.
+        """Convert inputs of the first dense layer back to samples, and undo the normalisation.
+
+        The chain must be cut at a layer that gets the samples themselves.
 
         Args:
-            inputs: The inputs of the layer, one row for each sample.
+            inputs: The inputs of the first dense layer, one row for each sample.
             data: The description of the samples.
         """
         assert self.entrance is not None
         return self.entrance.undo(inputs, data)
 
     def _entrance(self) -> Entrance:
-        """Return the map from samples to inputs of the first layer, or raise where there is no simple one."""
+        """Return the map from samples to inputs of the first layer, or raise an error if the map is not simple."""
         inputs, flat = next(inputs for path, inputs in self.calls if path == self.first), self._dummies.flatten(1)
         ones = torch.ones_like(flat[0])
         sorted_inputs, sorted_flat = inputs[0].sort(), flat[0].sort()
@@ -230,7 +234,7 @@ class DenseChain:
         raise DoesNotFit("no dense layer gets the samples themselves")
 
     def _check_parameters(self, path: str, observation: Observation) -> None:
-        """Check that a dense layer is trained, has a bias, is called once and shares no parameter."""
+        """Check that a dense layer is trained, has a bias, is called once and shares no parameter with other layers."""
         layer, words = self.layer(path), f"the dense layer {path!r}"
         if layer.bias is None:
             raise DoesNotFit(f"{words} has no bias")
@@ -247,7 +251,7 @@ class TwoLayers(DenseChain):
     """A chain whose first dense layer is followed by an elementwise activation and a second dense layer.
 
     Args:
-        observation: The message of the client. :class:`DoesNotFit` is raised where there is no such pair.
+        observation: The message of the client. If the model has no such two layers, :class:`DoesNotFit` is raised.
         on_samples: Whether the first layer gets the samples themselves. Otherwise it gets features.
     """
 
@@ -262,7 +266,7 @@ class TwoLayers(DenseChain):
         self.check_rows()
 
     def activation(self, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs of the second dense layer and their derivative, elementwise.
+        """Return the inputs of the second dense layer, and their derivatives with respect to the given outputs.
 
         Args:
             first: The outputs of the first dense layer, one row for each sample.
@@ -299,8 +303,8 @@ class TwoLayers(DenseChain):
 def one_gradient_of(observation: Observation) -> dict[str, Tensor]:
     """Return the gradient of one batch in double precision, or raise :class:`DoesNotFit`.
 
-    If the client sent weights after one step of SGD, the gradient is the change of the weights divided by the learning
-    rate, without the weight-decay term of the server's weights.
+    If the client sent weights after one step of SGD, the gradient is computed from the weights. It is the decrease of
+    the weights divided by the learning rate, minus the weight decay times the server's weights.
 
     Args:
         observation: The message of the client.
@@ -329,11 +333,11 @@ def takes_one_step(observation: Observation) -> bool:
 
 
 def augmented(gradient: dict[str, Tensor], path: str) -> Tensor:
-    """Return the gradients of a dense layer's kernel and bias side by side.
+    """Return the gradients of the kernel and the bias of a dense layer as one matrix. The bias is the last column.
 
     Args:
-        gradient: The gradient of the model.
-        path: The path of the layer.
+        gradient: The gradients of all parameters of the model, by name.
+        path: The path of the layer in the model.
     """
     return torch.cat([gradient[f"{path}.weight"], gradient[f"{path}.bias"][:, None]], 1)
 
@@ -344,7 +348,7 @@ def stop_at_input(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
 
 
 def _check_cheaply(observation: Observation, on_samples: bool) -> None:
-    """Refuse without a forward pass where no dense layer can be the first one."""
+    """Raise an error, without a forward pass, if the model has no dense layer that fits."""
     size = math.prod(observation.data.shape)
     dense = [module for module in observation.model.modules() if isinstance(module, nn.Linear)]
     if on_samples and not any(module.in_features == size for module in dense):
@@ -354,7 +358,7 @@ def _check_cheaply(observation: Observation, on_samples: bool) -> None:
 
 
 def copy_of_model(observation: Observation, dtype: torch.dtype) -> nn.Module:
-    """Return a copy of the model at the weights that were sent, in the client's mode.
+    """Return a copy of the model with the weights that the server sent, in the mode of the client's training.
 
     Args:
         observation: The message of the client.

@@ -1,16 +1,17 @@
-r"""Features of a convolutional network by two spans, then each picture by itself from its features.
+r"""Features from the gradients of the last two dense layers, then each picture by itself from its features.
 
-A convolutional network with two dense layers at its end shows them the features :math:`f(x_i)` in the place of samples.
-:mod:`.spans` solves for these features exactly. The batch then falls apart into single pictures, and each one is
+If a convolutional network ends in two dense layers, the inputs of these layers are features :math:`f(x_i)` and not
+samples. :mod:`.spans` solves for these features exactly. Then each picture can be searched for by itself:
 
-.. math:: \arg\min_x \; \lVert f(x) - f_i \rVert^2 / \lVert f_i \rVert^2 ,
+.. math:: \arg\min_x \; \lVert f(x) - f_i \rVert^2 / \lVert f_i \rVert^2 .
 
-without labels, priors or the other samples of the batch. Adam starts at N(0, 1) and the learning rate falls to zero.
-Pixels are clamped to their range in each step. A picture that ends in a local minimum, which its loss shows, starts
-again. We know of no earlier description.
+The search needs no labels, no priors and no other samples of the batch. Adam starts from random pixels from N(0, 1),
+and the learning rate falls to zero. Pixels are clamped to their range in each step. A high loss shows that a search
+has ended in a local minimum. The search for this picture then starts again. We know of no earlier description of this
+attack.
 
-Features are proven and pictures are not, because pooling and ReLU can map several pictures to nearly the same features.
-The loss shows how well the features agree.
+The attacker can prove the features, but not the pictures, because pooling and ReLU can map several pictures to nearly
+the same features. The loss shows how well the features of a picture agree with the proven features.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ STUCK = 1e-4
 
 @dataclass(frozen=True)
 class DenseTailFeatures(Attack):
-    """The solution for features, and the search for pictures that have them.
+    """The attack that solves for the features, then searches for pictures with these features.
 
     Args:
         search: The settings of the search for features.
-        steps: The steps of Adam.
+        steps: The number of Adam steps from each starting point.
         lr: The first learning rate of Adam.
-        restarts: The largest number of starting points of a picture.
+        restarts: The largest number of starting points of the search for one picture.
     """
 
     search: SearchSettings
@@ -96,7 +97,7 @@ class _Schedule:
 
 
 class _Descent:
-    """Adam on all pictures at once, each with its own loss. The best iterate of each picture is kept."""
+    """The search for all pictures at once by Adam. Each picture has its own loss, and its best iterate is kept."""
 
     def __init__(
         self, extract: Callable[[Tensor], Tensor], features: Tensor, data: DataSpec, random: torch.Generator
@@ -106,10 +107,10 @@ class _Descent:
         self.losses = torch.full_like(features[:, 0], torch.inf)
 
     def run(self, schedule: _Schedule, report: Report) -> bool:
-        """Search for all pictures, and again for those that end in local minima. Return whether Ctrl-C ended it.
+        """Search for all pictures, and repeat the search for pictures in local minima. Return whether Ctrl-C ended it.
 
         Args:
-            schedule: The steps, the learning rate and the number of starting points.
+            schedule: The number of steps, the first learning rate and the largest number of starting points.
             report: The progress report.
         """
         try:
@@ -124,7 +125,7 @@ class _Descent:
         return False
 
     def _descend(self, rows: Tensor, start: Tensor, schedule: _Schedule, report: Report) -> None:
-        """Take the steps of some pictures. The learning rate falls to zero along a cosine."""
+        """Take the Adam steps for some pictures. The learning rate falls to zero along a cosine."""
         pictures = start.clone().requires_grad_()
         optimiser = torch.optim.Adam([pictures], lr=schedule.lr)
         rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, schedule.steps))
@@ -152,7 +153,7 @@ class _Descent:
         self.best[rows[better]] = pictures[better]
 
     def _drawn(self, count: int) -> Tensor:
-        """Return pictures from N(0, 1), within the range of pixels."""
+        """Return random pictures with pixels from N(0, 1), clamped to the range of pixels."""
         shape, dtype = self.data.shape, self.features.dtype
         drawn = torch.randn(count, *shape, dtype=dtype, generator=self.random).to(self.features.device)
         return self._clamped(drawn)
@@ -164,7 +165,7 @@ class _Descent:
 
 
 def _part_of(report: Report, before: int) -> Report:
-    """Return a report that counts on from the steps of earlier starting points."""
+    """Return a progress report that adds ``before``, the number of earlier steps, to each step."""
 
     def part(step: int, total: int | None, loss: float) -> None:
         report(before + step, None if total is None else before + total, loss)
@@ -173,7 +174,7 @@ def _part_of(report: Report, before: int) -> Report:
 
 
 def _extractor(observation: Observation, path: str, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """Return the function from samples to the inputs of a dense layer."""
+    """Return the function that maps samples to the inputs of a dense layer."""
     model = copy_of_model(observation, dtype)
     model.get_submodule(path).register_forward_pre_hook(stop_at_input)
 
@@ -188,7 +189,7 @@ def _extractor(observation: Observation, path: str, dtype: torch.dtype) -> Calla
 
 
 def _tail(observation: Observation) -> TwoLayers:
-    """Return the two dense layers after the features, or raise where the attack cannot apply."""
+    """Return the two dense layers after the features, or raise an error if the attack does not apply."""
     chain = chain_of(observation, on_samples=False)
     seen = next(inputs for path, inputs in chain.calls if path == chain.first)
     if seen.shape[1] == math.prod(observation.data.shape) and _gets_samples(observation):
@@ -214,7 +215,7 @@ def _outcome(peeling: Peeling, interrupted: bool, loss: float) -> Outcome:
 
 
 def fits(observation: Observation) -> Fit:
-    """Apply to one gradient of a network that ends in two dense layers.
+    """Decide that the attack applies only to one gradient of a network that ends in two dense layers.
 
     Args:
         observation: The message of the client.
@@ -243,13 +244,13 @@ def dense_tail_features(
     Only samples whose features the attacker can prove are returned, with their labels.
 
     Args:
-        steps: The steps of Adam for the pictures.
+        steps: The number of Adam steps from each starting point.
         lr: The first learning rate of Adam, which falls to zero along a cosine.
-        restarts: The largest number of starting points of a picture. A picture starts again where its features do not
-            agree.
+        restarts: The largest number of starting points of the search for one picture. A search starts again if the
+            features of its picture do not agree with the proven features.
         starts: The number of starting points of each search for features.
         iterations: The largest number of Levenberg-Marquardt iterations of each search.
-        attempts: The number of searches in a row without a new sample after which the attack gives up.
+        attempts: The largest number of searches in a row without a new sample. The attack then gives up.
         tolerance: The largest relative error of a proof.
     """
     return DenseTailFeatures(SearchSettings(starts, iterations, attempts, tolerance), steps, lr, restarts)

@@ -1,12 +1,12 @@
-r"""The gradient of a dense layer as a small matrix between two spans, from which single samples can be subtracted.
+r"""The gradient of a dense layer as a small matrix in two bases, from which single samples can be subtracted.
 
 The gradient :math:`G = \frac1N \sum_i m_i \delta_i x_i^T` of a layer with augmented inputs :math:`x_i = [\cdot, 1]`
-has a rank of at most the number of distinct samples. A true sample fulfils
+has a rank of at most the number of distinct samples. For a true sample,
 
 .. math:: \delta_i^T (G^+)^T x_i = N / m_i ,
 
-where :math:`m_i` is the number of times that the client has it, mostly 1. With wrong inputs or a wrong label the
-number is another one.
+where :math:`m_i` is the number of copies of the sample that the client has, mostly 1. For wrong inputs or a wrong
+label, the left-hand side has another value.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class LayerSpan:
 
     @classmethod
     def of(cls, gradient: Tensor, rank: int) -> LayerSpan:
-        """Return the span of a gradient.
+        """Return a gradient as a small matrix in two bases, cut to a rank.
 
         Args:
-            gradient: The gradient of kernel and bias, side by side.
+            gradient: The gradient of a layer's kernel and bias as one matrix. The bias is the last column.
             rank: The number of singular values to keep.
         """
         left, values, right = torch.linalg.svd(gradient, full_matrices=False)
         return cls(left[:, :rank], torch.diag(values[:rank]), right[:rank].T)
 
     def reduced(self, rank: int) -> LayerSpan:
-        """Return the span cut to a lower rank, with a diagonal core.
+        """Return the gradient cut to a lower rank, with a diagonal core.
 
         Args:
             rank: The number of singular values to keep.
@@ -55,7 +55,7 @@ class LayerSpan:
         return LayerSpan(self.left @ inner.left, inner.core, self.right @ inner.right)
 
     def without(self, gradients: Tensor, inputs: Tensor, weights: Tensor) -> LayerSpan:
-        """Return the span of the gradient without some samples.
+        """Return the gradient without the parts of some samples, in the same bases.
 
         Args:
             gradients: The gradient of each sample's loss with respect to the layer's outputs.
@@ -66,7 +66,9 @@ class LayerSpan:
         return LayerSpan(self.left, self.core - part, self.right)
 
     def coefficients(self, gradients: Tensor, inputs: Tensor) -> Tensor:
-        """Return the number of the module's docstring for each row. The core must be diagonal.
+        """Return the left-hand side of the module's equation for each row, which is :math:`N / m_i` for a true sample.
+
+        The core must be diagonal.
 
         Args:
             gradients: The gradient of each row's loss with respect to the layer's outputs.
@@ -75,7 +77,7 @@ class LayerSpan:
         return ((gradients @ self.left) / self.core.diagonal() * (inputs @ self.right)).sum(1)
 
     def outside(self, gradients: Tensor) -> Tensor:
-        """Return the share of each row's gradient that lies outside the column space.
+        """Return how much of each gradient lies outside the column space, as a share of the gradient's length.
 
         Args:
             gradients: The gradient of each row's loss with respect to the layer's outputs.
@@ -86,11 +88,11 @@ class LayerSpan:
 
 
 def rank_of(gradient: Tensor, precision: float) -> int:
-    """Return the number of singular values above rounding errors and noise.
+    """Return the number of singular values that are larger than rounding errors and noise.
 
     Args:
         gradient: The gradient of a layer.
-        precision: The relative precision of its numbers.
+        precision: The relative precision of the values in the gradient.
     """
     values = torch.linalg.svdvals(gradient)
     floor = max(NOISE * float(values[3 * len(values) // 4]), precision * float(values[0]))

@@ -1,4 +1,4 @@
-r"""Levenberg-Marquardt search for points of one span whose activations lie in another.
+r"""Levenberg-Marquardt search for the points of a first span whose activations lie in a second span.
 
 A point is :math:`c = c_0 + T p`, in coordinates of the first span. :math:`c_0` and the directions :math:`T` keep the
 last entry of the augmented input at 1. The residual of a point is the relative distance of its augmented activation
@@ -6,8 +6,8 @@ last entry of the augmented input at 1. The residual of a point is the relative 
 
 .. math:: r(p) = (I - Q Q^T)\, u / \lVert u \rVert .
 
-With :math:`A = \mathrm{d}u / \lVert u \rVert`, :math:`a = A^T r` and :math:`b = A^T u / \lVert u \rVert`, gradient and
-Gauss-Newton matrix of :math:`\lVert r \rVert^2 / 2` are
+With :math:`A = \mathrm{d}u / \lVert u \rVert`, :math:`a = A^T r` and :math:`b = A^T u / \lVert u \rVert`, the
+gradient and the Gauss-Newton matrix of :math:`\lVert r \rVert^2 / 2` are
 
 .. math::
     g = a - \lVert r \rVert^2 b, \qquad
@@ -37,11 +37,11 @@ Activation = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The search for points of the first span.
+    """The quantities that define a search for points of the first span.
 
     Args:
         layer: The matrix from coordinates in the first span to outputs of the first layer, (width, rank).
-        last: The last entry of the augmented input for each coordinate, (rank,).
+        last: The coefficients that give the last entry of the augmented input from the coordinates, (rank,).
         span: The orthonormal basis of the second span, (width + 1, rank of the second span).
         activation: The activation between the layers.
     """
@@ -52,12 +52,12 @@ class Problem:
     activation: Activation
 
     def onto_plane(self, points: Tensor) -> Tensor:
-        """Return the nearest points whose last entry is 1."""
+        """Return, for each point, the nearest point whose augmented input has the last entry 1."""
         gap = 1 - points @ self.last
         return points + gap[:, None] * self.last / self.last.square().sum()
 
     def directions(self) -> Tensor:
-        """Return an orthonormal basis of the directions that keep the last entry."""
+        """Return an orthonormal basis of the directions that do not change the last entry of the augmented input."""
         complete: Tensor = torch.linalg.qr(self.last[:, None], mode="complete")[0]
         return complete[:, 1:]
 
@@ -84,7 +84,7 @@ def _evaluate(problem: Problem, points: Tensor) -> _State:
 
 
 def _normal_equations(problem: Problem, directions: Tensor, state: _State) -> tuple[Tensor, Tensor]:
-    """Return gradient and Gauss-Newton matrix of each point."""
+    """Return the gradient and the Gauss-Newton matrix of half the squared residual, for each point."""
     moves = problem.layer @ directions  # (width, unknowns)
     width, unknowns = moves.shape
     count = len(state.slope)
@@ -101,12 +101,12 @@ def _normal_equations(problem: Problem, directions: Tensor, state: _State) -> tu
 
 
 def search(problem: Problem, starts: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """Return the end of each start and its squared residual.
+    """Search from each starting point, and return the final points and their squared residuals.
 
     Args:
         problem: The search problem.
         starts: The starting points, in coordinates of the first span.
-        iterations: The largest number of iterations.
+        iterations: The largest number of iterations from each starting point.
     """
     ends = problem.onto_plane(starts)
     directions = problem.directions()

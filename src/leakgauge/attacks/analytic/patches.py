@@ -1,25 +1,29 @@
-r"""APRIL: the patches of one sample from a vision transformer's gradient, in closed form.
+r"""APRIL, which solves for the patches of one sample from the gradient of a vision transformer.
 
 Lu, Zhang, Zhao, He, Cheng, "APRIL: Finding the Achilles' Heel on Privacy for Vision Transformers", CVPR 2022.
 
-A vision transformer cuts a sample into patches :math:`p_t` and makes a token :math:`z_t = W p_t + b + e_t` of each.
-With the gradients :math:`g_t = \partial\ell / \partial z_t` at the tokens,
+A vision transformer cuts a sample into patches :math:`p_t` and converts each patch to a token
+:math:`z_t = W p_t + b + e_t`. Let :math:`g_t = \partial\ell / \partial z_t` be the gradient at a token. Then
 
 .. math::
     \frac{\partial\ell}{\partial W} = \sum_t g_t p_t^\top, \qquad
     \frac{\partial\ell}{\partial b} = \sum_t g_t, \qquad
     \frac{\partial\ell}{\partial e_t} = g_t.
 
-Where the positions :math:`e_t` are trained, the server sees every :math:`g_t`. The first equation is then linear in the
-patches. The second holds no patch. It checks whether the message is free of noise.
+If the positions :math:`e_t` are trained, the server sees every :math:`g_t`. The first equation is then linear in the
+patches. The second equation holds no patch, so it shows whether the message is free of noise.
 
-- The equations determine all patches if the :math:`g_t` are independent. This needs at most ``width`` patches. It needs
-  at most ``width - 1`` where the tokens enter layer norms, because the entries of each :math:`g_t` then add up to zero.
-  With more patches, the attack returns the solution of the least total variation, which is not exact.
-- Local training on one sample keeps the equations. Every step adds :math:`\sum_t g_t p_t^\top` with the same patches.
-  The equations hold for the sums over all steps, with momentum too. Optimisers such as Adam break them.
-- Several samples share the positions. Only the sum of their :math:`g_t` is seen, and the attack does not apply.
-- With fixed positions the :math:`g_t` are not seen. The paper then matches gradients by optimisation.
+- The equations determine all patches if the :math:`g_t` are linearly independent. This is possible for at most
+  ``width`` patches, or for ``width - 1`` patches if the tokens enter layer norms, because the entries of each
+  :math:`g_t` then add up to zero. With more patches, the attack returns the solution with the least total variation,
+  which is not exact.
+- After local training on one sample, the equations still hold. Every step adds :math:`\sum_t g_t p_t^\top` with the
+  same patches, so the equations hold for the sums over all steps, also with momentum. They do not hold for optimisers
+  such as Adam.
+- Several samples share the positions. The server sees only the sum of the samples' :math:`g_t`, so the attack does not
+  apply.
+- If the positions are fixed, the server does not see the :math:`g_t`, so the attack does not apply. The paper then
+  matches gradients by optimisation.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ class Equations:
     Args:
         token_gradients: The gradient at the token of each patch, (patches, width).
         weight: The gradient of the patch layer's weights, (width, pixels of a patch).
-        bias: The gradient of its bias, (width,). ``None`` if it has none.
+        bias: The gradient of the patch layer's bias, (width,). ``None`` if the layer has no bias.
         precision: The relative rounding error of the message.
     """
 
@@ -72,13 +76,14 @@ class Equations:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The patches that solve the equations, with the attacker's own check.
+    """The patches that solve the equations, with a check that needs no truth.
 
     Args:
-        patches: The solution of the least norm, (patches, pixels of a patch).
+        patches: The solution with the least norm, (patches, pixels of a patch).
         free: A basis of the directions that the equations do not determine, (patches, directions).
         residual: The relative residual of the equations.
-        error: The estimated error of one pixel, in the model's units. It is infinite if nothing is left to check it.
+        error: The estimated error of one pixel, in the model's units. It is infinite if no equation is left to estimate
+            it from.
     """
 
     patches: Tensor
@@ -90,7 +95,8 @@ class Solution:
 def solve(equations: Equations) -> Solution:
     """Solve the equations by least squares, without the directions that are lost in noise.
 
-    The noise is estimated from the equations of the bias, which hold no unknowns, and from the residual of the others.
+    The noise is estimated from the equations of the bias, which hold no unknown patches, and from the
+    residuals of the other equations.
     """
     gradients, weight = equations.token_gradients, equations.weight
     left, sizes, right = torch.linalg.svd(gradients, full_matrices=True)
@@ -106,11 +112,11 @@ def solve(equations: Equations) -> Solution:
 
 
 def _noise(equations: Equations, right: Tensor) -> float:
-    """Return the root mean square of the noise in one equation, or infinity if no equation shows it.
+    """Return the root mean square of the noise in one equation, or infinity if no equation shows the noise.
 
     Args:
         equations: The equations.
-        right: A basis of the space of the token gradients, (rank, width).
+        right: An orthonormal basis of the span of the token gradients, (rank, width).
     """
     width = equations.token_gradients.shape[1]
     estimates = []
@@ -124,7 +130,7 @@ def _noise(equations: Equations, right: Tensor) -> float:
 
 
 def _residual(equations: Equations, patches: Tensor) -> float:
-    """Return the relative residual of all equations."""
+    """Return the length of the residual of all equations, as a share of the length of the gradients."""
     parts = [(equations.weight, equations.token_gradients.T @ patches)]
     if equations.bias is not None:
         parts.append((equations.bias, equations.token_gradients.sum(0)))
@@ -136,12 +142,12 @@ def _residual(equations: Equations, patches: Tensor) -> float:
 def least_variation(solution: Solution, pixels: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return the solution of the equations with the least total variation, as a flat sample.
 
-    The total variation is minimised over the free directions by least squares, with weights that are renewed in each
-    round. Samples that are no images get the solution of the least norm.
+    The total variation is minimised over the directions that the equations leave free. Each round is a least-squares
+    problem with new weights. For samples that are not images, the result is the solution with the least norm.
 
     Args:
-        solution: A solution of the equations, and the directions that they leave free.
-        pixels: The pixels of each patch, (patches, pixels of a patch).
+        solution: A solution of the equations, and the directions that the equations leave free.
+        pixels: The index in the flattened sample of each pixel of a patch, (patches, pixels of a patch).
         shape: The shape of a sample.
     """
 
@@ -162,12 +168,12 @@ def least_variation(solution: Solution, pixels: Tensor, shape: tuple[int, ...]) 
 
 
 def _differences(image: Tensor) -> Differences:
-    """Return the differences of neighbouring pixels, down and across."""
+    """Return the differences of vertical neighbours and of horizontal neighbours among the pixels."""
     return image[:, 1:] - image[:, :-1], image[..., 1:] - image[..., :-1]
 
 
 def _variation_slope(image: Tensor, weights: Differences) -> Tensor:
-    """Return half of the slope of the weighted sum of squared differences of neighbouring pixels."""
+    """Return half of the gradient of a weighted sum of the squared differences between neighbouring pixels."""
     slope = torch.zeros_like(image)
     down, across = (difference * weight for difference, weight in zip(_differences(image), weights, strict=True))
     slope[:, 1:] += down
@@ -182,7 +188,7 @@ def conjugate_gradients(operator: Callable[[Tensor], Tensor], target: Tensor, st
 
     Args:
         operator: The linear operator.
-        target: The right-hand side.
+        target: The right-hand side of the equation.
         steps: The largest number of steps.
     """
     solution, rest = torch.zeros_like(target), target.clone()
@@ -204,10 +210,10 @@ def conjugate_gradients(operator: Callable[[Tensor], Tensor], target: Tensor, st
 
 @dataclass(frozen=True)
 class PatchEquations(Attack):
-    """The patches of one sample from the gradients of the patch layer and of the positions. See :func:`april`."""
+    """The attack that solves for the patches of one sample. See :func:`april`."""
 
     def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
-        """Reconstruct the client's one sample."""
+        """Reconstruct the only sample of the client."""
         observation.training.need("samples")
         layer, positions, reason = _layers(observation)
         if layer is None or positions is None:
@@ -238,9 +244,10 @@ def _equations(observation: Observation, layer: PatchLayer, positions: PositionP
 
 
 def _without_decay(observation: Observation, names: tuple[str, ...]) -> Params:
-    """Return the update of some parameters in double precision, without the part of known weight decay.
+    """Return the update of some parameters in double precision, without the effect of known weight decay.
 
-    This part is exact for one local step. For several steps it is that of the mean of the two known weights.
+    The effect is exact for one local step. For several steps, it is approximated by the effect on the mean of the sent
+    and the returned weights.
 
     Args:
         observation: The message of the client.
@@ -260,7 +267,7 @@ def _without_decay(observation: Observation, names: tuple[str, ...]) -> Params:
 
 
 def _labels(observation: Observation) -> Tensor | None:
-    """Return the granted label, or else the one that the last bias shows (Zhao et al. 2020), or ``None``."""
+    """Return the given label, else the label that the last bias shows (Zhao et al. 2020), else ``None``."""
     labels = granted_labels(observation)
     if labels is not None:
         return labels[:1]
@@ -272,7 +279,7 @@ def _labels(observation: Observation) -> Tensor | None:
 
 
 def _sentence(solution: Solution, layer: PatchLayer, positions: PositionParameter, contrast: float) -> str:
-    """Return the outcome in words."""
+    """Return a sentence about the solution and its estimated error."""
     count, free = len(layer.pixels), solution.free.shape[1]
     check = f"relative residual {solution.residual:.1g}"
     words = f"{count} patches solved from the gradients of {layer.name or 'the model'} and {positions.name}, {check}"
@@ -289,7 +296,7 @@ def _sentence(solution: Solution, layer: PatchLayer, positions: PositionParamete
 
 
 def _layers(observation: Observation) -> tuple[PatchLayer | None, PositionParameter | None, str]:
-    """Return the layers that the attack reads, or the reason why it does not apply."""
+    """Return the patch layer and the positions, or the reason why the attack does not apply."""
     samples = observation.training.samples
     if samples is None:
         return None, None, "made for one sample, and the number of samples is unknown"
@@ -312,7 +319,7 @@ def _layers(observation: Observation) -> tuple[PatchLayer | None, PositionParame
 
 
 def fits(observation: Observation) -> Fit:
-    """Apply to one sample of a vision transformer with trained positions."""
+    """Decide that the attack applies only to one sample of a vision transformer with trained positions."""
     _, positions, reason = _layers(observation)
     return Fit(positions is not None, reason)
 
@@ -320,9 +327,10 @@ def fits(observation: Observation) -> Fit:
 def april() -> PatchEquations:
     """Solve for the patches of one sample of a vision transformer with trained positions (APRIL, Lu et al. 2022).
 
-    The gradient of the positions is the gradient at each token. The gradient of the patch layer's weights is the sum of
-    these times the patches, which is a linear equation for the patches. The layers are found by what they compute, so
-    any module works. The attack has no options. It fails for several samples and for fixed positions.
+    The gradient of the positions shows the gradient at each token. The gradient of the patch layer's weights is the sum
+    over tokens of this gradient times the patch. This is a linear equation for the patches. The layers are found by
+    what they compute, so any module works. The attack has no options. It does not apply to several samples or to fixed
+    positions.
     """
     return PatchEquations()
 

@@ -1,4 +1,4 @@
-"""Search, proof and subtraction of samples, until all inputs of a dense layer are found."""
+"""The search for the inputs of a dense layer. Each sample is found, proven and subtracted from the gradient."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SAME = 1e-2
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """The settings of the search.
+    """The settings of the search for samples.
 
     Args:
         starts: The number of starting points of each search.
         iterations: The largest number of Levenberg-Marquardt iterations of each search.
-        attempts: The number of searches in a row without a new sample after which the attack gives up.
+        attempts: The largest number of searches in a row without a new sample. The attack then gives up.
         tolerance: The largest relative error of a proof.
     """
 
@@ -47,7 +47,7 @@ class SearchSettings:
 
 
 class Peeling:
-    """The state of the attack: the spans of the samples that are not found yet, and the proven samples.
+    """The state of the attack, with the gradients of the samples that are not found yet, and the proven samples.
 
     Args:
         settings: The settings of the search.
@@ -74,11 +74,11 @@ class Peeling:
 
     @property
     def continues(self) -> bool:
-        """Whether samples are missing and attempts are left."""
+        """Whether some samples are not found yet and some attempts are left."""
         return self.distinct < self.rank <= self.separable and self.failures < self.settings.attempts
 
     def search_once(self) -> None:
-        """Search from new starts, prove the ends and subtract the proven samples."""
+        """Search from new starting points, try to prove the points that are found, and subtract the proven samples."""
         left = self.rank - self.distinct
         first, second = (span.reduced(left) for span in self.spans)
         problem = Problem(
@@ -102,8 +102,8 @@ class Peeling:
     def _starts(self, problem: Problem, first: LayerSpan) -> Tensor:
         """Return starting points, one half from single neurons and the other half at random.
 
-        The gradient of a neuron's weights divided by that of its bias is a combination of samples whose weights add up
-        to 1. Those with a small norm are nearest to single samples.
+        The gradient of a neuron's weights divided by the gradient of its bias is a weighted sum of samples, with
+        weights that add up to 1. Such sums with a small norm are nearest to single samples, so they are used.
         """
         neurons = first.left @ first.core
         ratios = neurons / (neurons @ problem.last)[:, None]
@@ -152,7 +152,7 @@ class Peeling:
         return inputs.repeat_interleave(copies, 0), labels.repeat_interleave(copies, 0)
 
     def outcome(self, interrupted: bool) -> Outcome:
-        """Return the end of the attack in words."""
+        """Return how the attack ended, with a sentence for people."""
         counted = f"{self.recovered} of {self.samples} samples solved for and proven"
         searches = "1 search" if self.searches == 1 else f"{self.searches} searches"
         if interrupted:
@@ -168,7 +168,7 @@ class Peeling:
 
 
 def _distinct(points: Tensor, residuals: Tensor) -> tuple[Tensor, Tensor]:
-    """Return promising points without repetitions, those with the smallest residual first."""
+    """Return the points with small residuals, without repetitions. The point with the smallest residual is first."""
     order = residuals.argsort()
     order = order[residuals[order] < PROMISING]
     points, residuals = points[order], residuals[order]
@@ -178,7 +178,7 @@ def _distinct(points: Tensor, residuals: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def chain_of(observation: Observation, on_samples: bool = True) -> TwoLayers:
-    """Return the two dense layers, or raise :class:`DoesNotFit` where they cannot be solved for.
+    """Return the two dense layers, or raise :class:`DoesNotFit` if their inputs cannot be solved for.
 
     Args:
         observation: The message of the client.
@@ -195,10 +195,12 @@ def chain_of(observation: Observation, on_samples: bool = True) -> TwoLayers:
 
 
 def separable_samples(chain: TwoLayers) -> int:
-    """Return the largest rank of the second layer's gradient. With cross-entropy, that of an output layer loses one.
+    """Return the largest possible rank of the second layer's gradient, which is the number of separable samples.
+
+    This is the number of the layer's outputs, or one less for an output layer with cross-entropy.
 
     Args:
-        chain: The model.
+        chain: The two dense layers.
     """
     outputs = chain.layer(chain.second).out_features
     is_last = chain.calls[-1][0] == chain.second
@@ -206,11 +208,11 @@ def separable_samples(chain: TwoLayers) -> int:
 
 
 def check_size(chain: TwoLayers, samples: int | None) -> None:
-    """Raise :class:`DoesNotFit` where the client has more samples than the layers can separate.
+    """Raise :class:`DoesNotFit` if the client has more samples than the layers can separate.
 
     Args:
         chain: The two dense layers.
-        samples: The number of samples. ``None`` is an unknown number.
+        samples: The number of samples. ``None`` if it is unknown.
     """
     width, most = chain.layer(chain.first).out_features, separable_samples(chain)
     if samples is not None and samples > most:

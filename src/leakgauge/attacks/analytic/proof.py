@@ -1,8 +1,9 @@
-r"""The attacker's own proof that a point of the first span is a sample of the client, and its label.
+r"""The proof that a point of the first span is a sample of the client with a certain label.
 
-The known network gives :math:`\delta_k(x, y)` of both layers :math:`k` for a point :math:`x` and a label :math:`y`.
-A true sample fulfils :math:`\delta_k^T (G_k^+)^T [\text{input}_k, 1] = N` in both layers, and :math:`\delta_k` lies in
-the column space of :math:`G_k`. Other points and labels do not.
+For a point :math:`x` and a label :math:`y`, the known network gives the gradient :math:`\delta_k(x, y)` of the loss
+with respect to the outputs of each layer :math:`k`. A true sample with its true label fulfils
+:math:`\delta_k^T (G_k^+)^T [\text{input}_k, 1] = N` in both layers, and :math:`\delta_k` lies in the column space of
+the layer's gradient :math:`G_k`. For other points and labels, at least one of these conditions fails.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from leakgauge.attacks.analytic.layer_span import LayerSpan
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Points with a label each, and their part in the gradients of both layers.
+    """Points that may be samples, each with a label and with the gradients of its loss.
 
     Args:
-        inputs: The augmented input of both layers.
+        inputs: The augmented inputs of both layers, one row for each point.
         gradients: The gradient of each point's loss with respect to the outputs of both layers.
         targets: The label of each point.
-        copies: The number of times that the client has the sample.
-        error: The largest relative error of the proof, times the number of copies.
+        copies: The number of copies of each point that the client has.
+        error: The largest relative error in the equations of the proof, times the number of copies.
     """
 
     inputs: tuple[Tensor, Tensor]
@@ -35,7 +36,7 @@ class Candidates:
     error: Tensor
 
     def rows(self, rows: Tensor) -> Candidates:
-        """Return some of the candidates."""
+        """Return the candidates with the given indices."""
         first, second = self.inputs
         of_first, of_second = self.gradients
         return Candidates(
@@ -49,13 +50,13 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False)
 class Prover:
-    """The proof for one client.
+    """A callable that tries to prove points as samples of one client.
 
     Args:
-        chain: The model.
+        chain: The two dense layers.
         classes: The number of classes, or ``None`` for a regression.
         samples: The number of samples in the batch.
-        most_copies: The largest number of times that the client can have one sample.
+        most_copies: The largest possible number of copies of one sample.
     """
 
     chain: TwoLayers
@@ -64,11 +65,11 @@ class Prover:
     most_copies: int
 
     def __call__(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Candidates:
-        """Return each point with its best label and the error of its proof.
+        """Return each point with the label that has the smallest error of the proof, and with this error.
 
         Args:
             points: The augmented inputs of the first layer.
-            spans: The spans of both layers, with diagonal cores.
+            spans: The gradients of both layers, with diagonal cores.
         """
         first = points @ self.chain.augmented_weight().T
         hidden = self.chain.activation(first)[0]
@@ -101,7 +102,8 @@ class Prover:
     ) -> Tensor:
         r"""Return the target for which the proof holds in the second layer.
 
-        The loss is :math:`(f(x) - y)^2`, so both :math:`\delta_k` are proportional to :math:`f(x) - y`.
+        The loss is :math:`(f(x) - y)^2`, so both :math:`\delta_k` are proportional to :math:`f(x) - y`. The target
+        therefore follows from the equation of the proof at a single other target.
         """
         with torch.no_grad():
             outputs = self.chain.outputs(first).reshape(-1)
@@ -110,7 +112,7 @@ class Prover:
 
 
 def _better(one: Candidates, other: Candidates) -> Candidates:
-    """Return for each point the label with the smaller error."""
+    """Return, for each point, the candidate with the smaller error."""
     switch = other.error < one.error
 
     def choose(a: Tensor, b: Tensor) -> Tensor:

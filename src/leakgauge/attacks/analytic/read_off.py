@@ -1,17 +1,18 @@
-r"""Read-off: samples that single neurons of a dense first layer hold.
+r"""Read-off, which reads samples from the gradients of single neurons of a dense first layer.
 
 The gradient of neuron :math:`k` of a dense layer with a bias is
-:math:`\partial W_k = \frac1N \sum_i \delta_{ik} x_i` and :math:`\partial b_k = \frac1N \sum_i \delta_{ik}`. One sample
-is therefore
+:math:`\partial W_k = \frac1N \sum_i \delta_{ik} x_i` and :math:`\partial b_k = \frac1N \sum_i \delta_{ik}`. If
+the client has one sample, this sample is therefore
 
 .. math:: x = \partial W_k / \partial b_k
 
-for any neuron (Phong et al. 2017). In a batch, a neuron before ReLU that is active for one sample only gives that
-sample (Fowl et al. 2022, Boenisch et al. 2023, who plant such neurons. Here the model is as it is.) Neurons that are
-active for the same single sample have the same ratio, and others do not.
+for any neuron (Phong et al. 2017). In a batch, a neuron before ReLU may be active for only one of the samples. The
+ratio of this neuron is then that sample. Fowl et al. 2022 and Boenisch et al. 2023 plant such neurons in the model.
+This attack does not change the model. Two neurons that are active for the same single sample have the same ratio, and
+other neurons do not.
 
 The ratios stay exact over any number of local steps of SGD, also with momentum, because each step adds a multiple of
-the same sample. Weight decay and adaptive optimisers break this.
+the same sample. With weight decay or adaptive optimisers, the ratios are not exact.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ CONFIRMED_LOSSES = ("cross_entropy", "binary_cross_entropy")
 
 @dataclass(frozen=True)
 class DenseReadOff(Attack):
-    """The read-off of samples from single neurons. See :func:`dense_read_off` for the arguments."""
+    """The attack that reads samples from single neurons. See :func:`dense_read_off` for the arguments."""
 
     tolerance: float = 0.02
 
@@ -52,7 +53,7 @@ class DenseReadOff(Attack):
         positive("tolerance", self.tolerance, up_to=0.5)
 
     def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
-        """Return the samples that single neurons hold.
+        """Return the samples that can be read from single neurons.
 
         Args:
             observation: The message of the client.
@@ -99,7 +100,7 @@ class DenseReadOff(Attack):
 
 
 class _Message:
-    """The gradient of the first dense layer, one row for each neuron, and what the attacker knows about it."""
+    """The gradient of the first dense layer, with one row for each neuron, and the attacker's knowledge about it."""
 
     def __init__(self, observation: Observation) -> None:
         self.chain = _chain(observation)
@@ -117,15 +118,15 @@ class _Message:
         )
 
     def no_labels(self) -> Tensor | None:
-        """Return an empty tensor of labels, or ``None`` where labels cannot be read."""
+        """Return an empty tensor of labels, or ``None`` if the attack cannot find labels."""
         return torch.zeros(0, dtype=torch.long, device=self.device) if self.confirms else None
 
     def best_labels(self, inputs: Tensor, groups: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the best label of each sample, the relative error of its neurons' gradients, and its copies.
+        """Return the best label of each sample, the relative error with this label, and the sample's number of copies.
 
         Args:
             inputs: The inputs of the first dense layer.
-            groups: The neurons that hold each sample.
+            groups: The indices of the neurons that hold each sample.
         """
         assert self.classes is not None or not self.confirms
         labels = torch.zeros(len(inputs), dtype=torch.long, device=self.device)
@@ -147,7 +148,7 @@ class _Message:
 
 
 def _update(observation: Observation, scaled: bool) -> dict[str, Tensor]:
-    """Return the gradient of one step where it is known, and the unscaled update otherwise."""
+    """Return the gradient of one step if ``scaled`` is true, otherwise the sent weights minus the returned weights."""
     if scaled:
         return one_gradient_of(observation)
     assert observation.returned is not None
@@ -155,9 +156,10 @@ def _update(observation: Observation, scaled: bool) -> dict[str, Tensor]:
 
 
 def _rounding(observation: Observation, rows: Tensor, chain: DenseChain, eps: float) -> Tensor:
-    """Return the relative rounding error of each neuron's ratio.
+    """Return the relative rounding error of the ratio of each neuron.
 
-    Returned weights are rounded to the precision of the weights, which is coarse for a small update.
+    If the client returns weights, the error is larger. The weights are rounded relative to their own size, and the
+    update may be much smaller.
     """
     error = torch.full_like(rows[:, 0], eps)
     if observation.kind == "weights":
@@ -168,7 +170,7 @@ def _rounding(observation: Observation, rows: Tensor, chain: DenseChain, eps: fl
 
 
 def _regression(rows: Tensor) -> tuple[Tensor, float]:
-    """Return the least squares solution of ``dW = db x`` over neurons, and its estimated relative error."""
+    """Return the least-squares solution x of ``dW = db x`` over all given neurons, and its estimated relative error."""
     kernel, bias = rows[:, :-1], rows[:, -1]
     power = bias.square().sum().clamp_min(1e-300)
     sample = bias @ kernel / power
@@ -177,7 +179,7 @@ def _regression(rows: Tensor) -> tuple[Tensor, float]:
 
 
 def _agreeing(message: _Message, least: int) -> list[Tensor]:
-    """Return groups of neurons with the same ratio, the largest group first.
+    """Return groups of neurons with the same ratio. The largest group is first.
 
     Args:
         message: The gradient of the first dense layer.
@@ -201,7 +203,7 @@ def _agreeing(message: _Message, least: int) -> list[Tensor]:
 
 
 def _chain(observation: Observation) -> DenseChain:
-    """Return the model at its first dense layer, or raise where the attack cannot apply."""
+    """Return the model, cut at its first dense layer, or raise an error if the attack does not apply."""
     training = observation.training
     single_step = takes_one_step(observation)
     if observation.kind == "weights" and training.weight_decay != 0 and (not single_step or training.lr is None):
@@ -214,7 +216,9 @@ def _chain(observation: Observation) -> DenseChain:
 
 
 def fits(observation: Observation) -> Fit:
-    """Apply where samples enter a dense layer with a bias, alone or before an activation with silent neurons.
+    """Decide that the attack applies only if the samples enter a dense layer with a bias.
+
+    If the client has several samples, an activation such as ReLU must also make some neurons silent.
 
     Args:
         observation: The message of the client.
@@ -231,15 +235,17 @@ def fits(observation: Observation) -> Fit:
 
 
 def dense_read_off(*, tolerance: float = 0.02) -> DenseReadOff:
-    """Read samples off single neurons of a dense first layer, as gradient of the weights by gradient of the bias.
+    """Read samples off single neurons of a dense first layer, by dividing two gradients.
 
-    One sample is returned exactly, also after several local steps of SGD. Of several samples, those are returned that
-    are the only ones to activate at least two neurons before ReLU. From one gradient the known network confirms each
-    of them and gives its label. After several local steps three neurons must agree, and there are no labels.
+    The gradient of a neuron's weights is divided by the gradient of its bias. A client's only sample is returned
+    exactly, also after several local steps of SGD. If there are several samples, a sample is returned if at least two
+    neurons before ReLU are active for this sample and for no other. If the message is one gradient, the known network
+    confirms each returned sample and gives its label. After several local steps, three neurons must agree, and there
+    are no labels.
 
     Args:
-        tolerance: The largest relative difference between the gradients of a sample's neurons and those that the known
-            network gives for it.
+        tolerance: The largest relative error of a returned sample. The error is the difference between the observed
+            gradients of the sample's neurons and the gradients that the known network gives for the sample.
     """
     return DenseReadOff(tolerance)
 

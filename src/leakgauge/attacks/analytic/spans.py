@@ -1,23 +1,28 @@
-r"""Two spans: whole batches from two consecutive dense layers, solved exactly.
+r"""Two spans, an attack that solves exactly for whole batches from two consecutive dense layers.
 
 The gradient of a dense layer with a bias is :math:`[\partial W \mid \partial b] = \frac1N \sum_i \delta_i [x_i, 1]^T`.
 
-1. Every :math:`[x_i, 1]` lies in the row space :math:`S_1` of the first dense layer's gradient. Its dimension is the
-   number of distinct samples.
+1. Every :math:`[x_i, 1]` lies in the row space :math:`S_1` of the first dense layer's gradient. The dimension of
+   this space is the number of distinct samples.
 2. Every :math:`[\phi(W_1 x_i + b_1), 1]` lies in the row space :math:`S_2` of the next dense layer's gradient, where
    :math:`\phi` is the activation.
-3. A point of :math:`S_1` has as many unknowns as the client has samples. Membership in :math:`S_2` gives as many
-   equations as the first layer is wide. Levenberg-Marquardt from many starts solves them, for any activation, without
-   labels or priors.
+3. A point of :math:`S_1` has as many unknowns as the client has samples. The condition that its activation lies in
+   :math:`S_2` gives as many equations as the first layer has neurons. The Levenberg-Marquardt method solves these
+   equations from many starting points, for any activation, without labels or priors.
 4. The attacker proves each solution with the known network, which also gives the label (:mod:`.proof`).
-5. The gradients of proven samples are subtracted, and the search is repeated for the others.
+5. The gradients of proven samples are subtracted, and the search is repeated for the other samples.
 
-We know of no earlier description. SPEAR (Dimitrov et al., NeurIPS 2024) and SPEAR++ also start from the low rank of the
-first layer's gradient. They use the zeros that ReLU makes in :math:`\delta`, where this attack uses a second layer.
+We know of no earlier description of this attack. SPEAR (Dimitrov et al., NeurIPS 2024) and SPEAR++ also start from the
+low rank of the first layer's gradient. They then use the zeros that ReLU makes in :math:`\delta`. This attack uses a
+second layer instead.
 
-The attack fails where the number of samples is near the width of the first layer (a third of it for ReLU), above the
-rank of the next layer's gradient (at most classes - 1 for an output layer), for samples that the model has learned so
-well that their gradient is rounding error, and for noisy updates. It then returns fewer samples, or none.
+The attack returns fewer samples, or none, in these cases:
+
+- The number of samples is near the width of the first layer, or near a third of this width for ReLU.
+- The number of samples is larger than the rank of the next layer's gradient. For an output layer, this rank is at most
+  the number of classes minus 1.
+- The model has learned some samples so well that their gradients are only rounding errors.
+- The update is noisy.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ from leakgauge.core.seeding import generator
 
 @dataclass(frozen=True)
 class TwoSpans(Attack):
-    """The solution for samples in two spans.
+    """The attack that solves for samples in two spans.
 
     Args:
         search: The settings of the search.
@@ -44,7 +49,7 @@ class TwoSpans(Attack):
     search: SearchSettings
 
     def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
-        """Return the samples that could be proven.
+        """Return the samples that the attack could prove.
 
         Args:
             observation: The message of the client.
@@ -61,7 +66,7 @@ class TwoSpans(Attack):
 
 
 def fits(observation: Observation) -> Fit:
-    """Apply to one gradient of a model whose samples enter two dense layers in a row.
+    """Decide that the attack applies only to one gradient of a model whose samples enter two consecutive dense layers.
 
     Args:
         observation: The message of the client.
@@ -77,14 +82,15 @@ def fits(observation: Observation) -> Fit:
 def two_spans(*, starts: int = 48, iterations: int = 60, attempts: int = 6, tolerance: float = 0.02) -> TwoSpans:
     """Solve for the samples of one gradient in the row spaces of two consecutive dense layers.
 
-    The samples must enter the first of these layers, up to a reshape. Both layers have biases, and an elementwise
-    activation is between them. The message is one gradient, or one local step with a known learning rate. The number
-    of samples may be unknown. Only samples that the attacker can prove are returned, with their labels.
+    The samples must enter the first of these layers, possibly after a reshape. Both layers must have biases, with an
+    elementwise activation between the layers. The message is one gradient, or one local step with a known learning
+    rate. The number of samples may be unknown. Only samples that the attacker can prove are returned, with their
+    labels.
 
     Args:
         starts: The number of starting points of each search.
         iterations: The largest number of Levenberg-Marquardt iterations of each search.
-        attempts: The number of searches in a row without a new sample after which the attack gives up.
+        attempts: The largest number of searches in a row without a new sample. The attack then gives up.
         tolerance: The largest relative error of a proof.
     """
     return TwoSpans(SearchSettings(starts, iterations, attempts, tolerance))

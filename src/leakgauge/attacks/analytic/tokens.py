@@ -35,8 +35,8 @@ class PatchLayer:
 
     Args:
         name: The name of the layer.
-        pixels: The pixels of each patch as places in the flattened sample, (patches, pixels of a patch). They are in
-            the order of the layer's weights.
+        pixels: The index in the flattened sample of each pixel of a patch, (patches, pixels of a patch). The pixels are
+            in the order of the layer's weights.
         width: The size of a token.
     """
 
@@ -46,12 +46,12 @@ class PatchLayer:
 
     @property
     def weight(self) -> str:
-        """The name of the weights."""
+        """The name of the layer's weights in the model."""
         return f"{self.name}.weight".removeprefix(".")
 
     @property
     def bias(self) -> str:
-        """The name of the bias. The layer may have none."""
+        """The name of the layer's bias in the model. The layer may have no bias."""
         return f"{self.name}.bias".removeprefix(".")
 
 
@@ -61,8 +61,10 @@ class PositionParameter:
 
     Args:
         name: The name of the parameter.
-        first: The row of the first patch. The rows before it belong to a class token and the like.
-        scale: The gradient at a token divided by the gradient of its row. It is 1 unless the model scales one of them.
+        first: The index of the parameter's row for the first patch. Earlier rows belong to other tokens, such as a
+            class token.
+        scale: The gradient at a token divided by the gradient of the token's row. It is 1 unless the model scales the
+            tokens or the parameter.
     """
 
     name: str
@@ -84,8 +86,8 @@ class PositionParameter:
 def find_patch_layer(observation: Observation) -> PatchLayer | None:
     """Return the trained layer that embeds patches of a sample, or ``None`` if the model has none.
 
-    It is a convolution whose stride is its kernel, or a linear layer that sees the pixels of one patch at a time. One
-    forward pass on a sample whose pixels are numbered shows which pixels a layer sees.
+    The layer is a convolution whose stride equals its kernel size, or a linear layer that sees the pixels of one patch
+    at a time. One forward pass shows which pixels a layer sees. The value of each pixel in this pass is its index.
     """
     weights = observation.sent
     like = next(iter(weights.values()))
@@ -114,8 +116,8 @@ def find_positions(observation: Observation, layer: PatchLayer) -> PositionParam
     """Return the trained parameter that is added to the tokens, or ``None`` if there is none.
 
     The gradient of such a parameter is the gradient at the output of the patch layer. One backward pass on a random
-    sample shows which parameter has this property. Weights that are all zero are replaced by small random ones, because
-    a last layer of zeros would let no gradient pass.
+    sample shows which parameter has this property. Weights that are all zero are replaced by small random weights
+    for this pass, because no gradient passes a last layer of zeros.
 
     Args:
         observation: The message of the client.
@@ -151,7 +153,7 @@ def find_positions(observation: Observation, layer: PatchLayer) -> PositionParam
 
 
 def _free_parameters(model: nn.Module) -> Iterator[str]:
-    """Return the names of the trained parameters that belong to no layer of a common kind."""
+    """Return the names of the trained parameters that do not belong to a layer of a common kind."""
     for prefix, module in model.named_modules():
         if not isinstance(module, LAYERS):
             for name, value in module.named_parameters(prefix, recurse=False):
@@ -160,7 +162,10 @@ def _free_parameters(model: nn.Module) -> Iterator[str]:
 
 
 def _holds_rows(observation: Observation, name: str, layer: PatchLayer) -> bool:
-    """Return whether a parameter can hold one row for each patch. Tied parameters have one name only."""
+    """Return whether a parameter can hold one row for each patch.
+
+    The message holds a tied parameter under one name only. The result is false for its other names.
+    """
     rows = _rows(observation.sent[name], layer.width) if name in observation.sent else None
     return rows is not None and len(rows) >= len(layer.pixels)
 
@@ -179,14 +184,14 @@ def _may_embed(module: nn.Module) -> bool:
 
 
 def _patches(module: nn.Module, inputs: Tensor) -> Tensor | None:
-    """Return the values of each patch that a layer sees, (patches, pixels of a patch), in the order of its weights."""
+    """Return the pixels of each patch that a layer sees, (patches, pixels), in the order of the layer's weights."""
     if isinstance(module, nn.Conv2d):
         return F.unfold(inputs, module.kernel_size, stride=module.kernel_size)[0].T if inputs.ndim == 4 else None
     return inputs.reshape(-1, inputs.shape[-1])
 
 
 def _rows(tensor: Tensor, width: int) -> Tensor | None:
-    """Return a parameter of positions as one row for each token, or ``None`` if its shape does not allow this."""
+    """Return a parameter as a matrix with one row for each token, or ``None`` if its shape does not allow this."""
     if tensor.ndim >= 2 and tensor.shape[-1] == width:
         return tensor.reshape(-1, width)
     if tensor.ndim >= 3 and tensor.shape[-3] == width and math.prod(tensor.shape[:-3]) == 1:  # a map, as of an image
@@ -195,14 +200,14 @@ def _rows(tensor: Tensor, width: int) -> Tensor | None:
 
 
 def _token_rows(gradient: Tensor, width: int) -> Tensor:
-    """Return the gradient at the output of a patch layer as one row for each patch."""
+    """Return the gradient at the output of a patch layer as a matrix with one row for each patch."""
     return (
         gradient.flatten(2)[0].T if gradient.ndim == 4 and gradient.shape[1] == width else gradient.reshape(-1, width)
     )
 
 
 def _matching_rows(name: str, gradient: Tensor, at_tokens: Tensor) -> PositionParameter | None:
-    """Return the part of a parameter whose gradient is that at the tokens up to a factor, or ``None``."""
+    """Return the rows of a parameter whose gradient is a multiple of the gradient at the tokens, or ``None``."""
     rows = _rows(gradient, at_tokens.shape[1])
     assert rows is not None
     for first in range(min(len(rows) - len(at_tokens), LEADING_TOKENS) + 1):
@@ -217,7 +222,7 @@ def _matching_rows(name: str, gradient: Tensor, at_tokens: Tensor) -> PositionPa
 
 
 def _outputs(observation: Observation, weights: Params, inputs: Tensor) -> Tensor:
-    """Return the outputs of the model in eval mode, with some weights."""
+    """Return the outputs of the model in eval mode, with the given weights."""
     with in_mode(observation.model, "eval"):
         outputs: Tensor = functional_call(observation.model, {**weights, **observation.model_buffers()}, (inputs,))
     return outputs
@@ -225,7 +230,7 @@ def _outputs(observation: Observation, weights: Params, inputs: Tensor) -> Tenso
 
 @contextmanager
 def _removed_afterwards(handles: list[torch.utils.hooks.RemovableHandle]) -> Iterator[None]:
-    """Remove hooks after the block."""
+    """Remove the hooks at the end of the ``with`` block."""
     try:
         yield
     finally:

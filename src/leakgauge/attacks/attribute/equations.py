@@ -32,13 +32,13 @@ def by_equations(
 
     A mean gradient is a linear function of the choice of a value for each record, :math:`g_t = \frac1N \sum_i \sum_s
     p_{is} \nabla\ell(\theta_t; p_i, s, y_i)`. Here :math:`p_{is}` is one for the true value of record i and zero for
-    the others. Each parameter of the model gives one equation. For full-batch clients with one local step, the attack
-    therefore recovers the attribute if there are far fewer records than parameters. The method of conjugate gradients
-    solves for :math:`p` and starts from equal shares. Each step needs one product and one transposed product. The
-    attack needs the learning rate and the number of local steps.
+    all other values. Each parameter of the model gives one equation. For full-batch clients with one local step, the
+    attack therefore recovers the attribute if there are far fewer records than parameters. The method of conjugate
+    gradients solves for :math:`p` and starts from equal shares. Each step needs one product with the matrix of the
+    equations and one product with its transpose. The attack needs the learning rate and the number of local steps.
 
     The solution consists of zeros and ones plus noise. The prior gives the variance that the shares would have without
-    noise. The variance of the noise, :math:`\sigma^2`, is the variance of the shares minus that variance.
+    noise. The variance of the noise, :math:`\sigma^2`, is the variance of the shares minus the variance without noise.
     The score of a value is :math:`p_{is} / \sigma^2 + \log P(s)`. If there are more records than equations, the shares
     stay nearly equal. The estimated noise is then zero, and the prior has no effect.
 
@@ -65,7 +65,7 @@ def by_equations(
 
 
 def _solve(problem: GradientProblem, shares: Tensor, steps: int, report: Report) -> Tensor:
-    """Solve the gradient's equations for the shares by conjugate gradients."""
+    """Solve the equations of the gradients for the shares by the method of conjugate gradients."""
     residuals = [observed - mixed for observed, mixed in zip(problem.observed, problem.mixed(shares), strict=True)]
     rest = _centred(problem.transposed(residuals))
     direction = rest.clone()
@@ -94,7 +94,7 @@ def _weigh(shares: Tensor, prior: Tensor) -> Tensor:
 
 
 def _centred(shares: Tensor) -> Tensor:
-    """Subtract the mean over the values, so that a change of the shares keeps the sum of each record."""
+    """Subtract the mean of each record. A change of the shares by the result then keeps the sum of each record."""
     return shares - shares.mean(1, keepdim=True)
 
 

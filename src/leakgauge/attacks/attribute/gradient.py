@@ -31,8 +31,8 @@ def by_gradient(
 ) -> Attributes:
     """Infer the values whose gradients point in the direction of the client's updates (LMRA, equation 2).
 
-    During the search, each record has a share of every possible value. Adam starts from the prior if it is given, and
-    otherwise from equal shares. The result is the value with the largest share.
+    During the search, each record has a share of every possible value. Adam starts from the prior if a prior is given,
+    and otherwise from equal shares. The inferred value of a record is the value with the largest share.
 
     Args:
         observations: The observations of one client, one per round.

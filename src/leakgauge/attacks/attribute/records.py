@@ -48,7 +48,8 @@ class PublicRecords:
             targets: The targets of the records.
             data: The columns and the normalisation of the records.
             attribute: The name of a column, or of a category with one-hot columns.
-            values: The possible values of a column. A category takes them from its one-hot columns.
+            values: The possible values of a column. They are not used for a category, which has one value for each of
+                its one-hot columns.
         """
         if inputs.ndim != 2 or tuple(inputs.shape[1:]) != data.shape:
             raise InvalidInput(
@@ -86,7 +87,7 @@ class PublicRecords:
         return complete
 
     def with_value(self, value: int) -> Tensor:
-        """Return complete records that all have the value with this index."""
+        """Return complete records in which every record has the sensitive value with the given index."""
         return self.filled(torch.full((len(self),), value))
 
     def targets_like(self, outputs: Tensor) -> Tensor:
@@ -97,7 +98,7 @@ class PublicRecords:
         return F.one_hot(targets, self.data.classes).to(outputs)
 
     def shares(self, prior: Sequence[float] | None) -> Tensor:
-        """Return the prior as the shares of each record, (N, values). Without a prior, the shares are equal."""
+        """Return the shares of the values for each record, (N, values). They are the prior, or equal by default."""
         values = len(self.values)
         known = torch.ones(values) if prior is None else torch.tensor([float(share) for share in prior])
         if len(known) != values or not bool((known > 0).all()):
@@ -106,7 +107,7 @@ class PublicRecords:
 
 
 def _sensitive_columns(data: DataSpec, attribute: str, values: Sequence[float]) -> tuple[tuple[int, ...], Tensor]:
-    """Return the indices of an attribute's columns, and the numbers in these columns with one row per value."""
+    """Return the indices of an attribute's columns, and the content of these columns for each possible value."""
     groups = data.one_hot_groups
     feature = attribute.partition("=")[0]
     if attribute not in groups and len(groups.get(feature, ())) > 1:
@@ -143,8 +144,8 @@ class Attributes:
     def guarantee(self, mean_squared_error: float) -> float | None:
         r"""Return a lower bound of the share of correct values for a linear regression (LMRA, proposition 4).
 
-        The bound is :math:`1 - 4 E_c / \theta[s]^2`. The client knows :math:`E_c`, and the attacker does not. For other
-        models, the result is ``None``.
+        The bound is :math:`1 - 4 E_c / \theta[s]^2`, where :math:`\theta[s]` is the weight of the attribute. The client
+        knows :math:`E_c`, and the attacker does not. For other models, the result is ``None``.
 
         Args:
             mean_squared_error: :math:`E_c`, the mean squared error of the model on the client's true records.

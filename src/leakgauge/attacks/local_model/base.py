@@ -76,7 +76,7 @@ class LocalModel:
         return any(True for _ in self.model.buffers())
 
     def probabilities(self, samples: Tensor) -> Tensor:
-        """Return the class probabilities, (N, classes), or the predictions of a regression, (N, 1) (h in LMRA)."""
+        """Return the class probabilities, (N, classes), or the predictions of a regression, (N, 1). It is h in LMRA."""
         outputs = self(samples).reshape(len(samples), -1)
         if self.data.classes is None:
             return outputs

@@ -1,4 +1,4 @@
-"""The attacks on a local model by name."""
+"""The function that builds an attack on a local model from its name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leakgauge.core.errors import UnknownName
 
 
 def build(name: str, **options: Any) -> LocalModelAttack:
-    """Return an attack on a local model by name.
+    """Build the attack on a local model that has the given name.
 
     Args:
         name: The name of the attack. ``lmra`` is the recommended attack.

@@ -1,4 +1,4 @@
-r"""Algorithm 2 with the client's own training on dummy samples as the update map.
+r"""Algorithm 2 with an update map that simulates the client's training on dummy samples.
 
 The update map :math:`G(w, \theta)` of equation 7 may be any function. The attacker knows the true form of this map,
 which is the mean gradient of the client's local steps. Only the data is unknown, so here :math:`w` are dummy samples
@@ -11,9 +11,9 @@ with :math:`g_t` the client's mean gradient of a round. Some rounds cannot be ex
 a training :math:`g_t` may be the small remainder of steps that cancel each other. The logarithm keeps such rounds from
 dominating the sum. The minimum over :math:`\theta` (equation 8) is the end of a training on the dummy samples.
 
-Dummy samples are not the client's samples, and a long training on them fits their artefacts. So two sets are fitted
-independently. Training stops when the model of one set no longer improves on the other set. Only what both sets agree
-on comes from the client.
+Dummy samples are not the client's samples, and a long training fits the artefacts of the dummy samples. So two sets of
+dummy samples are fitted independently. Training stops when the model of one set no longer improves on the other set.
+Only what both sets agree on comes from the client.
 
 A set may predict the gradients of most held-out rounds no better than a prediction of zeros, for example if the
 client's gradients have vanished. Such a set holds no information about the client. The result is then the last known
@@ -79,7 +79,7 @@ class Distilled(LocalModelAttack):
             raise InvalidInput(f"hold must be at least 2, not {self.hold}")
 
     def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
-        """Fit two sets of dummy samples (equation 7), then train on both (equation 8) as long as they agree."""
+        """Fit two sets of dummy samples (equation 7), then train on both (equation 8) as long as the sets agree."""
         target = Target(messages, self.local)
         held_out = torch.arange(len(messages)) % self.hold == self.hold - 1
         if not bool(held_out.any()) or bool(held_out.all()):
@@ -127,8 +127,8 @@ class Distilled(LocalModelAttack):
     def _train(self, target: Target, start: Params, sets: list[Batch]) -> tuple[Params, int, float, float]:
         """Find the best number of steps by cross-validation between the two sets, then train on both sets.
 
-        Each set trains one model, whose loss on the other set is measured at each step. The number of steps is the one
-        with the lowest mean loss. Return the weights, the number of steps, and this mean loss before and after the
+        Each set trains one model, whose loss on the other set is measured at each step. The number of steps with
+        the lowest mean loss is chosen. Return the weights, the number of steps, and the mean loss before and after the
         training.
         """
         courses = []

@@ -27,9 +27,9 @@ SILENT = 1e-8
 def input_statistics(gradients: Params, data: DataSpec) -> tuple[Tensor, Tensor] | None:
     """Return the mean of a client's inputs, normalised for the model, and the residual of each column.
 
-    The result is ``None`` if the first layer does not reveal them. The layer must be dense, with a bias and with enough
-    neurons. With few neurons, the gradients weight the samples as the labels do. A bias that a later normalisation
-    removes has no gradient.
+    The result is ``None`` if the first layer does not reveal the inputs. The layer must be dense, with enough neurons
+    and with a bias that has a gradient. With few neurons, the gradients weight each sample according to its label, and
+    the result would not be the mean. If a later normalisation removes the bias, the bias has no gradient.
 
     Args:
         gradients: The client's gradients. The first dimension of each tensor is the round.

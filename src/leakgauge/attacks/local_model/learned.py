@@ -123,7 +123,7 @@ class Learned(LocalModelAttack):
             raise InvalidInput("widths and decays must each hold at least one candidate")
 
     def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
-        """Fit the map and choose its hyper-parameters (equation 7), then search for a zero of it (equation 8)."""
+        """Fit the map and choose its hyper-parameters (equation 7), then search for a zero of the map (equation 8)."""
         if len(messages) < 2 * self.hold:
             raise InvalidInput(
                 f"a map learned from {len(messages)} rounds cannot be checked on held-out rounds; pass at least "
@@ -148,7 +148,7 @@ class Learned(LocalModelAttack):
         return Estimate(models.outside(point.double())[0], outcome, None, figures)
 
     def _choose(self, pairs: _Pairs, seed: int, report: Report) -> _Fitted:
-        """Fit a network for each pair of width and weight decay, and return the one with the lowest held-out error."""
+        """Fit a network for each pair of width and weight decay. Return the network with the lowest held-out error."""
         choices = list(itertools.product(self.widths, self.decays))
         best: _Fitted | None = None
         for number, (width, decay) in enumerate(choices):

@@ -27,7 +27,7 @@ class Exact(LocalModelAttack):
     the learning rate and the number of local steps. Let :math:`\bar\theta, \bar u` be the means over rounds. Weights
     :math:`a` with :math:`\bar u + \sum_t a_t (u_t - \bar u) = 0` give :math:`\theta^* = \bar\theta + \sum_t a_t
     (\theta_t - \bar\theta)`. This is one linear system with one unknown per round, which costs :math:`O(d^3)`. The
-    proof solves d systems instead.
+    proof of proposition 1 solves d systems instead.
 
     There may be too few rounds, or the models of the rounds may lie in a smaller space. The result is then the point
     with the shortest predicted update, and among such points the one nearest to :math:`\bar\theta`. The ``uncertainty``
@@ -35,7 +35,7 @@ class Exact(LocalModelAttack):
     may be even smaller in directions that were not observed.
 
     Args:
-        tolerance: The share of the largest singular value below which a singular value counts as zero.
+        tolerance: The smallest singular value that counts as above zero, as a share of the largest singular value.
     """
 
     tolerance: float = 1e-13
@@ -86,11 +86,11 @@ class LeastSquares(LocalModelAttack):
     Two quantities of the bound are unknown to the attacker and are replaced by measured ones. The largest standard
     deviation of the residuals over coordinates, :math:`\hat s`, replaces :math:`\eta\sigma\sqrt{E\lceil m/b\rceil}`
     (equation 30). The smallest eigenvalue of the symmetric part of :math:`\hat W` replaces the smallest eigenvalue of
-    :math:`W`. All rounds are used for every row of :math:`W`. The proof uses disjoint rounds, so this only tightens its
-    bound.
+    :math:`W`. All rounds are used for every row of :math:`W`. The proof uses disjoint sets of rounds for the rows, so
+    the use of all rounds only tightens the bound.
 
     Args:
-        failure: The probability that the optimum lies outside the bound.
+        failure: The probability :math:`\delta` that the optimum lies outside the bound.
     """
 
     failure: float = 0.05

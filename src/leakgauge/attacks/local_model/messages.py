@@ -1,6 +1,7 @@
 """The messages of one client over many rounds, as matrices and gradients.
 
-Every attack on a client's local model, on a hidden attribute or on the source of a record starts from here.
+Every attack on a client's local model, on a hidden attribute or on the source of a record starts from these matrices or
+gradients.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from leakgauge.federation.training import LOSSES, in_mode
 class Messages:
     r"""The rounds of one client as two matrices with one row per round.
 
-    This is :math:`\Delta M_c` of LMRA (algorithm 2, line 1).
+    The matrices are :math:`\Delta M_c` of LMRA (algorithm 2, line 1).
 
     Use :meth:`read` to create an object.
 
@@ -40,7 +41,7 @@ class Messages:
 
     @classmethod
     def read(cls, observations: Sequence[Observation]) -> Messages:
-        """Check that all observations are rounds of the same client, and stack them."""
+        """Check that all observations are rounds of the same client, and stack the observations as matrices."""
         if isinstance(observations, Observation) or not isinstance(observations, Sequence):
             raise InvalidInput("this attack takes a list of observations, one for each round of the same client")
         if not observations:
@@ -106,7 +107,7 @@ def points_of(messages: Messages) -> Tensor:
 
 
 def gradients_of(messages: Messages) -> tuple[Tensor, bool]:
-    """Return the client's mean gradient of each round, (rounds, parameters), and whether the scale is known.
+    """Return the client's mean gradient of each round, (rounds, parameters), and whether the gradients' scale is known.
 
     The scale follows from the client's learning rate and number of local steps. If one of these is unknown, only the
     direction of the gradients is right.

@@ -24,8 +24,9 @@ class Secant(LocalModelAttack):
     :math:`y_t = u_t - u_n` and :math:`K = S S^T`. Every matrix is of size rounds x rounds.
 
     1. The ridge :math:`\lambda` is the one that best predicts the updates of held-out rounds.
-    2. An update shorter than the error of that prediction cannot be distinguished from zero. So no candidate step goes
-       beyond the point at which the predicted update is that short (Morozov's discrepancy principle).
+    2. An update that is shorter than the error of this prediction cannot be distinguished from zero. So no candidate
+       step goes beyond the point at which the predicted update is as short as this error (Morozov's discrepancy
+       principle).
     3. A client's updates also vanish wherever its loss is flat, which is often the case near the first model. So the
        attack chooses the candidate step along which the updates of the linear map point furthest in the direction of
        the step. If the updates point against all candidates, no step is taken.
@@ -33,7 +34,7 @@ class Secant(LocalModelAttack):
 
     Args:
         folds: The number of folds of the cross-validation over rounds.
-        ridges: The candidates of the ridge, in units of the mean squared distance of the models from the last one.
+        ridges: The candidates of the ridge, in units of the mean squared distance of the models from the last model.
     """
 
     folds: int = 5
@@ -100,13 +101,13 @@ def held_out_error(sent: Tensor, updates: Tensor, ridge: float, folds: int) -> f
 def shorter_steps(mapped: Tensor, right: Tensor, gram: Tensor, length: float, wanted: float) -> list[Tensor]:
     r"""Return candidate steps of growing length, as weights of the rounds. The first candidate is no step.
 
-    Each step :math:`a` minimises :math:`|u + M^T a|^2 + w |S^T a|^2` for a smaller :math:`w` than the one before. The
+    Each step :math:`a` minimises :math:`|u + M^T a|^2 + w |S^T a|^2` for a smaller :math:`w` than the step before. The
     list ends when the length of the predicted update falls to ``wanted`` or below.
 
     Args:
         mapped: :math:`M M^T`, the inner products of the mapped changes.
-        right: :math:`M u`.
-        gram: :math:`S S^T`, the inner products of the moves.
+        right: :math:`M u`, the inner products of the mapped changes with the last update.
+        gram: :math:`S S^T`, the inner products of the differences between the models and the last model.
         length: :math:`|u|`, the length of the last update.
         wanted: The length at or below which a predicted update counts as zero.
     """

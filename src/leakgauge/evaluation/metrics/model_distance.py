@@ -82,7 +82,7 @@ def signature(model: Model, samples: Tensor, spec: DataSpec, *, masks: int = 256
 
 
 def components(spec: DataSpec, across: int = 8) -> Tensor:
-    """Return the number of the component that each value of a sample belongs to.
+    """Return the index of the component that each value of a sample belongs to.
 
     The components are the patches of a picture, or the features of a row of a table.
 

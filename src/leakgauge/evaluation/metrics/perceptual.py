@@ -5,7 +5,7 @@ Let ``f_l`` be the features of layer ``l``, scaled to unit length over channels 
     LPIPS(x, y) = sum over l of mean over positions of  w_l . (f_l(x) - f_l(y))^2
 
 The weights ``w_l`` are part of torchmetrics. The weights of AlexNet are a file of 233 MB, which is never downloaded
-automatically. Without the file, :func:`lpips` raises an error with the address of the file and the place for it.
+automatically. Without the file, :func:`lpips` raises an error with the address of the file and the folder to put it in.
 """
 
 from __future__ import annotations

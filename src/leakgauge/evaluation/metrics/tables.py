@@ -1,4 +1,4 @@
-"""The share of the features in rows of a table that an attack has recovered."""
+"""The share of recovered features in the rows of a table."""
 
 from __future__ import annotations
 

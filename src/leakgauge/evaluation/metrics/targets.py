@@ -26,13 +26,13 @@ def recovered(psnr_values: Tensor, threshold: float) -> float:
 def label_errors(estimated: Tensor, true: Tensor, *, counts: bool = False) -> int:
     """Return the number of wrong labels, ``N - sum over k of min(estimated_k, true_k)``. The order does not matter.
 
-    ``estimated_k`` and ``true_k`` are the numbers of labels of class ``k``. ``N`` is the larger of the two totals, so
+    ``estimated_k`` and ``true_k`` are the counts of labels of class ``k``. ``N`` is the larger of the two totals, so
     that an extra label is an error, as a missing label is.
 
     Args:
         estimated: The estimated labels, (M,), or the estimated number of samples in each class.
         true: The true labels, (N,), or the true number of samples in each class.
-        counts: Whether ``estimated`` and ``true`` are numbers of samples in each class.
+        counts: Whether ``estimated`` and ``true`` are counts of samples in each class.
 
     >>> label_errors(torch.tensor([3, 3, 1]), torch.tensor([1, 2, 3]))
     1
@@ -86,7 +86,7 @@ def target_error(estimated: Tensor, true: Tensor) -> Tensor:
 
     Args:
         estimated: The estimated target of each original, (N,) or (N, outputs).
-        true: The true targets, with as many numbers as ``estimated``.
+        true: The true targets, with as many values as ``estimated``.
 
     >>> target_error(torch.tensor([1.0, 2.0]), torch.tensor([1.5, 2.0]))
     tensor([0.5000, 0.0000])
