@@ -67,7 +67,8 @@ def read_container(
     """Read a file, check that it is intact, and return its document and tensors.
 
     Files above 16 MB are checked with ``max_bytes`` before their tensors are read, so that a file cannot fill the
-    memory. At that time the document is not verified yet, so ``max_bytes`` must not use it for anything else.
+    memory. At that time the document is not verified yet, so ``max_bytes`` must use the document only to compute this
+    size.
 
     Args:
         path: The file.
@@ -143,7 +144,7 @@ def write_atomically(target: Path, contents: bytes) -> None:
 
 
 def _unnamed(target: Path, contents: bytes) -> Path | None:
-    """Write to a file that has no name until it is complete, and return its temporary path.
+    """Write a file that gets a temporary name only when it is complete, and return the path with this name.
 
     Even if the process is killed, no half-written file is left. Only Linux has files without a name. On other systems,
     ``None`` is returned.

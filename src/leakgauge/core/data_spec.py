@@ -50,7 +50,7 @@ class DataSpec:
             raise InvalidInput(f"column names must be texts, not {self.columns}")
 
     def _check_shape(self) -> None:
-        """Check the sizes and the number of classes, and store them as plain integers, which JSON can hold."""
+        """Check the shape and the number of classes, and convert both to plain integers, which JSON can hold."""
         if not self.shape:
             raise InvalidInput("a sample's shape must have at least one size, such as (columns,)")
         sizes = tuple(whole_number("each size of a sample's shape", size) for size in self.shape)
@@ -78,7 +78,7 @@ class DataSpec:
 
     @property
     def one_hot_groups(self) -> dict[str, list[int]]:
-        """The numbers of the columns that are named ``feature=value``, grouped by feature.
+        """The indices of the columns that are named ``feature=value``, grouped by feature.
 
         >>> DataSpec((3,), 2, bounded=False, columns=("age", "sex=f", "sex=m")).one_hot_groups
         {'sex': [1, 2]}

@@ -92,7 +92,7 @@ class TasksFailed(LeakgaugeError):
     """The error for a sweep in which some tasks failed. The other tasks are done.
 
     Args:
-        failures: One sentence about each failed task, by the name of the task.
+        failures: A dictionary from the name of each failed task to one sentence about its failure.
         total: The number of all tasks.
     """
 
@@ -119,7 +119,7 @@ def install_line(extra: str) -> str:
 
 
 def printable(text: str, longest: int = 300) -> str:
-    """Replace control characters in a text and shorten the text, so that a terminal can print it safely.
+    """Replace control characters in a text and shorten the text, so that a terminal can print the text safely.
 
     Args:
         text: The text.

@@ -80,7 +80,7 @@ class LocalTraining:
         return sum((1 - momentum ** (steps - step)) / (1 - momentum) for step in range(steps))
 
     def need(self, name: str) -> float:
-        """Return the value of a field, or raise :class:`~leakgauge.core.errors.MissingKnowledge` if it is ``None``."""
+        """Return a setting, or raise :class:`~leakgauge.core.errors.MissingKnowledge` if the setting is unknown."""
         value = getattr(self, name)
         if value is None:
             raise MissingKnowledge(

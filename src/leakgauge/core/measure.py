@@ -25,12 +25,12 @@ class Measure:
         chance: The value that a guess without the message reaches, or ``None`` if no guess is defined.
         n: The number of values behind the figure.
         of: The kind of the values, such as samples, labels, records or clients.
-        direction: The direction in which the figure is worse for the client.
-        worst: The single value that is the worst for a client.
+        direction: The direction in which the figure is worse for the client, ``"higher"`` or ``"lower"``.
+        worst: The worst single value for a client.
         unit: The unit, such as dB.
         chance_source: The guess that reaches the chance level, in words.
         data_range: The range of pixel values that the metric assumes.
-        per_sample: One value for each original sample, or ``None`` for a metric of all samples together.
+        per_sample: One value for each original sample, or ``None`` if the metric is computed over all samples together.
     """
 
     name: str

@@ -42,13 +42,14 @@ class Observation:
         returned: The weights that came back after local training (FedAvg).
         buffers: The batch-norm statistics before training, or ``None`` if they are withheld.
         returned_buffers: The batch-norm statistics after training, or ``None`` if they are withheld.
-        labels: The label of each sample, if the attacker is given it.
-        label_counts: The number of samples in each class, if the attacker is given it.
-        label_batches: The labels in the order in which the client trained on them, if the attacker is given them. The
-            shape is (epochs, samples).
-        defences: The ``repr`` of each defence in order, if the attacker is given it. ``()`` means no defence.
+        labels: The label of each sample, if the attacker is given the labels.
+        label_counts: The number of samples in each class, if the attacker is given these counts.
+        label_batches: The labels in the order in which the client trained on them, if the attacker is given this order.
+            The shape is (epochs, samples).
+        defences: The ``repr`` of each defence, in the order in which the defences are applied, if the attacker knows
+            the defences. ``()`` means no defence.
         client: The name of the client.
-        round: The number of the round.
+        round: The index of the round.
     """
 
     model: nn.Module = field(repr=False)
@@ -134,7 +135,7 @@ class Observation:
         self._check_labels_agree(batches.sort(1).values)
 
     def _check_labels_agree(self, ordered: Tensor) -> None:
-        """Raise an error if the granted labels contradict each other. ``ordered`` has sorted labels for each epoch."""
+        """Raise an error if granted labels contradict each other. ``ordered`` holds the sorted labels of each epoch."""
         if bool((ordered != ordered[0]).any()):
             raise InvalidInput("label_batches must hold the same labels in every epoch, in any order")
         if self.labels is not None and not torch.equal(self.labels.sort().values, ordered[0].to(self.labels)):
@@ -166,9 +167,9 @@ class Observation:
     def summed_gradient(self) -> Params:
         """Return the sum of the client's gradients over its local steps.
 
-        This is ``(sent - returned) / lr`` for FedAvg, and the gradient for FedSGD. Update models and observations are
-        compared on this scale. The sum is exact for plain SGD. With momentum or weight decay, it is a first-order
-        approximation.
+        This is ``(sent - returned) / lr`` for FedAvg, and the gradient for FedSGD. Attacks compare an observation with
+        a simulated update on this scale. The sum is exact for plain SGD. With momentum or weight decay, it is a
+        first-order approximation.
         """
         if self.gradient is not None:
             return self.gradient
@@ -179,10 +180,11 @@ class Observation:
         return {**to(buffers_of(self.model), self.device), **(self.buffers or {})}
 
     def knowing(self, **known: object) -> Observation:
-        """Return a copy of the observation, in which the attacker knows more.
+        """Return a copy of the observation in which the attacker has additional knowledge.
 
         Args:
-            known: Settings of the local training, such as ``lr``, and fields of the observation, such as ``labels``.
+            known: The added values. Each is a setting of the local training, such as ``lr``, or a field of the
+                observation, such as ``labels``.
         """
         settings = {item.name for item in fields(LocalTraining)}
         training = replace(self.training, **{k: v for k, v in known.items() if k in settings})  # type: ignore[arg-type]
@@ -202,7 +204,7 @@ class Observation:
         return replace(self, model=copy.deepcopy(self.model).to(device), **moved)
 
     def threat_model(self) -> list[str]:
-        """Return sentences about what the attacker sees, knows, does not know and is granted."""
+        """Return sentences that state what the attacker sees, knows, does not know, and is given in addition."""
         message = {"gradient": "the gradient of one batch", "weights": "the weights after local training"}[self.kind]
         settings = {item.name: getattr(self.training, item.name) for item in fields(LocalTraining)}
         if self.kind == "gradient":  # the other settings have no effect on one step with one batch

@@ -1,7 +1,7 @@
 """Files of observations.
 
 A file stores the architecture as the name and options for :func:`leakgauge.models.build`. A file never decides which
-code is imported. A user's model must be passed to :func:`load`.
+code is imported. Therefore, a model that is not part of Leakgauge must be passed to :func:`load`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def save_all(observations: Iterable[Observation], folder: Location) -> list[Path
 
     Args:
         observations: The observations.
-        folder: The folder. Each observation gets one file, named by client and round.
+        folder: The folder. Each observation gets one file, whose name consists of the client and the round.
     """
     paths: list[Path] = []
     for observation in observations:
@@ -140,7 +140,8 @@ def observation_files(location: Location) -> list[Path]:
     """Return the files of observations in a folder.
 
     Args:
-        location: A folder, or a single file. A folder that holds exactly one recorded run stands for that run.
+        location: A folder, or a single file. If the folder itself holds no observations, but exactly one recorded run,
+            the files of this run are returned.
     """
     place = Path(location)
     if not place.exists():
@@ -216,7 +217,7 @@ def _from_json(kind: type, values: Mapping[str, Any]) -> Any:
 
 
 def _max_bytes(path: Path, model: nn.Module | None, document: Mapping[str, Any]) -> int:
-    """Return the largest allowed size of a file in bytes. The limit is lower if the model is not passed."""
+    """Return the largest allowed size of a file in bytes. The limit is lower if no model is passed."""
     if model is not None:
         return _COPIES * 8 * _size(model) + _BESIDES
     try:

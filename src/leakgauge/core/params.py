@@ -21,7 +21,7 @@ def buffers_of(model: nn.Module) -> Params:
 
 
 def elementwise(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Params:
-    """Apply a function to the tensors that have the same name in all dictionaries.
+    """Apply a function to the tensors with the same name in all dictionaries, and return the results by name.
 
     Args:
         function: The function. It gets one tensor from each dictionary.

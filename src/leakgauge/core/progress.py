@@ -19,8 +19,8 @@ def progress_bar(description: str, progress: bool | Report | None = None) -> Ite
 
     Args:
         description: The text beside the bar.
-        progress: A function that gets the reports, or whether to show a bar on standard error. By default, a bar is
-            shown if standard error is a terminal.
+        progress: A function that gets the reports, or ``True`` to show a bar on standard error, or ``False`` to show
+            nothing. By default, a bar is shown if standard error is a terminal.
     """
     if callable(progress):
         yield progress

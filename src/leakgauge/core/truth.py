@@ -21,7 +21,7 @@ class Truth:
         inputs: The samples as a person sees them, with pixels in [0, 1].
         targets: The labels, or the targets of a regression.
         data: The description of one sample.
-        order: The rows of ``inputs`` in the order of training, one tensor for each local step.
+        order: The row indices of ``inputs`` that each local step used, as one tensor for each step.
         reference_inputs: Samples of other people. The chance level is the score of a guess that uses these samples
             and not the update.
         reference_targets: The targets of the reference samples.

@@ -1,9 +1,10 @@
 r"""The view of a server that gets only the sum of several clients' messages.
 
-Let client :math:`k` have :math:`N_k` samples. The mean of the messages is weighted by :math:`N_k`. If the clients send
-gradients, the mean is exactly the gradient of all clients' samples as one batch. If the clients send weights, the mean
-is, to first order, the message of one client that has all samples. Each batch of this imagined client joins one batch
-of every real client. The recipe of the sum describes the imagined client. Attacks treat the sum like any other message.
+Let client :math:`k` have :math:`N_k` samples. The sum is computed as a mean of the messages, in which client :math:`k`
+has the weight :math:`N_k`. If the clients send gradients, this mean is exactly the gradient of one batch with the
+samples of all clients. If the clients send weights, this mean is, to first order, the message of an imaginary client
+that holds the samples of all clients. Each batch of the imaginary client joins one batch of every real client. The
+recipe of the sum is the recipe of the imaginary client. Attacks treat the sum like any other message.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from leakgauge.core.truth import Truth
 
 
 def aggregate(parts: Sequence[tuple[Observation, Truth]]) -> tuple[Observation, Truth]:
-    """Combine the messages of several clients of one round into one message, with all samples as its truth.
+    """Combine the messages of several clients of one round into one message, and their samples into one truth.
 
     Args:
         parts: The message and the samples of each client.
@@ -53,7 +54,7 @@ def aggregate(parts: Sequence[tuple[Observation, Truth]]) -> tuple[Observation, 
 
 
 def _check_same_round(observations: Sequence[Observation]) -> None:
-    """Raise an error if the messages differ in the weights that were sent, in their kind or in their data."""
+    """Raise an error if the messages differ in the sent weights, in the kind of message or in the data description."""
     first = observations[0]
     for message in observations[1:]:
         same_weights = all(torch.equal(value, first.sent[name]) for name, value in message.sent.items())
@@ -64,7 +65,7 @@ def _check_same_round(observations: Sequence[Observation]) -> None:
 def _recipe_of_sum(recipes: Sequence[LocalTraining], samples: int) -> LocalTraining:
     """Return the recipe of an imaginary client that holds the samples of all clients.
 
-    If a setting is unknown for any real client, it is unknown here too.
+    If a setting is unknown for any real client, this setting is unknown in the returned recipe too.
     """
     sizes = [recipe.batch_size for recipe in recipes]
     known = [size for size in sizes if size is not None]

@@ -97,7 +97,7 @@ def fedsgd(  # noqa: PLR0913
         hidden: The parts of the recipe that the attacker does not know, such as ``"lr"`` or ``"samples"``.
         knows_defence: Whether the attacker knows the client's defences.
         client: The client's name. By default, the name of the data.
-        round: The number of the round.
+        round: The index of the round.
         participations: The number of rounds in which the client takes part overall. A defence with a privacy budget
             spreads the budget over these rounds.
         seed: The seed of the client's random numbers.
@@ -175,7 +175,7 @@ def fedavg(  # noqa: PLR0913
         hidden: The parts of the recipe that the attacker does not know, such as ``"lr"`` or ``"samples"``.
         knows_defence: Whether the attacker knows the client's defences.
         client: The client's name. By default, the name of the data.
-        round: The number of the round.
+        round: The index of the round.
         participations: The number of rounds in which the client takes part overall. A defence with a privacy budget
             spreads the budget over these rounds.
         seed: The seed of the client's random numbers, including the order of its samples.
@@ -208,7 +208,7 @@ def fedavg(  # noqa: PLR0913
 
 
 def check_training(defences: Sequence[Defence], model: nn.Module, training: LocalTraining, exposure: Exposure) -> None:
-    """Raise an error if a defence that replaces local training does not support the model, recipe or grants."""
+    """Raise an error if a defence that replaces local training does not support the model, recipe or granted labels."""
     defence = training_of(defences)
     if defence is not None:
         defence.check(model, training)
@@ -262,7 +262,7 @@ def train_client(
         seed: The seed of the client's random numbers.
 
     Returns:
-        The sample rows of each local step, and the weights and buffers that the client returns.
+        The row indices of the samples in each local step, and the weights and buffers that the client returns.
     """
     defence = training_of(protection.defences)
     try:
@@ -290,7 +290,7 @@ def protected(protection: Protection, sent: Params, returned: Params) -> Params:
 
 
 def order_of(training: LocalTraining, seed: int) -> tuple[Tensor, ...]:
-    """Return the rows of the samples in each local step of a client."""
+    """Return the row indices of the samples in each local step of a client."""
     samples, size, epochs = (int(training.need(name)) for name in ("samples", "batch_size", "epochs"))
     return draw_order(samples, size, epochs, generator(seed, "order"))
 
@@ -334,7 +334,7 @@ def check_model(model: nn.Module, data: Dataset, loss: str) -> None:
 
 
 def _check_outputs(outputs: int, targets: int, data: Dataset, loss: str) -> None:
-    """Raise an error if the outputs for one sample do not fit the loss. A user's own loss accepts any outputs."""
+    """Raise an error if the number of outputs per sample does not fit the loss. A user's own loss allows any number."""
     expected = {"cross_entropy": data.spec.classes, "binary_cross_entropy": targets, "mse": targets}.get(loss, outputs)
     if expected is None:
         raise InvalidInput(f"the loss {loss!r} needs classes, but {data.name!r} is a regression. Use loss='mse'.")
@@ -346,7 +346,7 @@ def _check_outputs(outputs: int, targets: int, data: Dataset, loss: str) -> None
 
 
 def explained(problem: ValueError) -> InvalidInput:
-    """Return an error that explains a problem inside a client's training."""
+    """Return an error that explains a problem that occurred while a client was trained."""
     if "more than 1 value per channel" in str(problem):
         return InvalidInput(
             "batch norm in train mode cannot train on a batch of one sample. "

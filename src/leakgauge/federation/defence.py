@@ -1,6 +1,7 @@
 """The base classes of defences, one for each place in a client's round where a defence can act.
 
-A defence derives from the class of its place. A defence that acts at two places derives from both classes.
+A defence derives from the class for the place where it acts. A defence that acts at two places derives from both
+classes.
 
 =========================  ====================================================================================
 class                      what its defences do
@@ -82,11 +83,11 @@ class GradientDefence(Defence, ABC):
 
     There are three places where it can act:
 
-    - ``"samples"`` is the gradient of each sample at each local step. This needs memory for one gradient per sample
-      of a batch. It does not work with batch norm in train mode.
-    - ``"gradient"`` is the gradient of the batch at each local step.
-    - ``"update"`` is the update that the client sends. The update is a gradient, or the weights that the client got
-      minus the weights that it returns.
+    - With ``"samples"``, it changes the gradient of each sample at each local step. The client then needs memory for
+      one gradient per sample of a batch. This place does not work with batch norm in train mode.
+    - With ``"gradient"``, it changes the gradient of the batch at each local step.
+    - With ``"update"``, it changes the update that the client sends. The update is a gradient, or the weights that the
+      client got minus the weights that the client returns.
 
     Args:
         on: The place where the defence acts, from the list above.
@@ -100,14 +101,15 @@ class GradientDefence(Defence, ABC):
 
     @abstractmethod
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
-        """Return the gradients that the client uses instead, with the same names, shapes and types.
+        """Return the gradients that the client uses instead of ``gradients``, with the same names, shapes and types.
 
-        Each gradient is protected separately. Parameters that the model does not use have a gradient of zeros. They
-        are protected like the other parameters.
+        Each gradient is protected separately. A parameter that the model does not use has a gradient of zeros. This
+        gradient is protected like all other gradients.
 
         Args:
-            gradients: The gradients by parameter. The first dimension of each tensor has one entry per gradient. With
-                ``on="samples"`` there is one gradient for each sample of the batch. Otherwise there is one gradient.
+            gradients: One tensor for each parameter, by name. The first dimension of each tensor has one entry per
+                gradient. With ``on="samples"`` there is one gradient for each sample of the batch. Otherwise there is
+                one gradient.
             draw: The random generator of this defence, on the CPU.
         """
 
@@ -117,7 +119,7 @@ class Trained:
     """The result of a local training.
 
     Args:
-        order: The rows of the samples that each step used.
+        order: The row indices of the samples that each step used.
         weights: The weights after the last step.
         buffers: The buffers after the last step.
     """
@@ -157,7 +159,7 @@ class TrainingDefence(Defence, ABC):
     def gradient(
         self, model: nn.Module, samples: Batch, training: LocalTraining, start: Trained, participations: int, seed: int
     ) -> Params:
-        """Return the gradient of all samples at the weights of ``start``, which a FedSGD client sends."""
+        """Return the gradient that a FedSGD client sends. It covers all samples, at the weights of ``start``."""
 
     @abstractmethod
     def check(self, model: nn.Module, training: LocalTraining) -> None:
@@ -225,11 +227,11 @@ class Protection:
         return self.on_gradient({name: value.mean(0) for name, value in changed.items()})
 
     def on_gradient(self, gradient: Params) -> Params:
-        """Return the gradient of a batch after the defences that change it."""
+        """Return the gradient of a batch after the defences that change the gradients of batches."""
         return self._changed_single(gradient, "gradient")
 
     def on_update(self, update: Params) -> Params:
-        """Return the update after the defences that change it. Without such defences, return the same object."""
+        """Return the update after the defences that change updates. Without such defences, return the same object."""
         return self._changed_single(update, "update")
 
     def _acts_on(self, place: Place) -> bool:
@@ -260,7 +262,7 @@ def _outline(tensors: Params) -> dict[str, tuple[torch.Size, torch.dtype]]:
 def check_defences(
     defences: Defence | Iterable[Defence], model: nn.Module, mode: Mode, *, server: bool = False
 ) -> tuple[Defence, ...]:
-    """Return the defences as a tuple, or raise an error if one of them does not work here.
+    """Return the defences as a tuple, or raise an error if a defence does not work with the other arguments.
 
     Args:
         defences: One defence, or several in the order in which they are applied.
@@ -286,7 +288,7 @@ def check_defences(
 
 
 def _check_sample_gradients(defence: Defence, model: nn.Module) -> None:
-    """Raise an error if the model mixes samples, so that a single sample has no gradient."""
+    """Raise an error if the model mixes samples, so that a single sample has no gradient of its own."""
     layer = mixes_samples(model)
     if layer is not None:
         raise InvalidInput(
@@ -319,7 +321,7 @@ def recipe_with(defences: Sequence[Defence], training: LocalTraining) -> LocalTr
 
 
 def clients_in_a_sum(defences: Sequence[Defence]) -> int:
-    """Return the smallest number of clients that a message to the server combines. It is 1 for single messages."""
+    """Return the smallest number of clients in one message to the server. It is 1 if messages are not combined."""
     return max((defence.clients for defence in defences if isinstance(defence, ServerDefence)), default=1)
 
 
@@ -333,7 +335,7 @@ def _not_a_defence(value: object) -> str:
 
 
 def mixes_samples(model: nn.Module) -> str | None:
-    """Return the name of the first layer that computes or stores batch statistics, or ``None`` if there is none."""
+    """Return the name of the first layer that computes or stores batch statistics, or ``None`` if no layer does."""
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) or (isinstance(module, _NormBase) and module.track_running_stats):
             return str(name)

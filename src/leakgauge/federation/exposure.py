@@ -53,18 +53,18 @@ class Exposure:
 
     @classmethod
     def of(cls, granted: Iterable[str], hidden: Iterable[str], knows_defence: bool, share_statistics: bool) -> Exposure:
-        """Return the exposure for the arguments of a public function. A single name may be a plain text."""
+        """Return the exposure that a user's arguments describe. A single name may be a plain string."""
         names = [(given,) if isinstance(given, str) else tuple(given) for given in (granted, hidden)]
         return cls(names[0], names[1], knows_defence, share_statistics)
 
     def check(self, data: Dataset) -> None:
-        """Raise an error if the client's data does not have the granted knowledge."""
+        """Raise an error if label counts or label batches are granted for data that has no classes."""
         for name in ("label_counts", "label_batches"):
             if name in self.granted and data.spec.classes is None:
                 raise InvalidInput(f"{name} cannot be granted, because this data is a regression and has no classes")
 
     def check_order(self, training_defence: Defence | None) -> None:
-        """Raise an error if label batches are granted and a defence draws batches of no fixed size."""
+        """Raise an error if label batches are granted although a defence draws batches of varying size."""
         if training_defence is not None and "label_batches" in self.granted:
             raise InvalidInput(
                 f"label_batches cannot be granted, because {training_defence!r} draws batches of no fixed size"
@@ -81,7 +81,7 @@ class Exchanged:
         returned_buffers: The batch-norm statistics after the round.
         gradient: The gradient that the client returns (FedSGD).
         returned: The weights that the client returns (FedAvg).
-        order: The rows of the samples in each local step.
+        order: The row indices of the samples in each local step.
     """
 
     sent: Params
@@ -113,7 +113,7 @@ def observe(
         exposure: The attacker's knowledge.
         defences: The client's defences.
         client: The client's name.
-        round: The number of the round.
+        round: The index of the round.
     """
     exposure.check(data)
     granted, shared = exposure.granted, exposure.share_statistics

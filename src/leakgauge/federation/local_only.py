@@ -2,9 +2,9 @@ r"""The model that a client would have trained alone, as the reference for LMRA.
 
 LMRA's optimal local model is :math:`\theta_c^* = \arg\min_\theta L_c(\theta)`. For a linear regression, it is the
 solution of a linear system. Otherwise, it is the result of training on the client's data alone. This training starts
-from the first model of the federation. It ends when the loss no longer falls, or when almost nothing of the first loss
-is left. The audit chooses the optimiser. Plain SGD, which the client uses, may need thousands of epochs for a result
-that Adam reaches in hundreds.
+from the first model of the federation. It ends when the loss no longer falls, or when only a tiny share of the first
+loss is left. The audit chooses the optimiser. Plain SGD, which the client uses, may need thousands of epochs for a
+result that Adam reaches in hundreds of epochs.
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ def train_alone(  # noqa: PLR0913
     """Train a client alone until its loss no longer falls, and return the model with the lowest loss.
 
     The loss on all data is checked every ``patience`` epochs. Training has converged after ten checks without progress.
-    A check shows progress if its loss is lower than the lowest loss by the relative ``tolerance``. Progress starts the
-    count again. SGD may leap away from a minimum and come back. A check with a loss of more than a tenth above the
-    lowest loss is such a leap, and is not counted.
+    The reference is the first loss, and later the loss of the last check with progress. A check shows progress if its
+    loss is below the reference by more than the relative ``tolerance``. After progress, the count of checks starts
+    again at zero. SGD may leap away from a minimum and come back. Therefore, a check whose loss is more than a tenth
+    above the reference is not counted.
 
     Args:
         model: The model to start from. It is not changed.
@@ -85,9 +86,9 @@ def train_alone(  # noqa: PLR0913
             classes and mean squared error for a regression.
         mode: The mode of the model during training, ``"train"`` or ``"eval"``.
         adam: Whether to use Adam instead of plain SGD.
-        tolerance: The relative decrease of the loss that counts as progress.
-        fitted: The share of the first loss at which training counts as converged. Without this rule, a network that
-            can memorise its data would never converge.
+        tolerance: The smallest relative decrease of the loss that counts as progress.
+        fitted: A share of the first loss. Training also counts as converged if the loss falls to this share. Without
+            this rule, a network that can memorise its data would never converge.
         patience: The number of epochs between two checks.
         seed: The seed of the order of samples and of dropout.
     """
@@ -116,7 +117,7 @@ def train_alone(  # noqa: PLR0913
 
 
 class _Progress:
-    """The losses of a training so far, the state with the lowest loss, and whether training has converged."""
+    """The losses of a training run so far, the state with the lowest loss, and whether the run has converged."""
 
     def __init__(self, tolerance: float, fitted: float, loss: float, state: State) -> None:
         self.tolerance, self.fitted = tolerance, fitted
@@ -137,7 +138,7 @@ class _Progress:
 
 
 def _settled(trainer: Trainer, state: State, inputs: Tensor) -> Params:
-    """Return the batch-norm statistics that fit the weights. The statistics at the end of training lag behind."""
+    """Return the batch-norm statistics that fit the weights of a state. Its own statistics lag behind its weights."""
     buffers = {name: value.clone() for name, value in state.buffers.items()}
     if buffers and trainer.mode == "train":
         with torch.no_grad(), trainer.active():
@@ -172,7 +173,7 @@ def _loss(trainer: Trainer, state: State, inputs: Tensor, targets: Tensor) -> fl
 
 
 def least_squares_optimum(data: Dataset, *, bias: bool) -> Params:
-    """Solve a linear regression directly, and return the optimum as ``head.weight`` and ``head.bias``.
+    """Solve a linear regression directly, and return the optimal ``head.weight`` and ``head.bias``.
 
     Args:
         data: The client's samples.

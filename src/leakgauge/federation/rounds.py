@@ -1,4 +1,4 @@
-"""Federated averaging over many rounds, which records the messages of watched clients."""
+"""Federated averaging over many rounds, with a record of the messages of watched clients."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Federation:
     Args:
         weights: The weights of the global model.
         buffers: The batch-norm statistics of the global model.
-        observations: The recorded messages of each watched client, by the index of the client.
-        truths: The samples of each watched client, by the index of the client.
+        observations: A dictionary from the index of each watched client to its recorded messages.
+        truths: A dictionary from the index of each watched client to its samples.
         history: The number of finished rounds and the test score, as one pair for each tested round.
         rounds: The number of finished rounds.
         interrupted: Whether Ctrl-C ended the training.
-        spent: The epsilon that each client has spent, by the index of the client. It is empty if no defence computes
-            an epsilon.
+        spent: A dictionary from the index of each client to the epsilon that the client has spent. The dictionary is
+            empty if no defence computes an epsilon.
     """
 
     weights: Params
@@ -124,13 +124,14 @@ def run_federation(  # noqa: PLR0913
         granted: The additional knowledge that the attacker is given, as in :func:`~leakgauge.federation.client.fedavg`.
         hidden: The parts of the recipe that the attacker does not know.
         knows_defence: Whether the attacker knows the defences.
-        test: The test data, scored by accuracy or by mean squared error. If statistics are not shared, the model is
-            scored with the statistics of each client, and the mean score is taken.
+        test: The test data. The score is the accuracy or the mean squared error. If statistics are not shared, the
+            model is scored with the statistics of each client, and the mean score is taken.
         test_every: The interval between tested rounds. The last round is always tested.
-        together: Whether clients with equal recipes train in one vectorised step. By default, they do if the model is
-            small and can be vectorised, and if no defence needs the gradient of each sample or acts on steps.
+        together: Whether clients with equal recipes train in one vectorised step. By default, they do so if the model
+            is small and can be vectorised, and if no defence needs the gradient of each sample or acts on steps.
         seed: The seed of all random numbers.
-        progress: A function that is called after each round, with the number of finished rounds and of all rounds.
+        progress: A function that is called after each round, with the number of finished rounds and the number of all
+            rounds.
     """
     _check_counts(clients, rounds, test, every=every, test_every=test_every)
     sampling = _Sampling(clients_per_round, weighting, seed)
@@ -182,7 +183,7 @@ def evaluate(model: nn.Module, data: Dataset, weights: Params, buffers: Params, 
 
 @dataclass(frozen=True)
 class _Sampling:
-    """The choice of the clients of a round, and their weights in the average."""
+    """The rule that chooses the clients of a round and sets the weight of each client in the average."""
 
     clients_per_round: int | None
     weighting: str
@@ -245,7 +246,7 @@ class _Plan:
     together: bool | None
 
     def check(self) -> None:
-        """Raise an error if the plan cannot work, before any work starts."""
+        """Raise an error if the plan cannot work. This is called before the first round."""
         for data, recipe in zip(self.clients, self.recipes, strict=True):
             self.exposure.check(data)
             check_model(self.model, data, recipe.loss)
@@ -393,7 +394,7 @@ class _Training:
         self.history.append((self.done, fmean(scores)))
 
     def _spent(self) -> dict[int, float]:
-        """Return the epsilon of each client that took part, or an empty dictionary if no defence computes it."""
+        """Return the epsilon of each client that took part. If no defence computes an epsilon, the result is empty."""
         defence = training_of(self.plan.defences)
         if defence is None:
             return {}
@@ -406,7 +407,7 @@ class _Training:
 
 
 def _check_counts(clients: Sequence[Dataset], rounds: int, test: Dataset | None, **intervals: int) -> None:
-    """Raise an error if there are no clients or no test samples, or if a number of rounds is below 1."""
+    """Raise an error if there are no clients or no test samples, or if ``rounds`` or an interval is below 1."""
     if not clients:
         raise InvalidInput("a federation needs at least one client")
     for name, value in {"rounds": rounds, **intervals}.items():

@@ -1,7 +1,7 @@
 """The clients of one round, trained one by one or together in vectorised steps.
 
-Clients with equal batch shapes can train together as one vectorised step over stacked weights. This is faster for small
-models, because their operations take longer to start than to compute.
+Clients with equal batch shapes can train together. Their weights are stacked, and each step is one vectorised call.
+This is faster for small models, because an operation of a small model takes longer to start than to compute.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class Job:
 def pays_off(weights: Params, protection: Protection) -> bool:
     """Return whether training clients together is faster than training them one by one.
 
-    It is not faster for large models. It is also not faster if a defence needs the gradient of each sample, because the
-    gradients of all clients would be in memory at once. If a defence acts on each step, clients cannot train
-    together.
+    Training together is not faster for large models. It is also not faster if a defence needs the gradient of each
+    sample, because the gradients of all clients would be in memory at once. If a defence acts on each step, clients
+    cannot train together.
     """
     small = sum(value.numel() for value in weights.values()) < TOGETHER_BELOW
     return small and not protection.needs_sample_gradients and not protection.acts_on_steps
@@ -158,7 +158,8 @@ def _plain_step(trainer: Trainer, state: State, batch: Batch, _: Sequence[Protec
 def _defended_step(trainer: Trainer, state: State, batch: Batch, protections: Sequence[Protection]) -> State:
     """Return the state after one step of all clients at once, with defences that act on samples.
 
-    The gradients of all samples are computed together. Then the defences of each client change its gradients.
+    The gradients of all samples are computed together. Then the defences of each client change the gradients of this
+    client.
     """
 
     def of_samples(weights: Params, buffers: Params, batch: Batch) -> tuple[Params, Params]:

@@ -7,7 +7,7 @@ One step of SGD with momentum :math:`\mu` and weight decay :math:`\omega` on the
     v_{t+1} = \mu v_t + g_t, \qquad
     \theta_{t+1} = \theta_t - \eta\, v_{t+1}.
 
-:func:`local_sgd` runs :math:`T` such steps in one of three ways. All of them give the same numbers.
+:func:`local_sgd` runs :math:`T` such steps in one of three ways. All three give the same weights.
 
 =============  =======================================  ======================================================
 ``gradients``  what is stored                           cost of an attack step
@@ -19,9 +19,9 @@ One step of SGD with momentum :math:`\mu` and weight decay :math:`\omega` on the
 =============  =======================================  ======================================================
 
 ``"graph"`` and ``"adjoint"`` can differentiate :math:`\theta_T` with respect to the inputs and to soft labels. The
-adjoint goes from the last step to the first, with the graph of one step at a time. It carries :math:`(a_\theta, a_v)`
-backwards through the vector-Jacobian product of each step. Between two stored states it trains forward again, with the
-same random numbers for dropout.
+adjoint method goes from the last step to the first, with the graph of one step at a time. It carries the adjoints
+:math:`(a_\theta, a_v)` of weights and velocity backwards through the vector-Jacobian product of each step. Between two
+stored states, the method trains forward again, with the same random numbers for dropout.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Gradients = Literal["none", "graph", "adjoint"]
 
 
 def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean squared error of a regression whose model returns one number for each sample."""
+    """Return the mean squared error of a regression whose model returns one value for each sample."""
     return (outputs.reshape(targets.shape) - targets).square().mean()
 
 
@@ -79,7 +79,7 @@ def in_mode(model: nn.Module, mode: Mode) -> Iterator[None]:
 
 
 def draw_order(samples: int, batch_size: int, epochs: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Return the rows of the samples in each local step.
+    """Return the row indices of the samples in each local step.
 
     Every epoch has a new random order. The last batch of an epoch may be smaller.
 
@@ -110,7 +110,7 @@ class State:
 class Trainer:
     """The step function of one model under one recipe.
 
-    ``functional`` does not change the numbers, with two exceptions. Dropout masks on transposed tensors differ, and
+    With ``functional``, the results are the same, with two exceptions. Dropout masks on transposed tensors differ, and
     weight decay also shrinks parameters that the forward pass does not use.
 
     Args:
@@ -151,9 +151,10 @@ class Trainer:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Set the model's mode, and compute attention by its plain formula, while steps are taken.
+        """Set the model's mode and use the plain formula for attention inside the block. Steps are taken in this block.
 
-        Fused attention kernels have no second derivative, and their dropout masks differ from those of the formula.
+        Fused attention kernels have no second derivative, and their dropout masks differ from the masks of the plain
+        formula.
         """
         with in_mode(self.model, self.mode), sdpa_kernel(SDPBackend.MATH):
             yield
@@ -213,7 +214,7 @@ class Trainer:
         return trained, fixed, {name: value.detach().clone() for name, value in state.buffers.items()}
 
     def sample_gradients(self, state: State, batch: Batch) -> tuple[Params, Params]:
-        """Return the gradient of each sample's loss, stacked along the first dimension, and the buffers afterwards.
+        """Return the gradients of all samples, stacked in the first dimension, and the buffers after the forward pass.
 
         If the loss is a mean over samples, the mean of these gradients is the gradient of the batch. The gradients are
         computed with ``torch.func``.
@@ -251,7 +252,7 @@ class Trainer:
 
         Args:
             state: The state before the step. Clients may be stacked along the first dimension.
-            gradient: The gradient of the parameters that have one.
+            gradient: The gradients, by parameter. Parameters without a gradient may be missing.
             buffers: The buffers after the forward pass.
         """
         weights, velocity = dict(state.weights), dict(state.velocity)
@@ -285,7 +286,7 @@ def local_sgd(
         training: The recipe, of which ``lr``, ``momentum``, ``weight_decay``, ``loss`` and ``mode`` are used.
         buffers: The buffers to start from. By default, the buffers of the model.
         gradients: The way to differentiate the result, from the table at the top of this module.
-        functional: Whether ``"graph"`` must work under ``torch.func.vmap``.
+        functional: Whether ``gradients="graph"`` must work under ``torch.func.vmap``.
         protection: The defences of a real client. They cannot be differentiated.
     """
     training.need("lr")

@@ -1,8 +1,8 @@
 """The cache of finished work: one SQLite file for results, and safetensors files for their tensors.
 
-A result is stored under the hash of its definition and of Leakgauge's own source code. Results of other code are
-therefore never returned. An entry is complete or absent, even after a process was killed. Several processes may write
-to the same folder.
+A result is stored under a hash of its definition and of Leakgauge's own source code. A result from another version of
+the code is therefore never returned. An entry is complete or absent, even after a process was killed. Several processes
+may write to the same folder.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Cache:
             return int(connection.execute("select count(*) from entries").fetchone()[0])
 
     def keys(self) -> list[str]:
-        """Return the keys of all entries, in the order in which they were made."""
+        """Return the keys of all entries, from the oldest entry to the newest."""
         with self._open() as connection:
             return [key for (key,) in connection.execute("select key from entries order by made, key")]
 
@@ -120,7 +120,7 @@ class Cache:
             return None
 
     def put(self, definition: Any, document: Any, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """Store a result, and replace an earlier one. The result is on disk when this method returns.
+        """Store a result on disk before returning, and replace any earlier result of this definition.
 
         Args:
             definition: Everything that the result depends on, as plain values.
@@ -178,11 +178,11 @@ def key_of(definition: Any) -> str:
 def run_cached(
     tasks: Sequence[Task], definitions: Mapping[str, Any], folder: Location | None, **options: Any
 ) -> Iterator[tuple[Task, Any]]:
-    """Yield each task with its result. Cached results come first, and the other tasks are run and cached.
+    """Yield each task with its result. Cached results come first. The other tasks are then run and cached.
 
     Args:
         tasks: The tasks. Their results are plain values and dataclasses of Leakgauge.
-        definitions: Everything that the result of a task depends on, as plain values, by the name of the task.
+        definitions: A dictionary from the name of each task to everything that its result depends on, as plain values.
         folder: The folder of the cache. If it is ``None``, nothing is cached.
         options: The options of :func:`leakgauge.runtime.run_tasks`.
     """

@@ -2,7 +2,7 @@
 
 A dataclass is stored as its import path and its fields. Only paths inside ``leakgauge`` are written and read, so a file
 that was altered cannot make this process import or build anything else. Tuples stay tuples. The keys of dictionaries
-may be other values than text, and numbers may be infinite or NaN.
+need not be text, and numbers may be infinite or NaN.
 
 >>> decode(encode({"steps": (1, 2), 3: float("inf")}))
 {'steps': (1, 2), 3: inf}

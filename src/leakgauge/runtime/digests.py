@@ -1,4 +1,4 @@
-"""Digests of source code, so that a cache never returns the results of other code."""
+"""Digests of source code, so that a cache returns a result only if the code has not changed."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ def code_digest() -> str:
 def source_digest(*objects: Any) -> str:
     """Return the digest of the user's source code behind some objects.
 
-    The digest covers the source files of the modules that define the objects, their classes and the objects inside
-    them. It also covers the modules that these modules import, at any depth. The standard library, installed packages
-    and Leakgauge are left out. If an object has no source file, as in a notebook, the digest covers the source of the
-    object and of everything that it uses. The function never raises an error. Code that cannot be read is left out.
+    The digest covers the source files of the modules that define the objects, the classes of the objects, and all
+    objects that the objects hold. It also covers the modules that these modules import, directly or indirectly. The
+    standard library, installed packages and Leakgauge are left out. If an object has no source file, as in a notebook,
+    the digest covers the source of this object and of everything that this object uses. The function never raises an
+    error. Code that cannot be read is left out.
 
     Args:
         objects: Models, datasets, factories, functions or classes. The submodules of an ``nn.Module`` and the
@@ -75,7 +76,7 @@ class _Sources:
                 waiting.extend(value for value in self._visit(item) if not isinstance(value, _PLAIN))
 
     def _visit(self, item: Any) -> Iterator[Any]:
-        """Add the code of one object, and yield the objects on which it depends."""
+        """Add the code of one object, and yield the objects on which this object depends."""
         if isinstance(item, types.ModuleType):
             self._module(item.__name__)
         elif isinstance(item, functools.partial):
@@ -121,7 +122,7 @@ class _Sources:
                 yield value
 
     def _text(self, item: Any, fallback: Callable[[], str]) -> None:
-        """Add an object without a source file, by its source text or, if there is none, by its compiled code."""
+        """Add the source text of an object whose module has no file. If there is no text, add its compiled code."""
         try:
             text = inspect.getsource(item)
         except Exception:
@@ -129,7 +130,7 @@ class _Sources:
         self.entries.add(f"{item.__module__}.{item.__qualname__}:{hashlib.sha256(text.encode()).hexdigest()}")
 
     def _module(self, name: str | None) -> bool:
-        """Add a module and all that it imports. Return ``False`` if its objects must be added one by one instead."""
+        """Add a module and its imports. Return ``False`` if the objects of the module must be added one by one."""
         if name is None or name in ("__main__", "__mp_main__"):
             return False
         if name in self._modules:
@@ -255,7 +256,7 @@ def _code_text(code: types.CodeType) -> str:
 
 
 def _member_text(member: Any) -> str:
-    """Return a member of a class as text. If it is neither a function nor a plain value, the text is empty."""
+    """Return a member of a class as text. If the member is neither a function nor a plain value, the text is empty."""
     if isinstance(member, types.FunctionType):
         return _code_text(member.__code__)
     return repr(member) if isinstance(member, _PLAIN) else ""

@@ -1,4 +1,4 @@
-"""The live display of a sweep on standard error, with one line for each running task and one for the whole sweep.
+"""The live display of a sweep on standard error, with one line for each running task and one line for the whole sweep.
 
 If standard error is not a terminal, one line is printed for each task that ends.
 """
@@ -110,13 +110,13 @@ class Clock(Watch):
         return self._taken[task.resolved_kind][-1]
 
     def left_of(self, task: Task) -> float | None:
-        """Return the seconds that a running task has left, or ``None`` if they are unknown."""
+        """Return the seconds that a running task still needs, or ``None`` if this time is unknown."""
         return self._left(self._running[task.name])
 
     def left(self) -> tuple[float, bool]:
-        """Return the seconds that the sweep has left, and whether this estimate counts all tasks.
+        """Return the seconds that the sweep still needs, and whether this estimate counts all tasks.
 
-        The estimate assumes that as many tasks run at a time as now.
+        The estimate assumes that the number of tasks that run at a time does not change.
         """
         parts = [self._left(run) for run in self._running.values()] + list(map(self._usual, self._waiting.values()))
         known = [part for part in parts if part is not None]
@@ -136,7 +136,7 @@ class Clock(Watch):
         return sum(taken) / len(taken) if taken else None
 
     def rest(self) -> str:
-        """Return the time that is left in words, or an empty text if this time is unknown."""
+        """Return the remaining time in words, or an empty text if the remaining time is unknown."""
         seconds, everything = self.left()
         if self.ended == self.total or (seconds == 0 and not everything):
             return ""
@@ -168,7 +168,7 @@ class Lines(Clock):
 
 
 class Bars(Clock):
-    """A display with one bar for each running task and one for the whole sweep. Lines above show the ended tasks.
+    """A display with one bar for each running task and one bar for the whole sweep. Ended tasks are listed above.
 
     Args:
         bars: The live display of :func:`bars`.

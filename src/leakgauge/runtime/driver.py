@@ -1,10 +1,10 @@
-"""The loop of the driver, which starts tasks on any kind of workers, restarts them and gives them up.
+"""The loop of the driver, which starts, restarts and gives up tasks on any kind of workers.
 
-**Memory.** A task starts only if it fits into memory. The need of a task is the memory that the task states, or the
-largest peak that was measured for its kind if that is larger. Workers send their peak memory with every report, once a
-second, and at the end. If the need of a kind is unknown, only one task of this kind starts. The other tasks of this
-kind wait until the first one has reported a step, has ended or has run for ten seconds. Memory that running tasks need
-but have not taken yet is reserved. At least one task always runs, even if it does not fit.
+**Memory.** A task starts only if it fits into memory. The need of a task is the larger of two values: the memory that
+the task states, and the largest peak that was measured for its kind. Workers send their peak memory with every report,
+once a second, and at the end of a task. If the need of a kind is unknown, only one task of this kind starts. The other
+tasks of this kind wait until the first task has reported a step, has ended or has run for ten seconds. Memory that
+running tasks need but have not taken yet is reserved. At least one task always runs, even if it does not fit.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ class Event(NamedTuple):
     """A message about an attempt at a task.
 
     Args:
-        attempt: The number of the attempt.
-        kind: ``begun``, ``step``, ``beat``, ``done`` or ``failed`` from the worker, or ``lost`` if the worker died.
+        attempt: The index of the attempt.
+        kind: The kind of the message. It is ``begun``, ``step``, ``beat``, ``done`` or ``failed`` if the worker sent
+            the message, and ``lost`` if the worker died.
         values: The values of the message.
     """
 
@@ -43,7 +44,7 @@ class Workers(Protocol):
         """Return the number of attempts that may run at a time."""
 
     def start(self, attempt: int, task: Task, need: int | None) -> None:
-        """Start an attempt at a task, which needs ``need`` bytes of memory. ``None`` means an unknown need."""
+        """Start an attempt at a task that needs ``need`` bytes of memory. ``None`` means that the need is unknown."""
 
     def events(self, timeout: float) -> list[Event]:
         """Return the new events. Wait for them for at most ``timeout`` seconds."""
@@ -78,7 +79,7 @@ def drive(
         workers: The workers.
         tasks: The tasks.
         watch: The listener that receives the progress.
-        failures: The dictionary that receives the error of each failed task, by the name of the task.
+        failures: The dictionary that receives the error of each failed task. The key is the name of the task.
     """
     loop = _Loop(workers, tasks, watch, failures)
     while loop.waiting or loop.running:
@@ -99,7 +100,7 @@ class _Loop:
         self.numbers = itertools.count()
 
     def start_fitting(self) -> None:
-        """Start the waiting tasks for which there are workers and memory. Give up tasks that need too much memory."""
+        """Start the waiting tasks for which workers and memory are free. Give up tasks that need too much memory."""
         slots = self.workers.slots()
         if len(self.running) >= slots:
             return
@@ -129,7 +130,7 @@ class _Loop:
         return free is None or need <= free
 
     def _free(self) -> int | None:
-        """Return the memory that running tasks will not need, or ``None`` if the workers manage memory themselves."""
+        """Return the memory that the running tasks leave free, or ``None`` if the workers manage memory themselves."""
         free = self.workers.free()
         if free is None:
             return None
@@ -185,7 +186,7 @@ class _Loop:
             self.peaks[kind] = max(self.peaks.get(kind, 0), attempt.peak)
 
     def stop_hung(self) -> None:
-        """Stop and restart the attempts that have not reported for longer than the limit of their task."""
+        """Stop the attempts that have not reported for longer than the limit of their task, and restart these tasks."""
         now = time.monotonic()
         for number, attempt in list(self.running.items()):
             limit = attempt.task.limit

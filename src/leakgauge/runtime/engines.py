@@ -1,4 +1,4 @@
-"""Three engines that run independent tasks. All of them give the same results.
+"""Three engines that run independent tasks, and the names that select an engine. All engines give the same results.
 
 ================  =====================================================================================================
 ``in-process``    in this process, one task after another
@@ -133,7 +133,7 @@ def _can_start_processes() -> bool:
 
 
 class _ProcessesPay(BaseException):
-    """The signal that ends a task in this process, because it is now worth it to start worker processes."""
+    """The signal that ends a task in this process, because worker processes would now save time."""
 
 
 def _here(
@@ -145,7 +145,7 @@ def _here(
 ) -> Generator[tuple[Task, Any], None, Sequence[Task]]:
     """Run tasks one after another in this process, and yield each task with its result.
 
-    After ``patience`` seconds, the unfinished tasks are returned, unless only one is left.
+    After ``patience`` seconds, the unfinished tasks are returned, unless only one task is left.
     """
     import torch  # not at the top, so that the command line starts quickly
 

@@ -1,8 +1,8 @@
 """The memory of this process and of the machine, in bytes.
 
 By default, the C library returns the memory of large tensors to the kernel when they are freed. The kernel then clears
-the memory of the next tensors. For attacks that make many large tensors in each step, this takes up to half of the
-time. :func:`reuse` avoids it.
+the memory of the next tensors. For attacks that make many large tensors in each step, this clearing takes up to half of
+the running time. :func:`reuse` avoids this cost.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def reset_peak() -> None:
 
 
 def peak() -> int:
-    """Return the largest amount of memory that this process has held. On Windows, where it is unknown, return 0."""
+    """Return the largest amount of memory that this process has held. On Windows, it is unknown, and 0 is returned."""
     resident = _field(PROCESS / "status", "VmHWM:")
     if resident is not None:
         return resident
@@ -84,7 +84,7 @@ def available() -> int:
 
 
 def _limits() -> Iterator[tuple[int, int]]:
-    """Yield the memory limit and use of each control group (version 2 or 1) of this process that has a limit."""
+    """Yield the memory limit and the memory use of each limited control group (version 2 or 1) of this process."""
     try:
         lines = (PROCESS / "cgroup").read_text().splitlines()
     except OSError:
@@ -111,7 +111,7 @@ def _limits() -> Iterator[tuple[int, int]]:
 
 
 def _field(path: Path, name: str, unit: int = 1024) -> int | None:
-    """Return the number after ``name`` in a file of the kernel, in bytes, or ``None`` if it is not there."""
+    """Return the value after ``name`` in a file of the kernel, in bytes, or ``None`` if the file has no such value."""
     with contextlib.suppress(OSError):
         for line in path.read_text().splitlines():
             if line.split()[:1] == [name]:

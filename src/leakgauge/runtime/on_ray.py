@@ -1,4 +1,4 @@
-"""The engine ``ray``: workers of a Ray cluster, started for the sweep or already running (extra ``ray``).
+"""The engine ``ray``: workers of a Ray cluster that is started for the sweep or already runs (extra ``ray``).
 
 A cluster that is started here listens on the loopback address only, has no dashboard, sends no usage statistics, and
 ends with the sweep. Ray runs each task on a machine that has a free core and the memory that the task needs, if this
@@ -52,7 +52,8 @@ class OnRay:
     Leaving the context ends the tasks. It also ends the cluster if the cluster was started here.
 
     Args:
-        address: The address of a running cluster, ``auto``, or an empty text to start a cluster on this machine.
+        address: The address of a running cluster, or ``auto`` for the running cluster that this machine belongs to. An
+            empty text starts a cluster on this machine.
         jobs: The number of tasks that run at a time. ``None`` means one per core.
         common: The arguments that all tasks share.
     """
@@ -87,8 +88,8 @@ class OnRay:
     def slots(self) -> int:
         """Return the number of attempts that may be sent to the cluster at a time.
 
-        On a running cluster, this is the number of jobs if it is given. Otherwise it is twice the number of cores,
-        because a cluster may grow with its queue.
+        On a running cluster, this is ``jobs`` if ``jobs`` is given. Otherwise it is twice the number of cores, because
+        a cluster may grow with its queue.
         """
         if self._jobs is not None and self._address != LOCAL:
             return self._jobs
@@ -98,7 +99,7 @@ class OnRay:
         """Return ``None``, because Ray itself starts only tasks that fit into memory."""
 
     def largest(self) -> int:
-        """Return the memory in bytes of the machine that has the most."""
+        """Return the memory in bytes of the machine with the most memory."""
         return max((int(node["Resources"].get("memory", 0)) for node in self._ray.nodes() if node["Alive"]), default=0)
 
     def start(self, attempt: int, task: Task, need: int | None) -> None:
@@ -149,9 +150,9 @@ def run_task(attempt: int, message: bytes, common: list[Any], mailbox: Any) -> t
     """Run one task in a worker of the cluster.
 
     Args:
-        attempt: The number of the attempt.
+        attempt: The index of the attempt.
         message: The pickled task.
-        common: The reference to the shared arguments, in a list.
+        common: A list that holds only the reference to the shared arguments.
         mailbox: The process that collects messages for the driver.
 
     Returns:
@@ -182,7 +183,7 @@ def _shared(reference: Any) -> Any:
 
 
 def _mailbox(ray: Any) -> Any:
-    """Start and return a process of the cluster that holds messages of workers until the driver fetches them."""
+    """Start a process on the cluster and return it. It holds the messages of workers until the driver fetches them."""
 
     class Mailbox:  # inside the function, so that Ray sends the code and the process need not import this module
         def __init__(self) -> None:
@@ -242,7 +243,7 @@ def _connected(address: str, cores: int, shared: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _silent(ray: Any) -> Iterator[None]:
-    """Keep Ray from printing a message for each dead worker, which would mix with results on standard output."""
+    """Keep Ray from printing messages about dead workers. They would mix with the results on standard output."""
     module = ray._private.worker
     before = getattr(module, "print_to_stdstream", None)
     module.print_to_stdstream = lambda *_, **__: None

@@ -135,7 +135,7 @@ class _Worker:
         self._unsent = []
 
     def read(self) -> list[Event]:
-        """Return the next message as an event, or nothing if it is not about the current attempt."""
+        """Return a list with the next message, or an empty list if the message is not about the current attempt."""
         attempt, kind, values = pickle.loads(self.connection.recv_bytes())
         if kind == "ready":
             self.ready = True
@@ -148,7 +148,7 @@ class _Worker:
         return [Event(attempt, kind, values)]
 
     def end(self, *, at_once: bool = False) -> str:
-        """End the process. Return how it ended, in words that complete the sentence "its worker ..."."""
+        """End the process. Return how the process ended, in words that complete the sentence "its worker ..."."""
         self.process.join(0 if at_once else 5)  # a process that broke off gets its exit code in a moment
         self.process.kill()
         self.process.join()
@@ -161,7 +161,7 @@ class _Worker:
 
 
 def worker_main(connection: Connection) -> None:
-    """Run one task after another in a worker process, until the driver ends it."""
+    """Run one task after another in a worker process, until the driver ends this process."""
     prepare_worker()
     lock = threading.Lock()
 

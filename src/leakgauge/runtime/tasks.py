@@ -24,17 +24,19 @@ BEAT = 1.0
 class Task:
     """One call of a function, as a unit of work.
 
-    The function is called with ``arguments`` and with a keyword argument ``report``. It shows its progress by calling
-    ``report(step, total, loss)``. A task is restarted if it hangs, if its worker dies or if it runs out of memory.
+    The function is called with ``arguments`` and with a keyword argument ``report``. The function shows its progress by
+    calling ``report(step, total, loss)``. A task is restarted if it hangs, if its worker dies or if it runs out of
+    memory.
 
     Args:
         name: A name that no other task of the sweep has.
-        function: A function at the level of a module, so that workers can import it.
+        function: A function that is defined at the top level of a module, so that workers can import the function.
         arguments: The keyword arguments of the function.
         kind: The kind of the task. Tasks of the same kind need about the same memory. By default, the kind is the name
             of the function.
-        memory: The peak memory of the task in bytes, if it is known. A larger measured peak replaces this number.
-        limit: The seconds without a report after which the task counts as hung. By default, it never does so.
+        memory: The peak memory of the task in bytes, if it is known. A larger measured peak replaces this value.
+        limit: The seconds without a report after which the task counts as hung. By default, the task never counts as
+            hung.
         tries: The largest number of times that the task is started.
     """
 
@@ -81,13 +83,13 @@ class WorkerLost(RuntimeError):
 def execute(task: Task, common: Mapping[str, Any], send: Callable[..., None], *, pace: float = PACE) -> tuple[Any, ...]:
     """Execute a task in a worker.
 
-    The messages to the driver are ``send("step", step, total, loss, peak)`` and ``send("beat", peak)``. In them,
-    ``peak`` is the memory in bytes that the worker has taken since the task began.
+    The messages to the driver are ``send("step", step, total, loss, peak)`` and ``send("beat", peak)``. In both
+    messages, ``peak`` is the memory in bytes that the worker has taken since the task began.
 
     Args:
         task: The task.
         common: The arguments that all tasks share.
-        send: The function that sends a message to the driver. Two threads call it.
+        send: The function that sends a message to the driver. It is called from two threads.
         pace: The smallest number of seconds between two ``step`` messages.
 
     Returns:
@@ -126,8 +128,8 @@ def execute(task: Task, common: Mapping[str, Any], send: Callable[..., None], *,
 def is_transient(problem: Exception) -> bool:
     """Return whether a restart may help against an error.
 
-    It may help if memory, a file or a connection caused the error, because these change. The seed and the code do not
-    change.
+    A restart may help if memory, a file or a connection caused the error, because such a cause may be temporary. Any
+    other error would occur again, because the seed and the code do not change.
     """
     if isinstance(problem, LeakgaugeError):
         return False
@@ -135,7 +137,7 @@ def is_transient(problem: Exception) -> bool:
 
 
 def _out_of_memory(problem: Exception) -> bool:
-    """Return whether an error means that torch ran out of memory. Such an error is a plain ``RuntimeError``."""
+    """Return whether an error means that torch ran out of memory. Torch raises a plain ``RuntimeError`` for this."""
     text = str(problem).lower()
     return isinstance(problem, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text)
 

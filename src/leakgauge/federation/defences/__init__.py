@@ -71,7 +71,7 @@ def build(name: str, **options: Any) -> Defence:
 
 
 def __getattr__(name: str) -> Any:
-    """Return a registered defence that is not imported above, by the name of its class."""
+    """Return the registered defence class with this name. Python calls this for names that are not imported above."""
     for defence in DEFENCES.values():
         if defence.__name__ == name:
             return defence

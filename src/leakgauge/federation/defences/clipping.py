@@ -19,7 +19,7 @@ from leakgauge.federation.defence import GradientDefence
 
 @dataclass(frozen=True)
 class Clipping(GradientDefence):
-    """Gradients that are scaled down to an l2 norm of at most ``norm``, taken over all layers.
+    """A defence that scales each gradient down to an l2 norm of at most ``norm``, taken over all layers.
 
     Args:
         norm: The largest norm of a gradient.

@@ -37,7 +37,7 @@ Accountant = Literal["rdp", "prv"]
 
 @dataclass(frozen=True)
 class DPSGD(TrainingDefence):
-    """Local training by DP-SGD, with a target ``epsilon`` or with a ``noise`` multiplier.
+    """A defence that trains by DP-SGD, with a target ``epsilon`` or with a ``noise`` multiplier.
 
     Give either ``epsilon`` or ``noise``. With ``epsilon``, Opacus finds the smallest noise with which the client stays
     below this budget until the end of its last round.
@@ -224,8 +224,8 @@ def _copy(model: nn.Module, training: LocalTraining, start: Trained) -> nn.Modul
 def only_linear(model: nn.Module) -> bool:
     """Return whether all trained layers are linear and no two of them share weights.
 
-    For such a model, Opacus computes the norms of the samples' gradients without the gradients themselves (ghost
-    clipping, Li et al. 2022). The trained weights are the same, and training takes a fraction of the time.
+    For such a model, Opacus computes the norms of the samples' gradients without computing the gradients themselves
+    (ghost clipping, Li et al. 2022). The trained weights are the same, and training takes a fraction of the time.
     """
     trained = [module for module in model.modules() if any(p.requires_grad for p in module.parameters(recurse=False))]
     weights = [value for module in trained for value in module.parameters(recurse=False)]
@@ -242,7 +242,7 @@ def without_batch_norm(model: nn.Module) -> nn.Module:
 
 
 def _sampling(training: LocalTraining, participations: int) -> tuple[float, int]:
-    """Return the probability that a step draws a sample, and the number of steps in all rounds."""
+    """Return the probability that one step draws a given sample, and the number of steps in all rounds."""
     batches = len(training.batch_sizes)
     return 1 / batches, batches * int(training.need("epochs")) * participations
 

@@ -1,7 +1,7 @@
-"""Larger batches and more local epochs, which cost no accuracy by design.
+"""Larger batches and more local epochs. By design, they cost no accuracy.
 
-An update of more samples or more steps is harder to invert, but it is not safe. DLF rebuilds fifty samples after ten
-epochs.
+An update of more samples or more steps is harder to invert, but it is not safe. The attack DLF rebuilds fifty samples
+from an update of ten epochs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from leakgauge.federation.defence import RecipeDefence
 
 @dataclass(frozen=True)
 class LocalWork(RecipeDefence):
-    """A number of local ``epochs``, or a ``batch_size``, that replaces the number in the recipe.
+    """A defence that replaces the number of local ``epochs`` or the ``batch_size`` of the recipe.
 
     Args:
         epochs: The number of local epochs. By default, the number in the recipe.

@@ -22,7 +22,7 @@ from leakgauge.federation.defence import Batch, BatchDefence
 
 @dataclass(frozen=True)
 class Mixup(BatchDefence):
-    """Batches in which each sample and its label are mixed with another sample and its label.
+    """A defence that mixes each sample and its label with another sample of the batch and its label.
 
     Args:
         alpha: The parameter of the Beta distribution. A larger value makes the mixtures more even.

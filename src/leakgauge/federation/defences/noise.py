@@ -1,4 +1,4 @@
-r"""Random noise on every number of a gradient (DLF, appendix B.1).
+r"""Random noise on every value of a gradient (DLF, appendix B.1).
 
 By default, the noise is added to the gradient of each sample at each local step. Let :math:`g_i` be the gradient of
 sample :math:`i` in a batch of :math:`m` samples. The client descends along
@@ -7,11 +7,11 @@ sample :math:`i` in a batch of :math:`m` samples. The client descends along
 
 so the noise on the gradient of the batch is smaller by a factor of :math:`\sqrt m` than the noise on the gradient of
 one sample. With ``on="gradient"``, the noise is added to the gradient of the batch at each step. With ``on="update"``,
-it is added once, to the update that is sent. There is no clipping, and therefore no guarantee of differential privacy.
-:class:`~leakgauge.federation.defences.dpsgd.DPSGD` gives such a guarantee.
+the noise is added once, to the update that is sent. There is no clipping, and therefore no guarantee of differential
+privacy. :class:`~leakgauge.federation.defences.dpsgd.DPSGD` gives such a guarantee.
 
 The code of DLF's authors draws :math:`n_i` once for each position in an epoch and uses it again in every epoch. Over
-:math:`E` epochs, their noise adds up to :math:`\sqrt E` times the noise of the fresh draws here.
+:math:`E` epochs, the noise of the authors' code adds up to :math:`\sqrt E` times the noise of the fresh draws here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The rounding of gradients to few bits per number (Alistarh et al. 2017, QSGD, with one scale for each layer).
+"""The rounding of gradients to few bits per value (Alistarh et al. 2017, QSGD, with one scale for each layer).
 
 Let :math:`m` be the largest magnitude in a tensor. The levels of the tensor are evenly spaced from :math:`-m` to
-:math:`m`. Each number is rounded up or down at random, such that the rounded number is right on average.
+:math:`m`. Each value is rounded up or down at random to a neighbouring level, such that the average rounded value is
+the value itself.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from leakgauge.federation.defence import GradientDefence, Place
 
 @dataclass(frozen=True)
 class Quantisation(GradientDefence):
-    """Gradients in which each number is rounded at random to one of ``2 ** bits - 1`` levels.
+    """A defence that rounds each value of a gradient at random to one of ``2 ** bits - 1`` levels.
 
     Args:
-        bits: The number of bits for each number, from 2 to 16. A single bit would leave only zeros.
+        bits: The number of bits for each value, from 2 to 16. A single bit would leave only zeros.
         on: The gradients that are rounded, as in :class:`~leakgauge.federation.defence.GradientDefence`.
     """
 

@@ -32,7 +32,7 @@ class SecureAggregation(ServerDefence):
             )
 
     def check(self, messages: int) -> None:
-        """Raise an error if there are too few messages, as the protocol does."""
+        """Raise an error if there are too few messages. The protocol also refuses such a round."""
         if messages < self.clients:
             raise InvalidInput(
                 f"secure aggregation over {self.clients} clients gets the messages of {messages}. "

@@ -9,9 +9,9 @@
     strategy = recorder.strategy(FedAvg())  # in the server app: records what the server gets from every client
     app = ClientApp(mods=[recorder.mod])  # in a client app: records what this client sends
 
-Wrap the outermost strategy, which gets the clients' answers as they arrive. The first mod in a list sees the message
-that leaves the client, after all other mods. The last mod sees the result of the client's training, before all other
-mods.
+Wrap the outermost strategy, because it gets the clients' answers in the form in which they arrive. The first mod in a
+list sees the message that leaves the client, after all other mods. The last mod sees the result of the client's
+training, before all other mods.
 
 A client is named ``client-K`` if its ``partition-id`` is known, and ``node-ID`` otherwise. On the server's side, the
 ``partition-id`` is a metric in the client's answer. On the client's side, it is in the configuration of the node. Under
@@ -188,7 +188,7 @@ class Recorder(Captures):
         self.keep(Exchange(_run(proxy), round, f"sum of {count} clients", *arrays, reported, summed=count))
 
     def _safely(self, act: Callable[..., Result], *arguments: Any) -> Result | None:
-        """Call a function and return its result. On an error, log it and return ``None``, so that training goes on."""
+        """Call a function and return its result. On an error, log the error, return ``None`` and let training go on."""
         try:
             return act(*arguments)
         except Exception as problem:
@@ -198,7 +198,7 @@ class Recorder(Captures):
 
 @dataclass(frozen=True)
 class _Sender:
-    """The run and the node that a message comes from, and the ``partition-id`` of the client if it is known."""
+    """The run and the node that a message comes from, and the ``partition-id`` of the client, if this id is known."""
 
     run: int
     node: int

@@ -1,7 +1,7 @@
 """A folder of observations, recorded from the messages of any federated-learning framework.
 
 A recorder must not harm the training that it watches. Anything that goes wrong while a message is saved (a full disk, a
-client whose training diverged, arrays that do not fit the model) is one sentence in the log and never an exception.
+client whose training diverged, arrays that do not fit the model) causes one sentence in the log and never an exception.
 Messages are handled one at a time, so memory does not grow with clients or rounds. Each file is written completely or
 not at all.
 """
@@ -54,12 +54,13 @@ class Exchange:
 
     Args:
         run: The id of the run.
-        round: The number of the round, from 1.
+        round: The index of the round. The first round has the index 1.
         client: The client's name.
         sent: The arrays that the client got.
         returned: The arrays that the client returned.
         reported: The settings in the round's configuration and the metrics in the client's answer.
-        summed: The number of clients over which this message is a mean. 1 means the message of a single client.
+        summed: The number of clients whose messages were averaged into this message. It is 1 for the message of a
+            single client.
     """
 
     run: int
@@ -75,8 +76,8 @@ class Exchange:
 class Captures:
     """A folder of recorded messages, in files named ``folder/run-ID/CLIENT_round-NUMBER.safetensors``.
 
-    The recipe in an observation comes from three sources. A message overrides ``config``, and ``config`` overrides
-    ``training``. Settings that are in none of them are unknown to the attacker.
+    The recipe in an observation comes from three sources. A setting in the message overrides ``config``, and ``config``
+    overrides ``training``. A setting that is in none of the three sources is unknown to the attacker.
 
     Args:
         folder: The folder to write to.
@@ -119,12 +120,12 @@ class Captures:
         self._warned: set[str] = set()
 
     def selects(self, round: int, node: int, partition: object = None) -> bool:
-        """Return whether the message of a client in a round is to be recorded.
+        """Return whether the message of a client in a round must be recorded.
 
         Args:
-            round: The number of the round, from 1.
+            round: The index of the round. The first round has the index 1.
             node: The id of the client's node.
-            partition: The number of the client's part of the data, if it is known.
+            partition: The ``partition-id`` of the client, if it is known.
         """
         if (round - 1) % self.every:
             return False
@@ -135,7 +136,7 @@ class Captures:
         return self.clients is None or node in self.clients or partition in self.clients
 
     def keep(self, exchange: Exchange) -> Path | None:
-        """Save one message, and return the path of its file. On a failure, log it once and return ``None``."""
+        """Save one message, and return the path of its file. If this fails, log the failure and return ``None``."""
         try:
             observation = self.observation(exchange)
             folder = Path(self.folder) / f"run-{exchange.run}"
@@ -150,7 +151,7 @@ class Captures:
             return None
 
     def warn(self, key: str, message: str) -> None:
-        """Log that a message was not recorded, once for each ``key``."""
+        """Log that a message was not recorded. Later warnings with the same ``key`` are not logged."""
         if key not in self._warned and len(self._warned) < MOST_WARNINGS:
             self._warned.add(key)
             log.warning("Leakgauge did not record the message of %s", message)
@@ -196,7 +197,7 @@ class Captures:
         return training
 
     def _split(self, source: str, arrays: Arrays) -> tuple[Params, Params | None]:
-        """Split arrays into weights and statistics, with the types of the model.
+        """Split arrays into weights and statistics, and convert them to the number types of the model.
 
         Arrays that are numbered instead of named are in the order of the model's state dict. If statistics are missing,
         ``None`` is returned in their place.
@@ -221,7 +222,7 @@ class Captures:
 
 
 def _number(name: str, value: object) -> int | float | None:
-    """Return a setting as a number, or ``None`` if it is not a number. Counts may arrive as floats."""
+    """Return a setting as a number, or ``None`` if the setting is not a number. Counts may arrive as floats."""
     if isinstance(value, float) and value.is_integer() and name in ("epochs", "batch_size", "samples"):
         return int(value)
     return value if isinstance(value, (int, float)) else None
