@@ -1,4 +1,4 @@
-"""Leakgauge: how much of a federated-learning client's data can be rebuilt from the updates it sends.
+"""Leakgauge: a tool that measures how much data of a federated client can be rebuilt from the client's updates.
 
 >>> import leakgauge as lg
 >>> clients = lg.data.iid(lg.data.load("digits"), clients=100, seed=0)

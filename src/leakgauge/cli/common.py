@@ -130,7 +130,7 @@ def present(
 
 
 def settings(pairs: list[str] | None) -> dict[str, Any]:
-    """Convert words of the form ``key=value`` to a dictionary. A value that is not valid JSON is a text."""
+    """Convert words of the form ``key=value`` to a dictionary. A value that is not valid JSON is kept as a text."""
     values: dict[str, Any] = {}
     for pair in pairs or ():
         key, sign, value = pair.partition("=")

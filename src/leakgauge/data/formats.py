@@ -34,7 +34,7 @@ def corrupt(path: Path, problem: str, expected: str) -> CorruptFile:
 
     Args:
         path: The file.
-        problem: The problem. In the error message, these words follow the name of the file.
+        problem: The problem in words. In the error message, the words follow the name of the file.
         expected: The content that was expected.
     """
     return CorruptFile(
@@ -166,6 +166,9 @@ def require_labels(path: Path, labels: NDArray[Any], samples: int, classes: int)
 
 
 def to_pixels(images: Bytes) -> Tensor:
-    """Convert grey (N, H, W) or coloured (N, C, H, W) bytes to floats in [0, 1] with a channel axis."""
+    """Convert pictures from bytes to floats in [0, 1], of shape (N, C, H, W).
+
+    Grey pictures of shape (N, H, W) get an axis for the channel. Coloured pictures have this axis already.
+    """
     pixels = torch.from_numpy(np.ascontiguousarray(images).astype(np.float32)).div_(255)
     return pixels if pixels.ndim == 4 else pixels.unsqueeze(1)

@@ -48,8 +48,8 @@ def load(
         classes: The number of classes.
         features: The number of features.
         clusters: The number of clusters of clients.
-        samples: The number of samples of each client. If it is ``None``, each number is drawn as in LEAF,
-            min(5 + lognormal(3, 2), 1000).
+        samples: The number of samples of each client. If it is ``None``, the number of samples of each client is drawn
+            as in LEAF. The drawn number is min(5 + lognormal(3, 2), 1000).
         binary_attribute: Whether ``feature_0`` is binary and sensitive, for attribute inference. Before labels are
             drawn, the values of ``feature_0`` become 1 if they are above the client's mean, and 0 otherwise. The LMRA
             paper only says "one synthetic binary attribute". ``feature_0`` was chosen because it has the largest

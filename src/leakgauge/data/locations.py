@@ -1,11 +1,12 @@
 """The places where the files of a dataset may be: the user's data folder, the cache, or a server.
 
-The data folder is the ``folder`` argument of a loader. Without this argument, it is the value of the environment
-variable ``LEAKGAUGE_DATA``. The data folder holds one folder for each dataset. If the ``folder`` argument is given, no
-other place is tried.
+The data folder is the ``folder`` argument of a loader. Without this argument, the data folder is the value of the
+environment variable ``LEAKGAUGE_DATA``. The data folder holds one folder for each dataset. If the ``folder`` argument
+is given, no other place is tried.
 
-Files are downloaded by pooch. The cache is the folder ``LEAKGAUGE_CACHE``, or pooch's own cache. A downloaded file is
-used only if its checksum is right. ``LEAKGAUGE_OFFLINE=1`` forbids downloads.
+Files are downloaded by pooch. The cache is the folder in the environment variable ``LEAKGAUGE_CACHE``. If this variable
+is not set, the cache is the folder that pooch uses for caches. A downloaded file is used only if its checksum is right.
+``LEAKGAUGE_OFFLINE=1`` forbids downloads.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ Folder = str | os.PathLike[str] | None
 def root(folder: Folder = None) -> Path | None:
     """Return the user's data folder.
 
-    It is the argument if it is given, or the folder ``LEAKGAUGE_DATA`` if this variable is set. Otherwise, it is
-    ``None``.
+    If the argument ``folder`` is given, return that folder. Otherwise, return the folder in the environment variable
+    ``LEAKGAUGE_DATA``. If this variable is not set, return ``None``.
     """
     chosen = folder if folder is not None else os.environ.get("LEAKGAUGE_DATA") or None
     return None if chosen is None else Path(chosen).expanduser()
@@ -47,7 +48,7 @@ def offline() -> bool:
 
 
 def find(dataset: str, patterns: Sequence[str], folder: Folder = None) -> list[Path]:
-    """Return the files in the user's data folder that match one of the patterns. The list is empty if there are none.
+    """Return the files in the user's data folder that match a pattern. If no file matches, return an empty list.
 
     Args:
         dataset: The name of the dataset. Its folder inside the data folder has the same name.
@@ -73,7 +74,7 @@ def obtain(
     remote: str | None = None,
     also: Sequence[str] = (),
 ) -> list[Path]:
-    """Return the files of a dataset from the user's data folder. If there are none, return a cached or downloaded file.
+    """Return the files of a dataset from the user's data folder. If it has none, return a cached or downloaded file.
 
     Args:
         source: The dataset.
@@ -81,7 +82,7 @@ def obtain(
         download: Whether a download is allowed.
         patterns: The patterns of the files in the data folder. The default is the patterns in ``source``.
         remote: The name of the file to download. The default is the first file in ``source.remotes``.
-        also: Remarks for the error message about other places without the data.
+        also: Remarks about other places that do not have the data. They are added to the error message.
     """
     patterns = patterns or source.files
     files = find(source.name, patterns, folder)

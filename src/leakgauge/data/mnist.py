@@ -60,14 +60,14 @@ def load(
 
 
 def _obtain(name: str, folder: Folder, download: bool, *before: str) -> Path:
-    """Return the path of an idx file, or of a file in ``before`` if the data folder has one of them."""
+    """Return the path of an idx file. If the data folder has a file that ``before`` names, return its path instead."""
     patterns = (*before, f"{name}.gz", name)
     [path] = locations.obtain(SOURCE, folder, download, patterns=patterns, remote=f"{name}.gz")
     return path
 
 
 def _writers(split: str, samples: int, folder: Folder, download: bool) -> tuple[torch.Tensor, tuple[str, ...]]:
-    """Return the number of each digit's writer, and the names of the writers."""
+    """Return the index of the writer of each digit, and the names of the writers."""
     path = _obtain(f"qmnist-{split}-labels-idx2-int", folder, download, "qmnist_writers.npz")
     if path.suffix == ".npz":
         writers = read_npz(path, {f"{split}_writer": (None,)})[f"{split}_writer"]

@@ -40,15 +40,15 @@ def from_images(
 ) -> Dataset:
     """Load a folder that holds one folder of pictures for each class.
 
-    The folders are sorted by name, and this order gives the class numbers.
+    The folders of the classes are sorted by name. The class of a picture is the index of its folder in this order.
 
     Args:
         folder: The folder.
         size: The (height, width) to which all pictures are scaled. By default, pictures are not scaled, and all must
             have the same size.
         grey: Whether the pictures are converted to grey.
-        mean: The mean. It is one number, or one number for each colour. The default is computed from the data.
-        std: The standard deviation. It is one number, or one number for each colour. The default is computed from the
+        mean: The mean. It is one value, or one value for each colour. The default is computed from the data.
+        std: The standard deviation. It is one value, or one value for each colour. The default is computed from the
             data.
     """
     root = Path(folder)
@@ -84,7 +84,7 @@ def from_npz(
 ) -> Dataset:
     """Load an npz file with two plain arrays, the samples and their targets.
 
-    Samples are pictures or rows of a table. Pictures are bytes or numbers in [0, 1], and their shape is N x height x
+    Samples are pictures or rows of a table. Pictures are bytes or values in [0, 1], and their shape is N x height x
     width, with colours first or last. Rows of a table have the shape N x columns. Targets of an integer type are
     classes. Targets of a floating-point type are those of a regression.
 
@@ -92,10 +92,9 @@ def from_npz(
         path: The file.
         inputs: The name of the array of samples.
         targets: The name of the array of targets.
-        classes: The number of classes. The default is the largest class number plus one, but at least 2.
-        mean: The mean. It is one number, or one number for each colour or column. The default is computed from the
-            data.
-        std: The standard deviation. It is one number, or one number for each colour or column. The default is computed
+        classes: The number of classes. The default is the largest target plus one, but at least 2.
+        mean: The mean. It is one value, or one value for each colour or column. The default is computed from the data.
+        std: The standard deviation. It is one value, or one value for each colour or column. The default is computed
             from the data.
     """
     file = Path(path)
@@ -128,17 +127,17 @@ def from_csv(
 ) -> Dataset:
     """Load a CSV table with a header.
 
-    Columns of numbers stay as they are. A column of words becomes one 0/1 column for each word.
+    Columns of numbers are not changed. A column of words becomes one 0/1 column for each word.
 
     Args:
         path: The file.
         target: The name of the column to predict.
-        sensitive: The name of the column that attribute inference tries to recover. It holds 0 and 1, or two different
-            words.
+        sensitive: The name of the column that attribute inference tries to recover. The column holds 0 and 1, or two
+            different words.
         regression: Whether the target is a number. By default, the target is a class if the column holds words, or at
             most 100 different whole numbers.
-        mean: The mean. It is one number, or one number for each column. The default is computed from the data.
-        std: The standard deviation. It is one number, or one number for each column. The default is computed from the
+        mean: The mean. It is one value, or one value for each column. The default is computed from the data.
+        std: The standard deviation. It is one value, or one value for each column. The default is computed from the
             data.
     """
     file = Path(path)
@@ -229,7 +228,7 @@ def _numeric_columns(table: _Table, sensitive: str | None) -> dict[str, list[flo
 def _are_classes(values: NDArray[np.float64], regression: bool | None) -> bool:
     """Return whether targets are classes.
 
-    Classes are whole numbers. If ``regression`` is ``None``, there must also be few different numbers.
+    Classes are whole numbers. If ``regression`` is ``None``, the targets must also have few different values.
     """
     if regression is True or not bool(np.all(values == np.round(values))):
         return False
@@ -237,7 +236,7 @@ def _are_classes(values: NDArray[np.float64], regression: bool | None) -> bool:
 
 
 def _to_samples(file: Path, values: NDArray[np.generic]) -> tuple[Tensor, bool]:
-    """Convert an array to samples as a person sees them, and return whether the samples are pixels."""
+    """Convert an array to samples as a person sees them. Return the samples, and whether they are pixels."""
     if values.dtype == np.uint8:
         samples = torch.from_numpy(values.astype(np.float32) / 255)
     elif np.issubdtype(values.dtype, np.number) and not np.issubdtype(values.dtype, np.complexfloating):
@@ -257,7 +256,7 @@ def _to_samples(file: Path, values: NDArray[np.generic]) -> tuple[Tensor, bool]:
 def _to_targets(
     file: Path, values: NDArray[np.generic], samples: int, classes: int | None
 ) -> tuple[Tensor, int | None]:
-    """Convert an array to targets, and return the number of classes too, which is ``None`` for a regression."""
+    """Return an array as targets, and the number of classes. For a regression, the number of classes is ``None``."""
     if values.shape != (samples,):
         raise corrupt(file, f"holds targets of shape {tuple(values.shape)}", f"one for each of {samples} samples")
     if np.issubdtype(values.dtype, np.integer) or values.dtype == np.bool_:
@@ -292,7 +291,7 @@ def _spec(
     std: Statistic,
     columns: tuple[str, ...] = (),
 ) -> DataSpec:
-    """Return the description of the samples. If no mean or std is given, it is computed from the samples."""
+    """Return the description of the samples. A mean or std that is not given is computed from the samples."""
     if not bool(inputs.isfinite().all()):
         raise InvalidInput("samples hold NaN or Inf. Clean or impute them first.")
     other_dimensions = [dimension for dimension in range(inputs.dim()) if dimension != 1]

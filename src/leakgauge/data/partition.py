@@ -133,8 +133,8 @@ def adult_phd(dataset: Dataset, seed: int = 0, total: int | None = 12_300) -> li
     The paper does not say how its 12,300 records were chosen, or which 53 features they have. In Table 3 of the paper,
     the first three clients have 2, 3 and 2 % of the records, which is about 860 people. Adult has only 594 people with
     a doctorate (127, 281 and 186 in the three groups), and 544 of these have no missing value. Therefore no choice of
-    rows reproduces Table 3. This function keeps every person with a doctorate. With the rows without missing values of
-    both files, the first three clients hold 1.0, 2.2 and 1.3 % of the records, and the other seven hold 13.7 % each.
+    rows reproduces Table 3. This function keeps every person with a doctorate. With the rows of both files that have no
+    missing value, the first three clients hold 1.0, 2.2 and 1.3 % of the records, and the other seven hold 13.7 % each.
 
     Args:
         dataset: The dataset, loaded with ``load("adult")``.
@@ -183,7 +183,7 @@ def orl_lmra(dataset: Dataset, seed: int = 0, images: tuple[int, int] = (3, 4)) 
     Args:
         dataset: The dataset, loaded with ``load("orl_faces")``.
         seed: The seed of all draws.
-        images: The two numbers of pictures of each other person, the smaller one first.
+        images: The two counts of pictures of each other person. The smaller count comes first.
     """
     people, counts = np.unique(dataset.targets.numpy(), return_counts=True)
     if len(people) != 40:

@@ -36,7 +36,7 @@ def load(
         split: The split to load. The default is the training split, or all data if the dataset has no splits.
         folder: A data folder. If it is given, no other place is tried.
         download: Whether a download is allowed. ``LEAKGAUGE_OFFLINE=1`` forbids it everywhere.
-        options: The options of the dataset. The docstring of its module explains them.
+        options: The options of the dataset. The docstring of the dataset's module explains them.
     """
     source = _source(name)
     if split is not None and split not in source.splits:
@@ -55,7 +55,7 @@ def load(
 
 
 def locate(name: str, folder: Folder = None) -> list[Place]:
-    """Return the places where :func:`load` looks for a dataset, in the same order. Nothing is downloaded.
+    """Return the places where :func:`load` looks for a dataset, in the order of the search. Nothing is downloaded.
 
     If a dataset can be downloaded, the last place is the server. For the server, ``found`` means that the download is
     allowed.

@@ -1,7 +1,7 @@
 """The networks of Data Leakage in Federated Averaging (DLF; Dimitrov et al., TMLR 2022).
 
 The networks have 3x3 convolutions with same padding, each followed by ReLU and 2x2 average pooling. Two dense layers
-come after them. The table gives the number of channels and the sizes of the dense layers:
+come after the convolutions. The table gives the number of channels and the sizes of the dense layers:
 
 ================  =============  ========  ========
 network           convolutions   dense     outputs
@@ -10,9 +10,9 @@ network           convolutions   dense     outputs
 ``dlf_cifar100``  64, 128        200       100
 ================  =============  ========  ========
 
-``initialisation="lecun"`` is the initialisation of the authors' networks, which is Flax's default. It draws kernels
-from a truncated normal distribution of variance 1 / inputs, and sets biases to zero. ``initialisation="default"`` is
-PyTorch's default. It draws smaller weights, and attacks then recover less.
+``initialisation="lecun"`` is the initialisation of the authors' networks, which is Flax's default. This initialisation
+draws kernels from a truncated normal distribution of variance 1 / inputs, and sets biases to zero.
+``initialisation="default"`` is PyTorch's default. It draws smaller weights, and attacks then recover less.
 """
 
 from __future__ import annotations

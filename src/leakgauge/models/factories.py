@@ -63,13 +63,13 @@ def find_factory(name: str) -> Factory:
 
 
 def call_factory(name: str, factory: Factory, options: Mapping[str, object]) -> nn.Module:
-    """Check the options, call the factory with them, and return the model.
+    """Check the options, call the factory with these options, and return the model.
 
     Args:
         name: The name of the model, for error messages.
         factory: The factory.
-        options: The options. If the factory has no argument ``seed``, a ``seed`` sets torch's random state during the
-            call.
+        options: The options. If the factory has no argument ``seed``, the option ``seed`` sets torch's random state
+            during the call.
     """
     arguments = {key: _tuples(value) for key, value in options.items()}
     seed = None if _takes(factory, "seed") else arguments.pop("seed", None)
@@ -122,7 +122,7 @@ def _check_options(name: str, factory: Factory, options: Mapping[str, object]) -
 
 
 def _tuples(value: object) -> object:
-    """Convert a list to a tuple, and do the same to all lists inside."""
+    """Convert a list to a tuple. Lists inside lists and dictionaries become tuples too."""
     if isinstance(value, list):
         return tuple(_tuples(item) for item in value)
     if isinstance(value, dict):

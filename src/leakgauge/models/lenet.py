@@ -1,9 +1,9 @@
 """The LeNet of Deep Leakage from Gradients (Zhu, Liu, Han, NeurIPS 2019), also used by iDLG and EPAFL.
 
-It has three 5x5 convolutions of 12 channels (padding 2, strides 2, 2, 1) and one linear layer. A smooth activation
-follows each convolution. The authors chose the activation and the initialisation for the attack. The attack needs
-second derivatives, and the second derivative of ReLU is zero. The attack also needs widely spread weights, so that the
-gradient of a sigmoid depends on the input of the sigmoid.
+The network has three 5x5 convolutions of 12 channels (padding 2, strides 2, 2, 1) and one linear layer. A smooth
+activation follows each convolution. The authors chose the activation and the initialisation for the attack. The attack
+needs second derivatives, and the second derivative of ReLU is zero. The attack also needs widely spread weights, so
+that the gradient of a sigmoid depends on the input of the sigmoid.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"sigmoid": nn.Sigmoid, "relu"
 def seeded(seed: int | None) -> Iterator[None]:
     """Seed the weights of models that are built inside the ``with`` block.
 
-    After the block, torch's global random state is the same as before.
+    If a seed is given, torch's global random state is the same before and after the block.
 
     Args:
         seed: The seed. If it is ``None``, weights are drawn from torch's global random state, which then changes.
@@ -39,7 +39,7 @@ def choose(kind: str, name: str, table: Mapping[str, Value]) -> Value:
     """Return the entry of a table, or raise an error that lists the valid names.
 
     Args:
-        kind: The kind of thing that the name stands for. The error message contains it.
+        kind: The kind of thing that is chosen, such as "initialisation". The error message contains these words.
         name: The name of the entry.
         table: The entries by name.
     """

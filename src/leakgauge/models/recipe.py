@@ -48,7 +48,8 @@ def make_recipe(name: str, options: Mapping[str, object]) -> Recipe:
 def attach_recipe(model: nn.Module, recipe: Recipe) -> nn.Module:
     """Store the recipe on the model, and return the model.
 
-    The recipe is a plain attribute of the model. It is neither a parameter nor a buffer. ``deepcopy`` copies it.
+    The recipe is a plain attribute of the model. It is neither a parameter nor a buffer. A copy of the model that
+    ``deepcopy`` makes has the recipe too.
     """
     setattr(model, _ATTRIBUTE, recipe)
     return model

@@ -34,7 +34,7 @@ class Size:
 
 
 class SelfAttention(nn.Module):
-    """Self-attention with several heads, written out, so that it can be differentiated twice."""
+    """Self-attention with several heads. It uses only basic operations, so that it can be differentiated twice."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class SelfAttention(nn.Module):
         self.outputs = nn.Linear(width, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the attended tokens, (N, tokens, width)."""
+        """Return the attended tokens, of shape (N, tokens, width)."""
         parts = self.queries_keys_values(tokens).chunk(3, dim=-1)
         queries, keys, values = (part.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for part in parts)
         weights = (queries @ keys.transpose(-2, -1) / math.sqrt(queries.shape[-1])).softmax(-1)
@@ -52,7 +52,7 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a small perceptron, each after a normalisation and with a shortcut."""
+    """A layer of attention and a small perceptron. Each follows a normalisation and has a shortcut."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -62,14 +62,14 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the next tokens, (N, tokens, width)."""
+        """Return the tokens after the block, of shape (N, tokens, width)."""
         tokens = tokens + self.attention(self.attention_norm(tokens))
         mixed: Tensor = tokens + self.mlp(self.mlp_norm(tokens))
         return mixed
 
 
 class VisionTransformer(nn.Module):
-    """Patches as tokens, blocks of attention, and a linear layer. See :func:`vit`."""
+    """A network of attention blocks and a linear layer. Its tokens are the patches of an image. See :func:`vit`."""
 
     def __init__(
         self, shape: tuple[int, int, int], classes: int, patch: int, size: Size, positions: Tensor, pooling: Pooling
@@ -86,7 +86,7 @@ class VisionTransformer(nn.Module):
         self.head = nn.Linear(size.width, classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the class scores, (N, classes)."""
+        """Return the class scores, of shape (N, classes)."""
         tokens = self.patches(inputs).flatten(2).transpose(1, 2)
         if self.class_token is not None:
             tokens = torch.cat([self.class_token.expand(len(tokens), -1, -1), tokens], dim=1)
@@ -100,7 +100,7 @@ def _learned(tokens: int, width: int) -> Tensor:
 
 
 def _fixed(tokens: int, width: int) -> Tensor:
-    """Return the sines and cosines of Vaswani et al. (NeurIPS 2017), (1, tokens, width)."""
+    """Return the positions as sines and cosines (Vaswani et al., NeurIPS 2017), of shape (1, tokens, width)."""
     frequencies = torch.exp(-math.log(10_000) * torch.arange(0, width, 2) / width)
     angles = torch.arange(tokens)[:, None] * frequencies
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[None, :, :width]
@@ -125,18 +125,20 @@ def vit(  # noqa: PLR0913
     """Build a vision transformer with normalisation before each layer (Dosovitskiy et al., ICLR 2021).
 
     ViT-Tiny is ``shape=(3, 224, 224), patch=16, width=192, depth=12, heads=3``. Weights start with PyTorch's
-    initialisation. The class token and learned positions start at random, with a standard deviation of 0.02.
+    initialisation. The class token and learned positions are drawn from a normal distribution with a standard deviation
+    of 0.02.
 
     Args:
         shape: The (channels, height, width) of an image.
         classes: The number of classes.
-        patch: The height and width of a patch. It divides the height and the width of an image.
+        patch: The height and width of a patch. The height and the width of an image must be multiples of ``patch``.
         width: The size of a token.
         depth: The number of blocks.
-        heads: The number of heads of an attention layer. It divides the width.
-        positions: "learned" trains one vector for each token. "fixed" adds sines and cosines.
-        pooling: "token" classifies a class token. "mean" classifies the mean of all tokens.
-        seed: The seed of the initial weights. ``None`` draws from torch's global random state.
+        heads: The number of heads of an attention layer. The width must be a multiple of ``heads``.
+        positions: "learned" adds a trained vector to each token. "fixed" adds sines and cosines.
+        pooling: "token" adds a class token, and computes the class scores from it. "mean" computes the class scores
+            from the mean of all tokens.
+        seed: The seed of the initial weights. By default, they are drawn from torch's global random state.
 
     >>> import torch
     >>> vit(shape=(1, 8, 8), classes=10, patch=2, width=24)(torch.zeros(5, 1, 8, 8)).shape

@@ -25,7 +25,7 @@ def client_of(setting: Setting, index: int, seed: int) -> tuple[Observation, Tru
 
     Args:
         setting: The set-up of the row.
-        index: The number of the client. Every client has its own network and its own order of samples.
+        index: The index of the client. Every client has its own network and its own order of samples.
         seed: The seed of the run.
     """
     clients = clients_of(setting, seed, index)
@@ -48,7 +48,7 @@ def clients_of(setting: Setting, seed: int, index: int = 0) -> list[Dataset]:
     Args:
         setting: The set-up of the row.
         seed: The seed of the run.
-        index: The number of a client that must exist. If the row has fewer clients, an error is raised.
+        index: The index of a client that must exist. If the row has too few clients, an error is raised.
     """
     samples = setting.training["samples"]
     clients = _shares(setting, samples, seed)
@@ -62,7 +62,7 @@ def clients_of(setting: Setting, seed: int, index: int = 0) -> list[Dataset]:
 
 
 def _train(model: nn.Module, clients: list[Dataset], setting: Setting, seed: int) -> None:
-    """Train the network for some rounds. The clients that train it are not attacked."""
+    """Train the network for some rounds. The clients that train the network are not attacked."""
     if "trained_samples" in setting.model:
         clients = _shares(setting, setting.model["trained_samples"], seed)
     trained = run_federation(

@@ -44,8 +44,8 @@ class WatchedFederation:
         observations: The recorded messages of each client.
         seconds: The duration of the federation in seconds.
         seed: The seed of the run.
-        references: The models that clients train alone, by the number of the client. A model is trained when it is
-            first needed.
+        references: The models that clients train alone, by the index of the client. A model is trained when it is first
+            needed.
     """
 
     setting: Setting
@@ -92,7 +92,10 @@ _LATEST: dict[tuple[Setting, int], WatchedFederation] = {}
 
 
 def watch_federation(setting: Setting, seed: int, report: Report) -> WatchedFederation:
-    """Run the federation of a setting. If the latest federation had the same setting, return that federation.
+    """Run the federation of a setting, and return it.
+
+    Only the last federation is kept in memory. If it had the same setting and the same seed, it is returned and not run
+    again.
 
     Args:
         setting: The set-up of the row.
@@ -131,7 +134,7 @@ def _run(setting: Setting, seed: int, report: Report) -> WatchedFederation:
 
 
 def has_batch_norm(setting: Setting) -> bool:
-    """Return whether the network has batch norm. Clients do not send the statistics of batch norm."""
+    """Return whether the network has batch norm. If it has, clients do not send the statistics of batch norm."""
     return bool(setting.model.get("options", {}).get("batch_norm", False))
 
 
@@ -187,6 +190,6 @@ def target_scale(setting: Setting) -> tuple[float, float]:
 
 
 def _fewer(client: Dataset, samples: int, seed: int) -> Dataset:
-    """Return a client with fewer rows. The rows of a small part are also in every larger part (appendix C.2)."""
+    """Return a client with fewer rows. A smaller choice of rows is part of every larger choice (appendix C.2)."""
     rows = torch.randperm(len(client), generator=generator(seed, "order"))[:samples]
     return client.share(rows.sort().values, client.name)

@@ -46,7 +46,7 @@ class Attacked:
 
     Args:
         federation: The recorded federation.
-        chosen: The numbers of the attacked clients.
+        chosen: The indices of the attacked clients.
         models: The rebuilt model of each attacked client. The list is empty for a method without models.
         options: The options of the method.
         seed: The seed of the run.
@@ -81,8 +81,8 @@ class Inference:
             clients, the index of the client and a prior.
         source: The function that infers the owner of each record. Its arguments are the attacked clients, and the
             inputs and targets of all clients' records together.
-        pictures: The function that makes samples of a client's classes, with labels. Its arguments are the attacked
-            clients, the index of the client and the classes.
+        pictures: The function that makes samples of some classes of a client, and their labels. Its arguments are the
+            attacked clients, the index of the client and the classes.
         takes_prior: Whether the attribute attack can use a prior.
         with_batch_norm: Whether the source attack works on networks with batch norm.
     """
@@ -179,7 +179,7 @@ _SAME_MODEL = {"global": Inference(_attribute_by_model, None, _pictures_by_model
 
 
 def inference_of(attack: str) -> Inference:
-    """Return the attacks of a method. ``attack`` is the name of the method's attack."""
+    """Return the attacks of a method. ``attack`` is the value of the key ``attack`` in the method's table."""
     return (WITHOUT_MODEL | _SAME_MODEL).get(attack, _BY_MODEL)
 
 
@@ -190,13 +190,13 @@ _STEPS = {"lmra": "steps", "distilled": "steps", "learned": "epochs"}
 def rebuild(
     federation: WatchedFederation, chosen: Sequence[int], method: Method, steps: int | None, report: Report
 ) -> list[LocalModel]:
-    """Rebuild the models of some clients by one method. The list is empty for a method without models.
+    """Rebuild the models of some clients with one method. The list is empty for a method without models.
 
     Args:
         federation: The recorded federation.
-        chosen: The numbers of the attacked clients.
+        chosen: The indices of the attacked clients.
         method: The method.
-        steps: The number of steps of a method that optimises. ``None`` keeps the method's own number.
+        steps: The number of steps of a method that optimises. ``None`` keeps the number in the method.
         report: The function that is called after each step.
     """
     if method.attack in WITHOUT_MODEL:

@@ -98,7 +98,7 @@ def share_of(name: str, successes: float, clients: int, chance: float | None = N
 
 
 def single(name: str, value: float, clients: int = 1, chance: float | None = None) -> Measure:
-    """Return a measure of one value without an interval.
+    """Return a measure that holds one value and no interval.
 
     Args:
         name: The name of the metric.

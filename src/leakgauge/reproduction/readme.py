@@ -201,7 +201,7 @@ def _table_section(paper: Paper, table: str) -> str:
 
 
 def _row_lines(figures: Sequence[Figure]) -> list[list[str]]:
-    """Return the lines of a table for one row. All methods that were not run are named in one line."""
+    """Return the lines of a Markdown table for one row. One line names all methods that were not run."""
     row = figures[0].row
     measured = [figure.method.name for figure in figures if figure.line is not None]
     lines = [
@@ -237,7 +237,7 @@ def _ours(figure: Figure, measure: Measure) -> str:
 
 
 def _number(value: float) -> str:
-    """Format a number with three digits.
+    """Format a number with three digits. Numbers from 100 on are rounded to whole numbers.
 
     >>> _number(1029.6), _number(0.8724), _number(1.2e-11)
     ('1030', '0.872', '1.2e-11')

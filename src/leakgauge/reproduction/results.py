@@ -31,7 +31,7 @@ class RowResult:
         steps: The largest number of attack steps over the clients.
         measures: The measures by metric.
         seconds: The mean time per client in seconds.
-        extra: Other numbers, which are added to the JSON output.
+        extra: Other values, which are added to the JSON output.
     """
 
     row: Row

@@ -1,4 +1,4 @@
-"""The rows of the benchmarks. Each row is a TOML file. Its path is the name of the row (``table1/femnist-10x5x50``).
+"""The rows of the benchmarks. Each row is a TOML file. The file's path is the row's name (``table1/femnist-10x5x50``).
 
 ======================  ===========================================================================================
 table                   keys
@@ -111,7 +111,7 @@ class Row:
         return self.name.partition("/")[0]
 
     def method(self, name: str) -> Method:
-        """Return a method by its name."""
+        """Return the method with the given name."""
         if name not in self.methods:
             raise UnknownName(f"method of {self.paper} {self.name}", name, self.methods)
         return self.methods[name]
@@ -128,8 +128,8 @@ class Row:
 def benchmarks_folder() -> Path:
     """Return the folder of the benchmarks.
 
-    It is the folder ``LEAKGAUGE_BENCHMARKS`` if this variable is set. Otherwise, it is the folder in this checkout or
-    in the installed package.
+    If the environment variable ``LEAKGAUGE_BENCHMARKS`` is set, return the folder in this variable. Otherwise, return
+    the folder in this checkout or in the installed package.
     """
     chosen = os.environ.get("LEAKGAUGE_BENCHMARKS")
     package = Path(leakgauge.__file__).parent

@@ -26,7 +26,7 @@ class Choice:
     """The options of a run of rows, as the user has chosen them.
 
     Args:
-        methods: The names of the methods to run. If it is empty, all methods run.
+        methods: The names of the methods to run. If no name is given, all methods run.
         clients: The number of attacked clients. The default is the number in the row.
         skip: The number of clients to leave out at the beginning, for example because they were measured elsewhere.
         steps: The number of attack steps. The default is the number in the method.
@@ -53,7 +53,7 @@ def run_rows(
     watch: Watch | None = None,
     cache: Location | None = None,
 ) -> Iterator[RowResult]:
-    """Run rows, and yield the result of each method as soon as its last client is finished.
+    """Run rows, and yield the result of each method as soon as the method has attacked its last client.
 
     If a row has a reference method, the results of the other methods are yielded after the result of the reference
     method, because they contain the speed-up over the reference method.

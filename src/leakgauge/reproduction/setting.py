@@ -8,8 +8,8 @@ table              keys
 ``[model]``        ``trained_samples`` (the number of samples of each client that trains the network during
                    ``trained_rounds``, by default as many as an attacked client has)
 ``[data]``         ``normalise`` (whether inputs are normalised, by default true), ``distinct_labels`` (whether only
-                   clients without equal labels are used), ``standardise_targets`` (whether the targets of a regression
-                   are standardised), ``partition`` (a name in
+                   clients whose samples all have different labels are used), ``standardise_targets`` (whether the
+                   targets of a regression are standardised), ``partition`` (a name in
                    :data:`leakgauge.reproduction.federations.PARTITIONS`), ``partition_options``
 ``[training]``     no further keys. If a partition gives clients different numbers of samples, ``samples`` is the
                    largest number
@@ -75,7 +75,7 @@ class Setting:
         attacker: The knowledge of the attacker.
         federation: The federation that the server records.
         updates: The updates that one client sends over several epochs.
-        linear: The numbers of a linear regression with generated data.
+        linear: The sizes and settings of a linear regression with generated data.
         defence: The chain of the clients' defences, one table for each defence.
     """
 
@@ -132,8 +132,8 @@ class Setting:
         """Build a new untrained network.
 
         Args:
-            spec: The description of the data. The network gets its ``shape`` and ``classes``, unless the options in
-                ``[model]`` set them.
+            spec: The description of the data. The network gets ``shape`` and ``classes`` from the description, unless
+                the options in ``[model]`` set them.
             seed: The seed of the initial weights.
         """
         name = self.model["name"]

@@ -1,7 +1,7 @@
 """The time of an attack step compared with the time of the client's training, for ``leakgauge bench speed``.
 
 Every measurement runs in a separate process on one thread. In each turn, all programs are measured one after another,
-so that a busy machine slows all of them. Times are CPU seconds per run, after one run to warm up. The preparation that
+so that a busy machine slows all programs. Times are CPU seconds per run, after one run to warm up. The preparation that
 an attack does once for each client is not included. A ratio of two times is computed in each turn, and the figure is
 the median of the ratios. The memory is the maximum over the turns.
 """
@@ -139,8 +139,8 @@ def _training(case: Case) -> Run:
 def _attack_step(case: Case, update_model: UpdateModel, objective: Objective) -> Run:
     """Return the program of one attack step.
 
-    It predicts the update, compares the update with the observed one, and computes the gradient of the distance with
-    respect to the samples and the other variables.
+    The program predicts the update, compares the prediction with the observed update, and computes the gradient of the
+    distance with respect to the samples and the other variables.
     """
     observation = case.observation
     client = update_model.begin(observation, functional=False)
@@ -169,7 +169,7 @@ def _surrogate_step(case: Case) -> Run:
 
 
 def _plain_step(case: Case) -> Run:
-    """Return the plain program of one step of the simulation, which is a loop over epochs and batches."""
+    """Return the program of one attack step, written as a plain loop over epochs and batches."""
     observation, observed = case.observation, case.observation.summed_gradient()
     model, sent, layers = observation.model, observation.sent, layers_of(observation.sent)
     lr, size = float(observation.training.need("lr")), int(observation.training.need("batch_size"))
@@ -202,7 +202,7 @@ WAYS: dict[str, Callable[[Case], Run]] = {
 
 
 def time_of(way: str, setting: Setting) -> dict[str, float]:
-    """Measure the seconds of one run in this process. The norm of the result is returned too, for a check.
+    """Measure the time of one run in this process in seconds. Return the time, and the norm of the result for a check.
 
     Args:
         way: The name of the program in :data:`WAYS`.
@@ -218,7 +218,7 @@ def time_of(way: str, setting: Setting) -> dict[str, float]:
 
 
 def memory_of(way: str, setting: Setting) -> int:
-    """Return the largest number of bytes by which the memory of this process grows during one run.
+    """Return the largest growth of this process's memory during one run, in bytes.
 
     Args:
         way: The name of the program in :data:`WAYS`.
@@ -231,9 +231,9 @@ def memory_of(way: str, setting: Setting) -> int:
 
 
 def _memory(field: str) -> int:
-    """Return a memory field of this process in bytes.
+    """Return the value of a memory field of this process, in bytes.
 
-    This works on Linux. On other systems, the result is always the peak memory.
+    The fields exist only on Linux. On other systems, the peak memory is returned for every field.
     """
     status = Path("/proc/self/status")
     if status.exists():

@@ -102,8 +102,8 @@ def is_full(row: Row, method: Method, line: Line) -> bool:
 def latest_of(row: Row, method: Method, lines: Iterable[Line]) -> dict[str, Line]:
     """Return the measurement to show for each metric of a method.
 
-    The measurement with the most clients is chosen. Among equals, a full setting comes before a short setting. Among
-    these, the most steps come first, and then the newest measurement.
+    The measurement with the most clients is chosen. If several measurements have equally many clients, a full setting
+    is preferred to a short setting, then more steps are preferred, and then the newest measurement.
 
     Args:
         row: The row.
@@ -120,7 +120,7 @@ def latest_of(row: Row, method: Method, lines: Iterable[Line]) -> dict[str, Line
 
 
 def overall(statuses: Sequence[Status]) -> Status:
-    """Return the status of several figures together. Figures with the status ``-`` are ignored."""
+    """Return the status of several figures together. Figures with the status ``-`` (no status) are ignored."""
     counted = {status for status in statuses if status is not Status.NONE}
     if not counted:
         return Status.NONE

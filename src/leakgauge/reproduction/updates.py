@@ -30,7 +30,7 @@ class ClientUpdates:
 
     Args:
         epochs: The updates of each epoch, in the order in which the client sends them.
-        rows: The samples in each update of each epoch, as row numbers of the truth.
+        rows: The samples in each update of each epoch, as indices of rows of the truth.
         truth: The client's samples.
     """
 
@@ -45,7 +45,7 @@ def updates_of(setting: Setting, index: int, seed: int) -> ClientUpdates:
 
     Args:
         setting: The set-up of the row.
-        index: The number of the client.
+        index: The index of the client.
         seed: The seed of the run.
     """
     data = clients_of(setting, seed, index)[index]

@@ -101,8 +101,8 @@ def attack(  # noqa: PLR0913
     Captures that were attacked before are not attacked again.
 
     Args:
-        captures: A saved observation, or a folder of them.
-        attack: The attack, or its name.
+        captures: A saved observation, or a folder of saved observations.
+        attack: The attack, or the name of the attack.
         output: The folder for the reconstructions, the page and the cache.
         options: The options of the attack.
         model: Your own model, or ``module:factory``. It is not needed for models of Leakgauge.
@@ -111,7 +111,7 @@ def attack(  # noqa: PLR0913
         client: The name of the only client to attack. The default is all clients.
         data: The clients' own samples, for scoring (:class:`~leakgauge.workflows.captures.ClientData`).
         seed: The seed of the attack.
-        fail_if: Limits such as ``"recovered > 0.05"`` (:mod:`leakgauge.evaluation.gate`).
+        fail_if: The limits to check, such as ``"recovered > 0.05"`` (:mod:`leakgauge.evaluation.gate`).
         junit: The file to which the checked limits are written as JUnit XML.
         redact: ``"none"`` shows clients' samples on the page, ``"blur"`` blurs them, and ``"omit"`` leaves them out.
         engine: The engine that runs the attacks (:mod:`leakgauge.runtime.engines`).
@@ -263,5 +263,5 @@ def _findings(attacked: Sequence[AttackedCapture], name: str) -> list[Finding]:
 
 
 def brief(outcome: str) -> str:
-    """Return the first part of an outcome, up to the first colon, semicolon or full stop, for narrow tables."""
+    """Return the beginning of an outcome, up to the first colon, semicolon or full stop. It fits into narrow tables."""
     return re.split("[:;.]", outcome)[0]

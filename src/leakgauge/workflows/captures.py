@@ -39,8 +39,8 @@ class Captures:
 
     Args:
         files: The files of the captures.
-        model: The architecture, or ``(name, options)`` to build it from. It is ``None`` if the captures hold the name
-            and the options.
+        model: The architecture, or ``(name, options)`` from which it is built. If the captures hold the name and the
+            options, ``model`` is ``None``.
         known: Parts of the recipe that the captures do not hold, such as ``{"lr": 0.1}``.
         client: The name of the only client to read. ``None`` means all clients.
     """
@@ -90,13 +90,13 @@ class Captures:
         return self.model
 
     def load(self, file: Path, architecture: nn.Module | None) -> Observation:
-        """Return the observation in one file, with the parts of the recipe in ``known`` added."""
+        """Return the observation in one file. The parts of the recipe in ``known`` are added to the observation."""
         return load(file, architecture).knowing(**self.known)
 
     def read(self) -> Iterator[tuple[Path, Observation | FileError]]:
-        """Yield each file with its observation, or with the error if it cannot be read.
+        """Yield each file with its observation. If a file cannot be read, yield the file with the error.
 
-        If there is only one file, its error is raised.
+        If there is only one file and it cannot be read, the error is raised.
         """
         architecture = self.architecture()
         for file in self.files:
@@ -130,7 +130,7 @@ class ClientData:
     """The clients' own samples, which are used to score attacks.
 
     If the data of several clients is given, the samples of the other clients are used to compute chance levels. If a
-    capture is the sum of all clients in the folder, it is scored with the samples of all of them.
+    capture is the sum of the messages of all clients in the folder, it is scored with the samples of all these clients.
 
     Args:
         place: An npz file of a single client, or a folder with one file ``CLIENT.npz`` for each client.

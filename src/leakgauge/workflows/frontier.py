@@ -56,7 +56,8 @@ class Point:
         defences: The defences with their settings.
         utility: The test accuracy, or the mean squared error of a regression.
         epsilon: The privacy budget that was spent. It is ``None`` for defences without a budget.
-        leakage: The mean over clients of each metric of :data:`LEAKAGE` that the attack has.
+        leakage: The mean over clients of each metric in :data:`LEAKAGE`. Metrics that the attack does not have are left
+            out.
         knows_defence: Whether the stronger attacker knew the defence.
         verdict: The worse of the verdicts on the two attackers.
         seconds: The time in seconds that the measurement of the point took.
@@ -148,7 +149,7 @@ def frontier(  # noqa: PLR0913
     Args:
         config: A TOML file, a dictionary with the same content, or a plan.
         output: The folder for the page, the figures and the cache.
-        fail_if: Limits such as ``"psnr > 20"`` (:mod:`leakgauge.evaluation.gate`).
+        fail_if: The limits to check, such as ``"psnr > 20"`` (:mod:`leakgauge.evaluation.gate`).
         junit: The file to which the checked limits are written as JUnit XML.
         engine: The engine that runs the tasks (:mod:`leakgauge.runtime.engines`).
         jobs: The number of tasks that run at a time. By default, one per core.
@@ -170,7 +171,9 @@ def frontier(  # noqa: PLR0913
 
 
 def read_frontier(document: Mapping[str, Any], where: str) -> FrontierPlan:
-    """Read the plan from a document. Raise an error for everything that cannot work, before any training.
+    """Read the plan from a document.
+
+    If a part of the plan cannot work, an error is raised. No model is trained.
 
     Args:
         document: The document as a dictionary.
@@ -263,7 +266,7 @@ def _leakage(scores: Sequence[Mapping[str, Measure]]) -> dict[str, Measure]:
 
 
 def _train(plan: FrontierPlan, chain: Sequence[Defence]) -> tuple[float, float | None]:
-    """Train a federation with these defences. Return its utility and the largest epsilon that a client has spent."""
+    """Train a model with these defences. Return the model's utility and the largest epsilon that a client has spent."""
     scenario = plan.scenario
     attacked = clients_in_a_sum(chain) * plan.clients * scenario.samples
     clients = [scenario.share(index, plan.federation_samples, first=attacked) for index in range(plan.federation)]

@@ -50,7 +50,7 @@ class WorkflowResult:
         complete: Whether all work is finished.
         failed: The tasks that failed, with their errors.
         refused: One sentence about each refused input.
-        checks: The limits after the comparison with the findings.
+        checks: The checked limits. Each limit was compared with the findings.
         page: The path of the page.
     """
 
@@ -70,7 +70,7 @@ class WorkflowResult:
     def exit_code(self) -> int:
         """The exit code of the command.
 
-        It is 0, 1 (a limit is broken), 2 (an input was refused), 3 (a task failed) or 130 (interrupted).
+        It is 0 (no problem), 1 (a limit is broken), 2 (an input was refused), 3 (a task failed) or 130 (interrupted).
         """
         if any(one.failed for one in self.checks):
             return 1
@@ -105,7 +105,7 @@ def conclude(
 
 
 def check_redact(redact: str) -> None:
-    """Raise an error if the way to redact is unknown."""
+    """Raise an error if ``redact`` is not one of the values ``"none"``, ``"blur"`` and ``"omit"``."""
     if redact not in get_args(Redact):
         raise UnknownName("way to redact", redact, get_args(Redact))
 

@@ -153,9 +153,9 @@ class Scenario:
         """Return the share of one client, which is drawn at random.
 
         Args:
-            index: The number of the client. Clients with different numbers have different samples.
+            index: The index of the client. Clients with different indices have different samples.
             size: The number of samples. The default is the number of samples of an attacked client.
-            first: The number of samples at the beginning that no share may use.
+            first: The number of samples at the beginning of the random order that are not used.
         """
         size = size or self.samples
         order = torch.randperm(len(self.dataset), generator=generator(self.seed, "clients"))
@@ -187,7 +187,7 @@ class Scenario:
     def _trained(self) -> dict[str, Tensor]:
         """The state of a network after ``trained_rounds`` rounds.
 
-        The clients that train it hold the last samples of the random order.
+        The clients that train the network hold the last samples of the random order.
         """
         untrained = replace(self, model={**self.model, "trained_rounds": 0})
         number = min(10, len(self.dataset) // self.samples)
@@ -214,7 +214,7 @@ class Scenario:
         With secure aggregation, the observation is the sum of the messages of several clients.
 
         Args:
-            index: The number of the client, or of the group of clients in a sum.
+            index: The index of the client. With secure aggregation, it is the index of the group of clients.
             chain: The defences of the client.
             knows_defence: Whether the attacker knows these defences.
             participations: The number of rounds in which a client takes part, for defences with a budget.
@@ -297,7 +297,7 @@ def _check_values(document: Mapping[str, Any], where: str) -> None:
 
 
 def load_parts(scenario: Scenario, where: str) -> None:
-    """Load the data and build a network. An error message names the table with the mistake."""
+    """Load the data and build a network, to find mistakes. An error message names the table with the mistake."""
     for table, load_part in (("data", lambda: scenario.dataset), ("model", scenario.network)):
         try:
             load_part()

@@ -24,7 +24,7 @@ class Job:
         method: The method.
         seed: The seed of the run.
         steps: The number of attack steps. ``None`` keeps the number in the method.
-        index: The number of the attacked client, for kinds that attack one client at a time.
+        index: The index of the attacked client, for kinds that attack one client at a time.
         clients: The number of attacked clients, for kinds that attack clients together.
         pictures: The folder for pictures. If it is ``None``, nothing is drawn.
     """
@@ -72,7 +72,7 @@ class Outcome:
         steps: The number of attack steps.
         seconds: The time per client in seconds.
         clients: The number of attacked clients.
-        extra: Other numbers, which are added to the JSON output.
+        extra: Other values, which are added to the JSON output.
     """
 
     measures: dict[str, Measure]

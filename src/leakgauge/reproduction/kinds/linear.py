@@ -32,7 +32,7 @@ def rebuild_optimum(job: Job, report: Report) -> Outcome:
 
     The options ``size``, ``epochs`` and ``observed`` of a method replace the values in the setting. ``size`` is the
     number of parameters, including the bias. ``observed`` is ``size + 1`` by default. At least ``longest`` rounds are
-    recorded. The first ``skip_rounds`` of them are left out, and each method sees the next ``observed`` rounds. Each
+    recorded. The first ``skip_rounds`` rounds are left out, and each method sees the next ``observed`` rounds. Each
     federation has its own data.
     """
     setting, options = _setting_of(job)
@@ -65,7 +65,7 @@ def rebuild_optimum(job: Job, report: Report) -> Outcome:
 
 
 def _setting_of(job: Job) -> tuple[Setting, dict[str, object]]:
-    """Return the setting with the changes in the method's options, and the remaining options for the attack."""
+    """Return the setting, changed by some options of the method, and the other options, which are for the attack."""
     options = dict(job.method.options)
     linear: dict[str, object] = {key: options.pop(key) for key in ("size", "observed") if key in options}
     training: dict[str, object] = {key: options.pop(key) for key in ("epochs",) if key in options}

@@ -14,9 +14,9 @@ measure        meaning
 ``mse``        The mean squared error of the model on the client's data. The chance level is the variance of the
                targets.
 ``mape``       The mean absolute error of a regression on the client's data, as a share of the target. The chance level
-               is the error of the client's mean target.
+               is the error of a model that always predicts the client's mean target.
 ``aia``        The share of sensitive attributes that are inferred correctly (equation 3). The chance level is the share
-               of the client's more frequent value.
+               of the value that is more frequent among the client's records.
 ``aia_prior``  The same share as ``aia``, for an attacker who is given the frequencies of the values among all clients.
 ``sia``        The share of records whose client is found. The attacker gets the records of all clients at once.
 ``sia_gain``   The ``sia`` of the method minus the ``sia`` of the vote over rounds. The chance level is 0.
@@ -81,7 +81,7 @@ def rebuild_models(job: Job, report: Report) -> Outcome:
 
 
 def spread(count: int, number: int) -> list[int]:
-    """Return the numbers of the attacked clients, evenly spread over all clients of the federation.
+    """Return the indices of the attacked clients, evenly spread over all clients of the federation.
 
     Args:
         count: The number of clients of the federation.
@@ -107,7 +107,7 @@ def _zest_gain(job: Job, attacked: Attacked) -> Values:
 
 
 def _similarity(job: Job, attacked: Attacked, models: Sequence[LocalModel]) -> Tensor:
-    """Return the similarity of each model to the model that the client trains alone."""
+    """Return the similarity of each client's model in ``models`` to the model that the same client trains alone."""
     values = []
     for index, model, client in zip(attacked.chosen, models, attacked.clients, strict=True):
         rows = _some(client, job.row.measuring.get("references", 32), job.seed).inputs
@@ -220,7 +220,7 @@ def _ssim(job: Job, attacked: Attacked) -> Values:
 
 
 def _draw(job: Job, client: Dataset, classes: Sequence[int], samples: Tensor, labels: Tensor) -> None:
-    """Draw one original and one sample of each class, if the job has a folder for pictures."""
+    """Draw one original and one sample of the attacker for each class, if the job has a folder for pictures."""
     if job.pictures is None:
         return
     rows = {
@@ -243,7 +243,7 @@ def frequent_classes(client: Dataset, count: int = 4) -> list[int]:
 
 
 def nearest(client: Dataset, samples: Tensor, label: int) -> float:
-    """Return the highest SSIM between a given sample and one of the client's samples of a class.
+    """Return the highest SSIM between any of the given samples and any of the client's samples of a class.
 
     Args:
         client: The client's data.

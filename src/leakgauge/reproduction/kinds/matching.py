@@ -42,7 +42,7 @@ _LATEST: dict[tuple[Any, ...], tuple[list[Update], float]] = {}
 
 
 def _separate_inversions(job: Job, first: attacks.Inversion, report: Report) -> tuple[list[Update], float]:
-    """Return the reconstruction of each single update, and the seconds that all of them took.
+    """Return the reconstruction of each single update, and the time of all reconstructions in seconds.
 
     An interrupted run raises ``KeyboardInterrupt``.
     """
@@ -60,7 +60,10 @@ def _separate_inversions(job: Job, first: attacks.Inversion, report: Report) -> 
 
 
 def _identities(client: ClientUpdates, updates: list[Update], epoch: int) -> Tensor:
-    """Return the true sample of each reconstruction of an epoch, by pairing within each update."""
+    """Return the index of the true sample of each reconstruction in an epoch.
+
+    The reconstructions of each update are paired with the samples of the same update.
+    """
     of_epoch = [update for update in updates if update.epoch == epoch]
     if len(of_epoch) != len(client.rows[epoch]):
         raise InvalidInput("A row about epochs needs as many reconstructions as updates.")

@@ -18,7 +18,10 @@ from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome, m
 
 
 def reconstruct_client(job: Job, report: Report) -> Outcome:
-    """Attack one client, and score the reconstruction. If the job has a folder for pictures, draw it there."""
+    """Attack one client, and score the reconstruction.
+
+    If the job has a folder for pictures, the reconstruction is drawn there.
+    """
     observation, truth = client_of(job.setting, job.index, job.seed)
     attack = attacks.build(job.method.attack, **job.options)
     result = attack(observation, seed=job.seed + job.index, progress=report)
@@ -36,10 +39,10 @@ def draw(stem: Path, result: Reconstruction, truth: Truth, scored: Score) -> Non
     """Draw the originals above the reconstructions (AWA, figures 2 and 3).
 
     If the attack recorded iterates (``snapshot_every``), the quality of each iterate and the lowest loss up to each
-    iterate are written too, as curves and as numbers (AWA, figure 4).
+    iterate are written too, as curves and as a CSV file (AWA, figure 4).
 
     Args:
-        stem: The path of the files without the endings of their names.
+        stem: The common beginning of the paths of all written files.
         result: The reconstruction.
         truth: The client's samples.
         scored: The score of the reconstruction.

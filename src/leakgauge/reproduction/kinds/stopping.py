@@ -2,8 +2,8 @@
 
 The attack runs once to the last step, and the run is recorded. The rule of each method is then applied to the recorded
 run, to find the step at which the rule would have stopped and the iterate that the attack would have returned. All
-rules are applied to the same attacks, and a table needs only one run. The seconds of a rule are the number of
-evaluations before it stops, times the mean seconds of an evaluation in the recorded run.
+rules are applied to the same attacks, so a table needs only one run. The time of a rule is the number of evaluations
+until the rule stops the attack, times the mean time of an evaluation in the recorded run.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def stopped_by(attack: Inversion, recorded: Reconstruction, truth: Truth) -> Rec
     Args:
         attack: The attack with the rule.
         recorded: The recorded run to the last step.
-        truth: The client's samples, whose data specification converts the iterate to pixels.
+        truth: The client's samples. Their data specification is used to convert the iterate to pixels.
     """
     trace = trace_of(recorded)
     watcher = attack.stop.begin(1)
@@ -109,8 +109,8 @@ def draw(
 ) -> None:
     """Draw figures like those of EPAFL.
 
-    They show the iterates of successful attacks (figures 1 and 5), the iterates of failed attacks (figure 4), and the
-    losses of both (figure 2).
+    The figures show the iterates of successful attacks (figures 1 and 5), the iterates of failed attacks (figure 4),
+    and the losses of both (figure 2).
 
     Args:
         folder: The folder for the pictures.

@@ -49,7 +49,8 @@ def attack_together(job: Job, report: Report) -> Outcome:
 def attack_of(method: Method, steps: int | None = None) -> Attack:
     """Return the attack of a method.
 
-    The attack ``one_by_one`` is only the reference for time. The registry of attacks does not have it.
+    The attack ``one_by_one`` is only the reference for time, so the registry of attacks does not have it. This function
+    builds it.
 
     Args:
         method: The method.
@@ -137,7 +138,7 @@ def _measure(name: str, column: Tensor, chance: float | None) -> Measure:
 
 
 def _extremes(iterations: Tensor) -> dict[str, Measure]:
-    """Return the smallest and largest number of iterations of recovered samples, and the standard deviation."""
+    """Return the smallest and the largest number of iterations of recovered samples, and its standard deviation."""
     if not len(iterations):
         return {}
     deviation = iterations.std() if len(iterations) > 1 else iterations.new_zeros(())
@@ -188,7 +189,9 @@ def ssim_range0(samples: Tensor, originals: Tensor) -> Tensor:
 
 @lru_cache(maxsize=4)
 def chance_levels(setting: Setting, clients: int, seed: int) -> dict[str, float]:
-    """Return the chance level of each metric, which is the mean of the best kind of blind guess over all clients.
+    """Return the chance level of each metric.
+
+    For each kind of blind guess, the mean over all clients is computed. The chance level is the best of these means.
 
     Args:
         setting: The set-up of the row.
@@ -213,7 +216,7 @@ def chance_levels(setting: Setting, clients: int, seed: int) -> dict[str, float]
 
 
 def trace_of(result: Reconstruction) -> Trace:
-    """Return the trace of a reconstruction, or raise an error if there is none."""
+    """Return the trace of a reconstruction, or raise an error if the reconstruction has no trace."""
     if result.trace is None:
         raise InvalidInput(f"{result.attack} records no trace, so its iterations cannot be counted.")
     return result.trace

@@ -23,9 +23,10 @@ SEARCH_OPTIONS = ("trials", "random", "log", "cut")
 def search_weights(job: Job, report: Report) -> Outcome:
     """Search for the best weights for one client, attack with these weights, and score the result.
 
-    If the method has no search, the attack uses the weights in the options. The metric ``unexplained`` is f of equation
-    33, divided by the squared norm of the update. If the job has a folder for pictures, the trials of the search are
-    stored there, so that an interrupted search can continue. The running minimum of the search is drawn too.
+    If the method has no search, the attack uses the weights in the options. The metric ``unexplained`` is the objective
+    of the search (equation 33) for the weights of the attack, divided by the squared norm of the client's summed
+    gradient. If the job has a folder for pictures, the trials of the search are stored there, so that an interrupted
+    search can continue. A curve of the lowest objective so far is drawn too.
     """
     observation, truth = client_of(job.setting, job.index, job.seed)
     seed, options = job.seed + job.index, job.options

@@ -1,4 +1,4 @@
-"""The audit of a set-up: its clients are attacked, and the page shows how much of their data came back."""
+"""The audit of a set-up. Its clients are attacked, and a page shows how much of their data was recovered."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ def audit(  # noqa: PLR0913
     watch: Watch | None = None,
     command: str = "",
 ) -> Audit:
-    """Attack the clients of a set-up and write the page and the figures, as ``leakgauge audit`` does.
+    """Attack the clients of a set-up, and write the page and the figures.
 
-    Work that was finished before is not repeated. Work that fails is listed in ``failed`` of the result, which is then
-    not ``complete``.
+    The command ``leakgauge audit`` calls this function. Attacks that were finished before are not run again. If attacks
+    fail, ``failed`` of the result lists them, and ``complete`` of the result is false.
 
     Args:
-        config: A TOML file, the same as a dictionary, or a plan (:mod:`leakgauge.workflows.audit.plan`).
+        config: A TOML file, a dictionary with the same content, or a plan (:mod:`leakgauge.workflows.audit.plan`).
         output: The folder for the page, the figures and the cache.
-        fail_if: Limits such as ``"recovered > 0.05"`` (:mod:`leakgauge.evaluation.gate`).
-        junit: The file for the limits as JUnit XML.
+        fail_if: The limits to check, such as ``"recovered > 0.05"`` (:mod:`leakgauge.evaluation.gate`).
+        junit: The file to which the checked limits are written as JUnit XML.
         redact: ``"none"`` shows clients' samples on the page, ``"blur"`` blurs them, and ``"omit"`` leaves them out.
         engine: The engine that runs the attacks (:mod:`leakgauge.runtime.engines`).
         jobs: The number of attacks that run at a time. By default, one per core.
         device: The device of the attacks, such as ``"cuda"``.
         watch: The listener that follows the attacks.
-        command: The command line, for the page.
+        command: The command line, which the page shows.
     """
     from leakgauge.reports.audit import write_audit  # loads the drawing libraries
 

@@ -1,4 +1,4 @@
-"""The attackers of an audit or a frontier, each an attack with its options and the scoring of its result."""
+"""The attackers of an audit or a frontier. An attacker runs one attack with its options, and scores the result."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Trial:
     """One client to attack.
 
     Args:
-        observation: What the attacker sees.
-        truth: What the result is scored against.
+        observation: The observation that the attacker sees.
+        truth: The truth about the client, with which the result is scored.
         seed: The seed of the attack.
-        threshold: The PSNR in dB from which a sample counts as recovered.
+        threshold: The PSNR in dB above which a sample counts as recovered.
         device: The device of the attack.
     """
 
@@ -51,7 +51,7 @@ class Attacker:
     Args:
         name: The name of the attack.
         options: The options that differ from the attack's defaults.
-        column: The sensitive column, for attacks that infer one.
+        column: The name of the sensitive column, for attacks that infer a column.
     """
 
     name: str
@@ -68,11 +68,11 @@ class Attacker:
         return registry.ATTACKS[self.name].recovers
 
     def adapts(self, observation: Observation) -> bool:
-        """Return whether the attack changes when it knows the defences of an observation."""
+        """Return whether the attack changes if the attacker knows the defences of the observation."""
         return self.recovers == "samples" and adapts(registry.build(self.name, **self.options), observation)
 
     def __call__(self, trial: Trial, report: Report) -> Scored:
-        """Attack one client and score the result.
+        """Attack one client, and score the result.
 
         Args:
             trial: The client to attack.
@@ -82,7 +82,7 @@ class Attacker:
 
 
 def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
-    """Rebuild samples and compare them with the true ones."""
+    """Rebuild the client's samples, and compare the rebuilt samples with the true samples."""
     observation, truth = trial.observation, trial.truth
     attack = registry.build(attacker.name, **attacker.options)
     result = attack(observation, seed=trial.seed, device=trial.device, progress=report)
@@ -104,7 +104,7 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
 
 
 def _infer_attribute(attacker: Attacker, trial: Trial, report: Report) -> Scored:
-    """Infer the sensitive column and compare it with the true one."""
+    """Infer the values of the sensitive column, and compare them with the true values."""
     began = time.perf_counter()
     assert attacker.column is not None
     observation = trial.observation if trial.device is None else trial.observation.to(trial.device)
@@ -140,18 +140,18 @@ def _document(
 
 
 def measures_of(document: Mapping[str, Any]) -> dict[str, Measure]:
-    """Return the measures in the document of one attacked client."""
+    """Return the measures by metric from the document of one attacked client."""
     return {name: Measure.from_row(row) for name, row in document["scores"].items()}
 
 
 def read_attacker(name: Any, options: Mapping[str, Any], column: str | None, where: str) -> Attacker:
-    """Return the attacker with a name. An attack that cannot run on a single message raises an error.
+    """Return the attacker for an attack. Raise an error if the attack cannot run on a single message.
 
     Args:
         name: The name of the attack.
-        options: Its options.
-        column: The sensitive column of the data, if it has one.
-        where: The place of the name for error messages.
+        options: The options of the attack.
+        column: The name of the sensitive column of the data. It is ``None`` if there is no such column.
+        where: The place of the name in the document, for error messages.
     """
     known = [spec.name for spec in registry.specs(reads="update") if spec.recovers in _SCORING]
     if name not in known:
@@ -169,5 +169,5 @@ def read_attacker(name: Any, options: Mapping[str, Any], column: str | None, whe
 
 
 def plain(value: Any) -> Any:
-    """Return a value that JSON can hold. Numbers that are not finite become ``None``."""
+    """Return the value in a form that JSON can store. A number that is not finite becomes ``None``."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,7 +1,7 @@
-"""A first look at a message before any attack, with its risk, the reasons and the attacks that apply.
+"""A first look at a message before any attack. It estimates the risk, with reasons, and finds the attacks that apply.
 
-The first look reads only what the attacker sees, and takes a moment. It is an estimate and no verdict. An attack may
-fail where the first look warns, and succeed where it does not.
+The first look uses only what the attacker sees, and is fast. It is an estimate and not a verdict. An attack may fail
+although the risk is high, and succeed although the risk is low.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Reason:
     """One reason for the risk.
 
     Args:
-        about: The part of the message that was looked at.
+        about: The part of the message that the reason is about.
         risk: The risk that follows from this part alone.
         sentence: The reason in words.
     """
@@ -46,8 +46,8 @@ class FirstLook:
 
     Args:
         reasons: The reasons for the risk.
-        applies: The attacks that apply, each with the reason.
-        refused: The attacks that do not apply, each with the reason.
+        applies: The attacks that apply. The reason is given for each attack.
+        refused: The attacks that do not apply. The reason is given for each attack.
     """
 
     reasons: tuple[Reason, ...]
@@ -56,7 +56,7 @@ class FirstLook:
 
     @property
     def risk(self) -> Risk:
-        """The risk for samples: that of the weakest obstacle, labels aside."""
+        """The risk that samples are recovered. It is the lowest risk of any part of the message except the labels."""
         levels = [RISKS.index(reason.risk) for reason in self.reasons if reason.about != "labels"]
         return RISKS[min(levels, default=0)]
 
@@ -65,7 +65,7 @@ class FirstLook:
 
 
 def first_look(observation: Observation) -> FirstLook:
-    """Look at a message without attacking it."""
+    """Estimate the risk of a message, and find the attacks that apply. No attack is run."""
     fits = {spec.name: spec.fits(observation) for spec in registry.specs(reads="update")}
     return FirstLook(
         tuple(_reasons(observation)),
@@ -84,7 +84,7 @@ def _reasons(observation: Observation) -> Iterator[Reason]:
 
 
 def _size(observation: Observation) -> Reason:
-    """Compare the numbers in the message with the private numbers."""
+    """Estimate the risk from the number of values in the message and the number of private values in the samples."""
     trained = sum(value.numel() for value in observation.model.parameters() if value.requires_grad)
     samples = observation.training.samples
     if samples is None:
@@ -101,7 +101,7 @@ def _size(observation: Observation) -> Reason:
 
 
 def _steps(observation: Observation) -> Reason:
-    """Count the local steps between the samples and the message."""
+    """Estimate the risk from the number of local steps that the client made before it sent the message."""
     if observation.kind == "gradient":
         return Reason("steps", "high", "It is one gradient, which depends on the samples directly.")
     try:
@@ -115,7 +115,10 @@ def _steps(observation: Observation) -> Reason:
 
 
 def _first_layer(observation: Observation) -> Reason:
-    """Assess the first layer. If it is a dense layer with a bias, its gradient holds copies of the samples."""
+    """Estimate the risk from the first layer.
+
+    If the first layer is dense and has a bias, its gradient holds copies of samples, and the risk is high.
+    """
     trained = [name for name, value in observation.model.named_parameters() if value.requires_grad]
     layers = layers_of_model(observation.model, trained)
     if not layers:

@@ -1,16 +1,17 @@
-"""The plan of an audit, read from a TOML document.
+"""The plan of an audit, which is read from a TOML document.
 
-A document of :mod:`leakgauge.workflows.scenario` with one more table, which may be left out:
+The document is that of :mod:`leakgauge.workflows.scenario`, with one more table, which may be left out:
 
 ======================  ===========================================================================================
-``[audit]``             ``attacks`` (names, or tables with a name and options; default: those that fit), ``clients``
-                        to attack, ``threshold`` in dB from which a sample counts as recovered
+``[audit]``             ``attacks`` (a list of names, or of tables with a name and options, by default all attacks that
+                        fit), ``clients`` (the number of clients to attack), ``threshold`` (the PSNR in dB above which a
+                        sample counts as recovered)
 ======================  ===========================================================================================
 
-Without any ``[[defence]]``, clients do not defend themselves.
+If the document has no table ``[[defence]]``, clients use no defence.
 
-Every attack on samples is also run on easier versions of the set-up, its positive controls. An attack that fails there
-is too weak to support "nothing above chance".
+Every attack on samples is also run on easier versions of the set-up, which are called positive controls. If an attack
+fails on the positive controls too, it is too weak to support the verdict "nothing above chance".
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Work:
         defence: The title of the defence.
         attack: The name of the attack.
         knows_defence: Whether the attacker knows the defence.
-        client: The number of the client.
-        control: The name of the positive control. Empty for the set-up itself.
+        client: The index of the client.
+        control: The name of the positive control. It is empty if the attack is on the set-up itself.
     """
 
     defence: str
@@ -58,17 +59,17 @@ class Work:
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """An audit to be made.
+    """The plan of an audit.
 
     Args:
         scenario: The set-up.
         attacks: The attackers by name.
-        chains: The defences by title.
-        first_look: The estimate before any attack.
+        chains: The chains of defences by title.
+        first_look: The estimate of the risk before any attack.
         clients: The number of clients to attack.
-        threshold: The PSNR in dB from which a sample counts as recovered.
-        adaptive: The pairs of attack and defence for which knowledge of the defence changes the attack.
-        controls: Easier versions of the set-up by name, without a defence.
+        threshold: The PSNR in dB above which a sample counts as recovered.
+        adaptive: The pairs of an attack and a defence for which the attack changes if the attacker knows the defence.
+        controls: The positive controls by name. They are easier versions of the set-up, without a defence.
     """
 
     scenario: Scenario
@@ -82,7 +83,7 @@ class AuditPlan:
 
     @property
     def work(self) -> list[Work]:
-        """Everything to do, cheap attacks first, each followed by its positive controls."""
+        """All attacks to run, with cheap attacks first. The positive controls of an attack follow the attack."""
         names = sorted(self.attacks, key=lambda name: registry.ATTACKS[name].order)
         return [work for name in names for work in (*self._attacks(name), *self._controls(name))]
 
@@ -101,15 +102,15 @@ class AuditPlan:
         return [Work("no defence", name, False, client, control) for control in self.controls for client in clients]
 
     def scenario_of(self, work: Work) -> Scenario:
-        """Return the set-up of one piece of work: that of the audit, or an easier one."""
+        """Return the set-up of one piece of work, which is the audit's set-up or a positive control."""
         return self.controls[work.control] if work.control else self.scenario
 
     def chain_of(self, work: Work) -> tuple[Defence, ...]:
-        """Return the defences of one piece of work. Controls have none."""
+        """Return the defences of one piece of work. A positive control has no defences."""
         return () if work.control else self.chains[work.defence]
 
     def definition(self, work: Work) -> dict[str, Any]:
-        """Return everything that the result of one attack depends on, as plain values."""
+        """Return a plain dictionary of everything that the result of one piece of work depends on."""
         scenario = self.scenario_of(work)
         return {
             "scenario": scenario.document,
@@ -123,9 +124,9 @@ class AuditPlan:
 
 
 def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
-    """Return the plan that a document describes.
+    """Read the plan from a document.
 
-    A part of the plan that cannot work raises an error before any attack starts.
+    If a part of the plan cannot work, an error is raised. No attack is run.
 
     Args:
         document: The document as a dictionary.
@@ -153,11 +154,12 @@ def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
 
 
 def easier_versions(scenario: Scenario, *, defended: bool) -> dict[str, Scenario]:
-    """Return easier versions of a set-up, on which a strong attack succeeds.
+    """Return easier versions of a set-up by name. A strong attack should succeed on these versions.
 
     Args:
         scenario: The set-up.
-        defended: Whether every client of the audit defends itself.
+        defended: Whether clients use a defence in every case of the audit. If so, the set-up without a defence is one
+            of the easier versions.
     """
     versions = {"no defence": scenario} if defended else {}
     labels = [] if scenario.dataset.spec.classes is None else ["labels"]
@@ -189,7 +191,7 @@ def _read_attacks(listed: list[Any] | None, look: FirstLook, sensitive: str | No
 
 
 def _default_attacks(look: FirstLook, sensitive: str | None) -> list[str]:
-    """Return the names of the attacks of a default audit that fit the message."""
+    """Return the names of the attacks that an audit runs by default and that fit the message."""
     return [
         spec.name
         for spec in registry.specs(reads="update")

@@ -1,4 +1,4 @@
-"""Attack the clients of a plan with several attacks, with and without defences. Finished work is cached."""
+"""The run of an audit with several attacks, with and without defences. Finished work is cached."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class ClientResult:
 
     Args:
         work: The attack and the client.
-        document: The figures and words, as plain values.
-        tensors: The samples that they are about.
+        document: The figures and texts of the result, as plain values.
+        tensors: The original and the reconstructed samples, and other tensors of the result.
     """
 
     work: Work
@@ -36,7 +36,7 @@ class ClientResult:
 
     @property
     def measures(self) -> dict[str, Measure]:
-        """The figures by metric."""
+        """The measures by metric."""
         return measures_of(self.document)
 
 
@@ -45,9 +45,9 @@ class Audit(WorkflowResult):
     """All results of an audit.
 
     Args:
-        plan: The plan.
-        results: The result of each attack on each client, without those of controls.
-        controls: The findings on easier versions of the set-up.
+        plan: The plan of the audit.
+        results: The result of each attack on each client. Results on positive controls are not included.
+        controls: The findings on the positive controls, which are easier versions of the set-up.
     """
 
     plan: AuditPlan
@@ -56,7 +56,7 @@ class Audit(WorkflowResult):
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on all defences: the worst of them."""
+        """The worst of the verdicts on all defences."""
         return worst_of(self.verdict_on(title) for title in self.tried)
 
     @property
@@ -66,11 +66,11 @@ class Audit(WorkflowResult):
         return [title for title in self.plan.chains if title in titles]
 
     def verdict_on(self, defence: str) -> Verdict:
-        """Return the verdict of all attacks on one defence."""
+        """Return the verdict on one defence, from the findings of all attacks."""
         return together([finding for finding in self.findings if finding.setup == defence])
 
     def results_of(self, finding: Finding) -> list[ClientResult]:
-        """Return the results of each client that a finding summarises."""
+        """Return the results that a finding summarises, one for each client."""
         key = (finding.attack, finding.setup, finding.knows_defence)
         return [one for one in self.results if _key(one.work) == key]
 
@@ -80,13 +80,14 @@ def run_audit(
 ) -> Audit:
     """Run the attacks that are not finished yet, and return all results.
 
-    Finished work is cached at once. Ctrl-C, or the end of the process, loses at most the tasks that run.
+    The result of each task is cached at once. If the audit is interrupted, only the tasks that are running at that time
+    are lost.
 
     Args:
-        plan: The audit to be made.
+        plan: The plan of the audit.
         folder: The folder of the cache.
-        running: The place where the tasks run. Any engine continues the work of another.
-        stop_after: The number of new results after which to stop.
+        running: The engine, the device and the listener of the tasks. An audit can be continued with another engine.
+        stop_after: The number of new results after which the audit stops. By default, all attacks are run.
     """
     running = running or Running()
     cache = Cache(folder)
@@ -129,10 +130,10 @@ def _key(work: Work) -> tuple[str, str, bool]:
 
 
 def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequence[Finding]) -> Iterator[Finding]:
-    """Group the results by attack, defence and knowledge, in the order of the work.
+    """Yield one finding for each attack, each defence and each knowledge of the defence, in the order of the work.
 
-    "Nothing above chance" becomes inconclusive if the attack recovers nothing on easier set-ups either, or if it
-    returned no samples at all.
+    The verdict "nothing above chance" becomes "inconclusive" in two cases: the attack recovers nothing anywhere, not
+    even on a positive control, or the attack returned no samples.
     """
     found = []
     for key in dict.fromkeys(_key(result.work) for result in results):
@@ -148,7 +149,7 @@ def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequen
 
 
 def _controls(results: Iterable[ClientResult]) -> Iterator[Finding]:
-    """Group the results of controls by attack and control."""
+    """Yield one finding for each attack and each positive control."""
     groups: dict[tuple[str, str], list[dict[str, Measure]]] = {}
     for result in results:
         groups.setdefault((result.work.attack, result.work.control), []).append(result.measures)
@@ -157,10 +158,10 @@ def _controls(results: Iterable[ClientResult]) -> Iterator[Finding]:
 
 
 def attack_client(plan: AuditPlan, work: Work, report: Report, device: str | None = None) -> Scored:
-    """Attack one client and score the result.
+    """Attack one client, and score the result.
 
     Args:
-        plan: The audit.
+        plan: The plan of the audit.
         work: The attack and the client.
         report: The listener that follows the steps.
         device: The device of the attack.

@@ -1,4 +1,4 @@
-"""A commented configuration of an audit, to begin with."""
+"""A configuration file for an audit, with comments, which a user can adapt."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ batch_size = {batch_size}
 
 
 def write_template(path: Path, *, model: str, data: str, sends: str, **numbers: float) -> Path:
-    """Write a configuration, and refuse to overwrite a file.
+    """Write a configuration file, and return its path. Raise an error if the file exists already.
 
     Args:
         path: The file to write.
         model: The name of a model, or ``module:factory``.
         data: The name of a dataset, a folder of pictures, an npz or a csv file, or ``module:function``.
-        sends: ``"weights"`` or ``"gradient"``.
-        numbers: ``samples``, ``lr``, ``epochs`` and ``batch_size``.
+        sends: The message of a client, which is ``"weights"`` or ``"gradient"``.
+        numbers: The values of ``samples``, ``lr``, ``epochs`` and ``batch_size`` in the table ``[training]``.
     """
     if path.exists():
         raise FileError(f"{path}: already exists, not overwritten. Choose another name")
@@ -66,7 +66,7 @@ def write_template(path: Path, *, model: str, data: str, sends: str, **numbers: 
 
 
 def _source(data: str) -> str:
-    """Return the key of ``[data]`` that fits a source of data."""
+    """Return the key of the table ``[data]`` for a source of data. For an npz file, the key is ``npz``."""
     suffix = Path(data).suffix.lower()
     if suffix in (".npz", ".csv"):
         return suffix[1:]

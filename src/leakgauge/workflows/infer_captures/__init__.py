@@ -1,6 +1,6 @@
 """The workflow that infers facts from captures of many rounds.
 
-It rebuilds each client's own model, infers a hidden column of the records, and finds the owners of records.
+The workflow rebuilds each client's own model, infers a hidden column of the records, and finds the owners of records.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def infer(  # noqa: PLR0913
 
     Args:
         captures: A folder of captures. It holds many rounds of at least one client.
-        method: The attack that rebuilds local models, or its name.
+        method: The attack that rebuilds local models, or the name of the attack.
         output: The folder for the page and the cache.
         options: The options of the method.
         model: Your own model, or ``module:factory``. It is not needed for models of Leakgauge.
@@ -63,7 +63,7 @@ def infer(  # noqa: PLR0913
         data: The clients' records (:class:`~leakgauge.workflows.captures.ClientData`).
         sensitive: The name of the column or category that is hidden from the attacker and inferred.
         seed: The seed of the attacks.
-        fail_if: Limits such as ``"attribute_accuracy > 0.8"`` (:mod:`leakgauge.evaluation.gate`).
+        fail_if: The limits to check, such as ``"attribute_accuracy > 0.8"`` (:mod:`leakgauge.evaluation.gate`).
         junit: The file to which the checked limits are written as JUnit XML.
         engine: The engine that rebuilds models (:mod:`leakgauge.runtime.engines`).
         jobs: The number of models that are rebuilt at a time. By default, one per core.

@@ -65,7 +65,7 @@ class Inference:
 
     @classmethod
     def of(cls, about: str, attack: str, right: Mapping[str, Tensor], chance: Chance) -> Inference:
-        """Compute the share of right records and the verdict.
+        """Compute the share of records for which an attack is right, and the verdict on this share.
 
         Args:
             about: The hidden column, or ``"owner"``.
@@ -188,7 +188,7 @@ def infer_owners(federation: Federation, seed: int) -> Answers:
 def _some_records(federation: Federation, seed: int) -> tuple[Tensor, Tensor, dict[str, int]]:
     """Return the inputs and targets of random records, and the number of records of each client.
 
-    The number is limited, because the gradients of all records must fit into memory.
+    The number of records is limited, because the gradients of all returned records must fit into memory.
     """
     truths = federation.truths
     weights = sum(value.numel() for value in next(iter(federation.rounds.values()))[0].sent.values())
