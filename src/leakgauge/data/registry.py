@@ -13,7 +13,7 @@ from leakgauge.data.where import Place, places_of
 
 
 def discover() -> dict[str, Source]:
-    """Return every :class:`Source` that a module of this package declares, by name and in the order of listings."""
+    """Return a dictionary from names to all :class:`Source` objects of this package, in the order of listings."""
     sources: dict[str, Source] = {}
     for module in modules_of("leakgauge.data", without=__name__):
         for value in vars(module).values():

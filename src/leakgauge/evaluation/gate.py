@@ -1,5 +1,9 @@
-"""Limits that a set-up must keep, for continuous integration.
+"""Conditions that make a check in continuous integration fail.
 
+A condition names a limit. The limit is broken, and the check fails, if the condition is true.
+
+=========================  ==========================================================================
+condition                  the value that is compared
 =========================  ==========================================================================
 ``recovered > 0.05``       the mean over clients, for any attack
 ``idlg.psnr >= 20``        the mean over clients, for one attack

@@ -84,8 +84,8 @@ def two_spans(*, starts: int = 48, iterations: int = 60, attempts: int = 6, tole
 
     The samples must enter the first of these layers, possibly after a reshape. Both layers must have biases, with an
     elementwise activation between the layers. The message is one gradient, or one local step with a known learning
-    rate. The number of samples may be unknown. Only samples that the attacker can prove are returned, with their
-    labels.
+    rate. The number of samples may be unknown. The attack returns a sample and its label
+    only if the attacker can prove that the sample is correct.
 
     Args:
         starts: The number of starting points of each search.

@@ -86,8 +86,8 @@ class LeastSquares(LocalModelAttack):
     Two quantities of the bound are unknown to the attacker and are replaced by measured ones. The largest standard
     deviation of the residuals over coordinates, :math:`\hat s`, replaces :math:`\eta\sigma\sqrt{E\lceil m/b\rceil}`
     (equation 30). The smallest eigenvalue of the symmetric part of :math:`\hat W` replaces the smallest eigenvalue of
-    :math:`W`. All rounds are used for every row of :math:`W`. The proof uses disjoint sets of rounds for the rows, so
-    the use of all rounds only tightens the bound.
+    :math:`W`. The proof estimates each row of :math:`W` from its own set of rounds. This class uses all rounds for
+    every row. More rounds only make the estimate more accurate, so the bound still holds.
 
     Args:
         failure: The probability :math:`\delta` that the optimum lies outside the bound.
