@@ -127,8 +127,8 @@ class JointInversion:
         """Attack the updates of two or more epochs.
 
         Ctrl-C ends the attack. For a sample that was not yet reconstructed jointly, the result is the mean of its
-        separate reconstructions. If an interrupt comes in step 1, while each update is still reconstructed separately, the
-        result holds only the samples of the first epoch.
+        separate reconstructions. If an interrupt comes in step 1, while each update is
+        still reconstructed separately, the result holds only the samples of the first epoch.
 
         Args:
             epochs: One list of observations for each epoch.
