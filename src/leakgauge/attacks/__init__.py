@@ -1,4 +1,4 @@
-"""The attacks of this package, composed of the parts in :mod:`leakgauge.attacks.inversion`.
+"""The attacks of this package, many of which combine the parts in :mod:`leakgauge.attacks.inversion`.
 
 Every attack that has a description (:class:`AttackSpec`) can be imported from this package by its name.
 """

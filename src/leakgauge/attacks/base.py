@@ -100,12 +100,13 @@ class Attack(ABC):
         device: torch.device | str | None = None,
         progress: bool | Report | None = None,
     ) -> list[Reconstruction]:
-        """Attack several observations, and return one result for each of them.
+        """Attack several observations, and return one result for each observation.
 
         Observation ``i`` has the same result as ``attack(observation, seed=seed + i)``. Some attacks solve several
-        observations in one run. The results of one run may differ from the results of single calls by rounding, and the
-        time of the run is divided equally among the ``seconds`` of its results. Ctrl-C returns the results so far. If
-        the observations are attacked one by one, the last of these results belongs to the interrupted observation.
+        observations in one run. The results of one run may differ from the results of single calls by rounding, and
+        each of these results has an equal share of the time of the run as its ``seconds``. Ctrl-C returns the results
+        so far. If the observations are attacked one by one, the last of these results belongs to the interrupted
+        observation.
 
         Args:
             observations: The messages of the clients.
@@ -159,7 +160,7 @@ class Attack(ABC):
     ) -> list[Reconstruction]:
         """Reconstruct the samples of several clients.
 
-        By default, the clients are attacked one after another. A subclass may attack them in one run.
+        By default, the clients are attacked one after another. A subclass may attack all clients in one run.
 
         Args:
             observations: The messages of the clients.
@@ -178,7 +179,10 @@ class Attack(ABC):
 
 
 def _part(report: Report, number: int, count: int) -> Report:
-    """Return the progress report of the attack with the index ``number`` among ``count`` equally long attacks."""
+    """Return a progress function for the attack with the index ``number`` among ``count`` equally long attacks.
+
+    The function counts the steps of all attacks together, and passes this count to ``report``.
+    """
 
     def part(step: int, total: int | None, loss: float) -> None:
         report(number * (total or 0) + step, None if total is None else count * total, loss)

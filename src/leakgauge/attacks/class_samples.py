@@ -1,4 +1,4 @@
-"""Sample reconstruction (SRA), which rebuilds one sample of each class from a model, or samples from one gradient.
+"""Sample reconstruction (SRA), which rebuilds samples from a model (one for each class) or from one gradient.
 
 The attack on a model is equation 5 of LMRA (Driouich et al.), and the attack on a gradient is equation 4.
 """
@@ -44,12 +44,12 @@ def by_model(
     smooth: int = 4,
     report: Report = silent,
 ) -> ClassSamples:
-    r"""Rebuild one sample for each class, with the highest probability of this class (LMRA, equation 5).
+    r"""Rebuild one sample for each class. The sample has the highest probability of this class (LMRA, equation 5).
 
     The method is gradient ascent from a zero sample (after Fredrikson et al. 2015). For class :math:`k`, it maximises
     the logarithm of the probability that the model assigns to the class, :math:`\log h_\theta(x)[k]`. The logarithm has
-    the same maximum as the probability, and its gradient does not vanish if the probability is near zero or one. Pixels
-    stay in [0, 1]. The result is the sample with the highest probability among all steps.
+    the same maximum as the probability, and the gradient of the logarithm does not vanish if the probability is near
+    zero or one. Pixels stay in [0, 1]. The result is the sample with the highest probability among all steps.
 
     Args:
         model: A model of the client.

@@ -1,4 +1,4 @@
-"""The registry of all attacks by name.
+"""The registry, which finds every attack by its name.
 
 The registry imports each module of :mod:`leakgauge.attacks` on first use and collects the descriptions that the modules
 declare as ``SPECS`` (or as ``SPEC`` for a single description). A new file in ``attacks/papers`` needs no other

@@ -2,7 +2,7 @@
 
 ====================  ==================================================================================================
 :func:`by_loss`       The client whose model has the smallest loss on the record (Hu et al. 2021)
-:func:`by_vote`       The client whose returned model has the smallest loss in most rounds (LMRA, appendix C.2)
+:func:`by_vote`       The client whose returned model has the smallest loss in the most rounds (LMRA, appendix C.2)
 :func:`by_inputs`     The client whose mean input is nearest to the record, without any model (beyond the papers)
 :func:`by_equations`  The client whose gradients contain the gradient of the record, without any model (beyond the
                       papers)
@@ -63,7 +63,7 @@ def by_loss(models: Sequence[LocalModel], inputs: Tensor, targets: Tensor) -> So
 
 
 def by_vote(clients: Sequence[Sequence[Observation]], inputs: Tensor, targets: Tensor) -> Sources:
-    """Infer the client whose returned model has the smallest loss on a record in most rounds (LMRA, appendix C.2).
+    """Infer the client whose returned model has the smallest loss on a record in the most rounds (LMRA, appendix C.2).
 
     Only rounds in which all clients took part are used.
 
@@ -123,7 +123,8 @@ def by_equations(
     :math:`g_{c,t} = \sum_i p_{ic} \nabla\ell(\theta_t; x_i, y_i)`. For a record that the client holds, :math:`p_{ic}`
     is one divided by the client's number of records. For all other records, :math:`p_{ic}` is zero. Ridge regression
     over the rounds in which all clients took part gives an estimate of :math:`p`. The score of client :math:`c` for
-    record :math:`i` is :math:`p_{ic}` minus the mean over the records, in standard deviations.
+    record :math:`i` is :math:`p_{ic}` minus its mean over all records, divided by its standard deviation over all
+    records.
 
     The attack finds the holder of a record even among clients with the same distribution of records. The clients'
     records that are not among ``inputs`` act as noise in these equations. The result is therefore better if ``inputs``
@@ -194,7 +195,7 @@ def _normalises_over_batches(observation: Observation) -> bool:
 
 
 def _gradients(observation: Observation, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the gradient of each record by itself, (N, parameters)."""
+    """Return the gradient of each single record, (N, parameters)."""
 
     def loss(weights: Params, record: Tensor, target: Tensor) -> Tensor:
         return losses_of(observation, weights, record[None], target[None])[0]
@@ -323,7 +324,7 @@ class SourceByEquations:
         models: Sequence[LocalModel] | None = None,
         report: Report = silent,
     ) -> Sources:
-        """Infer the client of each record from the equations of the clients' gradients."""
+        """Infer the client of each record from equations that describe the clients' gradients."""
         return by_equations(rounds, inputs, targets, rounds=self.rounds, ridge=self.ridge, report=report)
 
 

@@ -88,7 +88,7 @@ class AttackSpec:
 
 
 def always(reason: str) -> Fits:
-    """Return a rule by which an attack applies to any message.
+    """Return a rule which says that an attack applies to any message.
 
     Args:
         reason: The reason that is shown to people.
@@ -106,7 +106,7 @@ def one_gradient(observation: Observation) -> Fit:
 
 
 def local_training(reason: str) -> Fits:
-    """Return a rule by which an attack applies only to local training with a known learning rate.
+    """Return a rule which says that an attack applies only to local training with a known learning rate.
 
     Args:
         reason: The reason that is shown to people if the attack applies.

@@ -4,7 +4,7 @@
 known defence                        adaptation
 ===================================  =============================================================================
 random pruning of the update         only the entries that were sent are compared
-random pruning of gradients          the prediction is scaled by the average share of entries that is left
+random pruning of gradients          the prediction is multiplied by the average share of entries that pruning keeps
 clipping, DP-SGD                     only the direction of the update is used, also for the labels
 noise of a known size                priors get more weight if a larger share of the update is noise
 secure aggregation                   none, because the recipe already describes the samples of all clients
@@ -33,7 +33,7 @@ SMOOTHER = 30.0
 
 
 def adapted(attack: Inversion, observation: Observation) -> Inversion:
-    """Return a version of the attack that is adapted to the defences that the attacker is given.
+    """Return a version of the attack that is adapted to the defences that the attacker knows.
 
     Args:
         attack: The attack before the adaptation.
@@ -56,7 +56,7 @@ def adapted(attack: Inversion, observation: Observation) -> Inversion:
 
 
 def adapts(attack: Attack, observation: Observation) -> bool:
-    """Return whether an attack adapts to the defences that the attacker is given.
+    """Return whether an attack adapts to the defences that the attacker knows.
 
     Args:
         attack: The attack.

@@ -39,8 +39,8 @@ GROUPS = ("matching", "space", "descent", "effort")
 class Inversion(Attack):
     r"""The search for the samples that minimise ``objective(update_model(samples), observed) + priors(samples)``.
 
-    If each epoch has its own variables, the reconstructions of the epochs are matched and averaged. If the attacker is
-    given the client's defences, the attack adapts to these defences (:mod:`leakgauge.attacks.inversion.adaptive`).
+    If each epoch has its own variables, the reconstructions of the epochs are matched and averaged. If the attacker
+    knows the client's defences, the attack adapts to these defences (:mod:`leakgauge.attacks.inversion.adaptive`).
     :meth:`each` attacks many small clients in one run.
 
     Args:
@@ -67,7 +67,7 @@ class Inversion(Attack):
         return self.descent.stop
 
     def with_settings(self, **settings: Any) -> Self:
-        """Return a copy with other settings.
+        """Return a copy of this inversion with other settings.
 
         >>> Inversion().with_settings(restarts=3, box=False).effort.restarts
         3
@@ -133,7 +133,7 @@ class Inversion(Attack):
         return invert_together(self, completed, seeds, report)
 
     def is_over(self, solution: Solution) -> bool:
-        """Return whether this solution ends the attempts, because it converged, is good enough or was interrupted."""
+        """Return whether no attempt follows, because this solution converged, is good enough or was interrupted."""
         low = self.effort.enough is not None and solution.loss <= self.effort.enough
         return low or solution.outcome.kind in ("converged", "interrupted")
 
@@ -245,9 +245,10 @@ class Inversion(Attack):
     def _warm(
         self, start: WarmStart, observation: Observation, targets: Tensor, seed: int, report: Report
     ) -> list[tuple[Solution, int]]:
-        """Run the cheaper inversion for each restart, and return the results in the units of this inversion.
+        """Run the cheaper inversion of a warm start once for each restart, and return the results.
 
-        If a run is interrupted, the result of this run is the last one in the list.
+        The results are converted from the units of the cheaper inversion to the units of ``self``. If a run is
+        interrupted, the result of this run is the last one in the list.
         """
         data, units = self.space.units(observation.data), start.inversion.space.units(observation.data)
         results = []
@@ -287,7 +288,11 @@ class Inversion(Attack):
         return self.space.draw(shape, data, draw).to(like.device, like.dtype)
 
     def _labels_of_epochs(self, targets: Tensor, copies: int, samples: int) -> Tensor | None:
-        """Return the labels of each epoch, (epochs, samples), or ``None`` if the epochs have no labels of their own."""
+        """Return the labels of each epoch, (epochs, samples), or ``None`` if no such labels are needed.
+
+        The labels are needed only if each epoch has its own variables, ``targets`` holds the labels of every epoch, and
+        the order of the samples differs between epochs.
+        """
         same_order = getattr(self.matching.update_model, "new_orders", False)
         if copies == 1 or len(targets) != copies * samples or same_order:
             return None
@@ -322,10 +327,10 @@ def attempt_seed(seed: int, attempt: int) -> int:
 
 
 def counted_from(report: Report, before: int, total: int) -> Report:
-    """Return a progress report that adds the number of earlier steps to every reported step.
+    """Return a progress function that adds the number of earlier steps to every reported step.
 
     Args:
-        report: The progress report of the whole attack.
+        report: The progress function of the whole attack.
         before: The number of earlier steps.
         total: The number of steps of the whole attack.
     """

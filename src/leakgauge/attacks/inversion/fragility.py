@@ -34,14 +34,14 @@ class SmoothOnly:
 
     These attacks need second derivatives, which piecewise linear layers do not have (Wei et al., ESORICS 2020). They
     need untrained weights, because a sample that a network already predicts well leaves a small gradient (Geiping et
-    al. 2020). They need a gradient that does not vanish before the first layer, where a sample enters the network. With
+    al. 2020). They need a gradient that is not too small in the first layer, where a sample enters the network. With
     sigmoids and PyTorch's initialisation, the gradient vanishes before it reaches this layer. Finally, these attacks
     need a batch of few samples.
 
     Args:
-        samples: The largest number of samples without a warning (Zhu et al. 2019 go up to 8).
-        predicted: The largest probability of the true labels without a warning.
-        first_layer: The smallest share of the gradient in the first layer without a warning.
+        samples: The largest number of samples that causes no warning (Zhu et al. 2019 go up to 8).
+        predicted: The largest probability of the true labels that causes no warning.
+        first_layer: The smallest share of the first layer in the squared norm of the gradient that causes no warning.
     """
 
     samples: int = 8
@@ -68,7 +68,7 @@ class SmoothOnly:
 
 
 def first_layer_share(observation: Observation) -> float:
-    """Return the share of the first trained parameter in the squared norm of the update.
+    """Return the share of the update's squared norm that belongs to the first trained parameter.
 
     The result is 1 for an update of zero.
     """
@@ -81,10 +81,11 @@ def first_layer_share(observation: Observation) -> float:
 def label_probability(observation: Observation) -> float | None:
     """Return an upper bound of the probability that the model assigns to the labels of a FedSGD client.
 
-    The result is ``None`` if the bound cannot be computed from the update. The gradient of the last bias is the mean of
-    the predictions minus the share of each label. The absolute values of the negative entries of this gradient are
-    added up. This sum is at most one minus the mean probability of the labels, so the bound is one minus the sum. For
-    one sample, the bound is exactly the probability of the sample's label.
+    The result is ``None`` if the bound cannot be computed from the update. For each class, the gradient of the last
+    bias is the mean predicted probability of the class minus the share of the samples with this label. The absolute
+    values of the negative entries of this gradient are added up. This sum is at most one minus the mean probability of
+    the labels, so the bound is one minus the sum. For one sample, the bound is exactly the probability of the sample's
+    label.
     """
     classes, gradient = observation.data.classes, observation.gradient
     if gradient is None or classes is None or observation.training.loss != "cross_entropy":

@@ -1,4 +1,4 @@
-"""Joint reconstruction from several updates of one client in several epochs (AGIC, section IV-B)."""
+"""Joint reconstruction of samples from the updates of one client in several epochs (AGIC, section IV-B)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class JointReconstruction(Reconstruction):
 class JointInversion:
     r"""The reconstruction of each sample from all updates that contain the sample.
 
-    First, each update is reconstructed by itself. Then the attack identifies samples that occur in several epochs.
+    First, each update is reconstructed separately. Then the attack identifies samples that occur in several epochs.
     Finally, all updates of a sample are matched together:
 
     .. math:: \min_x \; \sum_k \gamma_k \, \mathrm{Dist}(\nabla W'_k, \nabla W_k) + \mathrm{priors}(x) \qquad (5)
@@ -93,7 +93,7 @@ class JointInversion:
     reconstructions.
 
     Args:
-        first: The inversion that reconstructs each update by itself (step 1).
+        first: The inversion that reconstructs each update separately (step 1).
         joint: The inversion whose settings are used to match all updates together (step 2).
         gammas: The weights of the epochs. The last weight also applies to all later epochs.
         pool: The side length, in pixels, of the squares over which samples are averaged before they are paired.
@@ -126,9 +126,9 @@ class JointInversion:
     ) -> JointReconstruction:
         """Attack the updates of two or more epochs.
 
-        Ctrl-C ends the attack. For a sample that was not yet reconstructed jointly, the result is the mean of its
-        separate reconstructions. If an interrupt comes in step 1, while each update is
-        still reconstructed separately, the result holds only the samples of the first epoch.
+        Ctrl-C ends the attack. For a sample that was not yet reconstructed jointly, the result is the mean of the
+        separate reconstructions of this sample. If an interrupt comes in step 1, while each update is still
+        reconstructed separately, the result holds only the samples of the first epoch.
 
         Args:
             epochs: One list of observations for each epoch.
@@ -159,7 +159,7 @@ class JointInversion:
     def alone(
         self, epochs: Sequence[Sequence[Observation]], *, seed: int = 0, progress: bool | Report | None = None
     ) -> tuple[list[Update], Outcome]:
-        """Reconstruct each update by itself (step 1), and return the updates and the last outcome.
+        """Reconstruct each update separately (step 1). Return the updates and the outcome of the last reconstruction.
 
         After Ctrl-C, only the updates that were already reconstructed are returned.
 
@@ -239,7 +239,7 @@ class JointInversion:
     def _allowed(self, groups: list[list[Update]], last: list[tuple[int, int]], number: int) -> Tensor | None:
         """Return a mask of the allowed pairs, or ``None`` if all pairs are allowed.
 
-        The mask has the shape (samples known so far, samples of epoch ``number``).
+        The mask has the shape (samples known so far, samples of the epoch with the index ``number``).
         """
         if self.label_filter == "none":
             return None

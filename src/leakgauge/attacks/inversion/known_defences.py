@@ -24,7 +24,7 @@ class KnownDefence:
 
     Args:
         name: The name of the defence's class.
-        settings: The settings of the defence, by name.
+        settings: A dictionary from the name of each setting to its value.
     """
 
     name: str
@@ -37,12 +37,12 @@ class KnownDefence:
 
 
 def known_defences(observation: Observation) -> list[KnownDefence]:
-    """Return the defences that the attacker is given. Texts that cannot be parsed are ignored."""
+    """Return the defences that the attacker knows. Texts that cannot be parsed are ignored."""
     return [defence for text in observation.defences or () if (defence := read(text)) is not None]
 
 
 def read(text: str) -> KnownDefence | None:
-    """Parse the repr of a defence into a name and plain settings, or return ``None`` if this is impossible."""
+    """Parse the repr of a defence into a name and plain settings, or return ``None`` if the text cannot be parsed."""
     try:
         call = ast.parse(text.strip(), mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
@@ -54,10 +54,11 @@ def read(text: str) -> KnownDefence | None:
 
 
 def pruned_updates(defences: Iterable[KnownDefence]) -> bool:
-    """Return whether the zeros in the update are entries that were left out at random.
+    """Return whether the zeros in the update are entries that pruning left out at random.
 
     The result is false for top-k pruning. The entries that top-k pruning leaves out are small, so zero is a good
-    estimate of these entries. An attack that used these zeros as values was stronger than an attack that ignored them.
+    estimate of these entries. An attack that used these zeros as values was stronger than an attack that ignored these
+    zeros.
     """
     return any(defence.name == "RandomPruning" and defence.place == "update" for defence in defences)
 
@@ -72,7 +73,7 @@ def kept_share(defences: Iterable[KnownDefence]) -> float:
 
 
 def noise_share(observation: Observation, defences: Iterable[KnownDefence]) -> float:
-    """Return the expected share of noise in the update's squared norm, or 0 if this share is unknown.
+    """Return the expected share of the update's squared norm that is noise, or 0 if this share is unknown.
 
     Args:
         observation: The message of the client.

@@ -1,4 +1,4 @@
-r"""Inference of the client's labels from the last layer of the update.
+r"""Methods that infer the client's labels from the last layer of the update.
 
 For cross-entropy after a linear layer with kernel :math:`W` and bias :math:`b` the mean gradient over :math:`N`
 samples is
@@ -14,7 +14,7 @@ with :math:`\bar p_k` the mean predicted probability, :math:`\lambda_k` the numb
 ==================  =======================================================================================
 ``"server"``        at the weights that were sent (Geng et al. 2021)
 ``"client"``        at the weights that were returned
-``"interpolated"``  at points between the two weights, one per local step, with averaged counts (DLF, section 4.5)
+``"interpolated"``  at one point between these weights per local step, with the counts averaged (DLF, section 4.5)
 ==================  =======================================================================================
 """
 
@@ -59,7 +59,7 @@ class Granted:
     """The labels that the attacker is given, as plain labels, label counts or labels of every batch."""
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """Return the labels that the attacker is given. Label counts become labels in the order of the classes."""
+        """Return the labels that the attacker is given. Label counts are converted to labels, class by class."""
         labels = granted_labels(observation)
         if labels is None:
             raise MissingKnowledge(
@@ -124,8 +124,8 @@ class MostNegative:
 
     Args:
         distinct: Whether the attack assumes that all labels of a batch differ, as in the paper. Otherwise each class
-            with a negative entry gets one sample. The remaining samples go to the classes whose counts are furthest
-            below the estimated counts.
+            with a negative entry gets one sample. The remaining samples go to the classes whose counts so far are
+            furthest below the estimated counts.
         dummies: The number of random dummy inputs with which the counts are estimated.
     """
 
@@ -182,7 +182,7 @@ def rows_of_first_epoch(labels: Tensor) -> Tensor:
     """Return for each position of each epoch a position of the first epoch with the same label.
 
     Within an epoch, no position of the first epoch is used twice. Samples with the same label are taken in their order,
-    because labels cannot distinguish them.
+    because labels cannot distinguish these samples.
 
     Args:
         labels: The labels of all epochs, (epochs, samples). Every epoch has the same labels.
@@ -266,11 +266,11 @@ class LastLayerReading:
     def mean_gradient(self, observation: Observation, difference: Params) -> Tensor:
         """Return the mean gradient over the local steps, with one value for each class.
 
-        With momentum, a gradient is applied again in later steps, and the mean takes this into account.
+        With momentum, a gradient is applied again in later steps, and the mean counts these repetitions.
 
         Args:
             observation: The message of the client.
-            difference: The difference of the weights, or the gradient.
+            difference: The difference of the sent and the returned weights, or the gradient of a FedSGD client.
         """
         value = difference[f"{self.name}.{'bias' if self.part == 'bias' else 'weight'}"]
         value = value if self.part == "bias" else value.sum(1)

@@ -71,13 +71,13 @@ class Sloped:
 
     Args:
         beta: The weight of the last convolution. Below 1, the weights fall from the first to the last convolution. With
-            1, all layers have the same weight.
+            1, all layers have the same weight before the correction by :math:`p_i`.
         shape: The shape of the slope. It is ``"linear"`` (equation 7), ``"exponential"`` :math:`a e^x + b` or
             ``"logarithmic"`` :math:`a \ln x + b` (table I).
-        zeros: Whether weights are corrected by :math:`p_i`, because entries that ReLU has set to zero are easily
-            matched.
+        zeros: Whether weights are divided by :math:`1 - p_i`. The reason for this correction is that entries that ReLU
+            has set to zero are easily matched.
         norms: The weight of normalisation layers. ``"one"`` is 1, ``"layer"`` is the weight of the convolution before
-            the layer, and ``"none"`` is 0. The paper does not define this weight, which has a large effect.
+            the layer, and ``"none"`` is 0. This weight has a large effect, but the paper does not define it.
     """
 
     beta: float = 50.0

@@ -1,4 +1,4 @@
-"""The layers of a model by kind, from its input to its output."""
+"""The layers of a model with their kinds, from the input of the model to its output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Layer:
 
 
 def layers_of_model(model: nn.Module, parameters: Iterable[str]) -> tuple[Layer, ...]:
-    """Return the layers to which the given parameters belong, in the order in which the model defines them.
+    """Return the layers to which the given parameters belong, in the order in which the model defines the layers.
 
     A kernel and its bias are one layer. Layers that are not convolutions, normalisations or linear layers have the kind
     ``"other"``. Embeddings and recurrent cells are examples.

@@ -12,11 +12,13 @@ not used. The default is :math:`10^{-10}`. Problems that have finished their ste
 
 In PyTorch, the loops of the recursion go over the history in Python, one pair at a time. Here each loop is replaced by
 the triangular system that the loop solves. With :math:`S, Y` the pairs from oldest to newest, :math:`R_{ij} = s_i^\top
-y_j` for :math:`i \le j`, its diagonal :math:`D` and :math:`\gamma = s^\top y / y^\top y` of the newest pair,
+y_j` for :math:`i \le j`, the diagonal :math:`D` of :math:`R`, and :math:`\gamma = s^\top y / y^\top y` of the newest
+pair,
 
 .. math:: R\,a = -S^\top g, \qquad q = -g - Y a, \qquad R^\top c = D a - \gamma\, Y^\top q, \qquad d = \gamma q + S c,
 
-which are four products with the history for all problems together (compare Byrd, Nocedal and Schnabel 1994).
+which need only four products with the history, computed for all problems together (compare Byrd, Nocedal and Schnabel
+1994).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pairing of several reconstructions of the same samples."""
+"""Functions that pair several reconstructions of the same samples."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def match_greedily(
 
 
 def _assign(reference: Tensor, others: Tensor, forbidden: Tensor) -> Tensor:
-    """Return for each row of ``reference`` its partner among the rows of ``others`` that are not forbidden."""
+    """Return for each row of ``reference`` the index of its partner in ``others``. Forbidden pairs are not used."""
     from scipy.optimize import linear_sum_assignment
 
     squared = torch.cdist(reference.flatten(1).double(), others.flatten(1).double()).square()

@@ -187,7 +187,7 @@ class Adapted:
         masked: Whether entries with an observed update of zero are ignored, because pruning left them out.
         free_scale: Whether the prediction is scaled to fit the observed update best, because clipping hides the length
             of the update.
-        share: The average share of the update's entries that pruning leaves.
+        share: The average share of the update's entries that pruning keeps.
     """
 
     base: Objective

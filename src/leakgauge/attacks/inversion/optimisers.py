@@ -1,8 +1,8 @@
 """Optimisers over many independent problems at once, and learning-rate schedules.
 
 Variables are a dictionary ``{name: tensor}``. The first dimension of each tensor is the number of problems. Adam and
-SGD come from torch. They act on each element by itself, so stacked problems do not influence each other. L-BFGS needs a
-separate history for each problem. It is in :mod:`leakgauge.attacks.inversion.lbfgs`.
+SGD come from torch. Both act on each element separately, so stacked problems do not influence each other. L-BFGS needs
+a separate history for each problem. It is in :mod:`leakgauge.attacks.inversion.lbfgs`.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Adam:
         lr: The learning rate.
         betas: The decay rates of the two moments.
         signed: Whether Adam uses only the sign of the gradient (Geiping et al. 2020).
-        rates: The learning rates of single variables by name, such as ``(("position", 0.001),)``. All other variables
-            use ``lr``.
+        rates: The learning rates of single variables. Each entry is a pair of a name and a learning rate, as in
+            ``(("position", 0.001),)``. All other variables use ``lr``.
     """
 
     lr: float = 0.1

@@ -96,7 +96,7 @@ class SquaredVariation:
 
 @dataclass(frozen=True)
 class PixelRange:
-    """The squared distance of pixels from [0, 1], summed over each image (DLF's clipping term).
+    """The squared distance of pixels from the interval [0, 1], summed over each image (DLF's clipping term).
 
     Args:
         weight: The weight of the term.
@@ -146,7 +146,7 @@ class EpochOrderInvariant:
                 raise UnknownName(f"{setting} of an epoch", value, valid)
 
     def applies(self, data: DataSpec) -> bool:
-        """Return whether the term applies. A summary with a convolution needs images, and the others fit any data."""
+        """Return whether the term applies. A summary with a convolution needs images. Other summaries fit any data."""
         return self.weight > 0 and (data.is_image or not self.summary.startswith("conv"))
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
@@ -166,7 +166,7 @@ class EpochOrderInvariant:
         return features.reshape(*inputs.shape[:2], *features.shape[1:])
 
     def like(self, reference: EpochOrderInvariant, data: DataSpec, *, epochs: int, samples: int) -> EpochOrderInvariant:
-        """Return this prior with a new weight, which makes it equal to ``reference`` at a random start (section 5.4).
+        """Return this prior with a new weight. At a random start, its value equals that of ``reference`` (section 5.4).
 
         Args:
             reference: The other prior.
@@ -184,10 +184,11 @@ class EpochAgreement:
 
     .. math:: \lambda\,\frac{1}{E N}\sum_{e, i} \lVert \tilde x_{e,i} - \tfrac1E \sum_{e'} \tilde x_{e',i}\rVert^2
 
-    This prior is stronger than :class:`EpochOrderInvariant`, which compares sums over all samples. It requires that the
-    samples have the same order in all epochs (``FullSimulation(per_epoch=True, new_orders=True)``). An infinite weight
-    would force all epochs to have equal variables. With a weight of zero, the variables of the epochs would be
-    independent. A weight in between leaves some freedom, which absorbs the effect of the unknown orders.
+    This prior is stronger than :class:`EpochOrderInvariant`, which compares sums over all samples. ``EpochAgreement``
+    requires that the samples have the same order in all epochs (``FullSimulation(per_epoch=True, new_orders=True)``).
+    An infinite weight would force all epochs to have equal variables. With a weight of zero, the variables of the
+    epochs would be independent. A weight in between leaves some freedom, which absorbs the effect of the unknown
+    orders.
 
     Args:
         weight: The weight of the term.
@@ -200,11 +201,11 @@ class EpochAgreement:
         not_negative("the weight of the epochs' agreement", self.weight)
 
     def applies(self, data: DataSpec) -> bool:
-        """Return whether the term applies. It fits any data."""
+        """Return whether the term applies, which is always true."""
         return self.weight > 0
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """Return the weighted distance, averaged over copies."""
+        """Return the weighted distance, averaged over the copies of all samples in all epochs."""
         return self.weight * (inputs - inputs.mean(0)).square().flatten(2).sum(2).mean()
 
 

@@ -28,9 +28,9 @@ class RefinedLabels:
     r"""Label counts that are estimated, used for a reconstruction, and corrected by a simulation of the client.
 
     :func:`estimate_label_counts` must guess the mean predictions on the client's samples during its local training. A
-    recognisable reconstruction has nearly the same predictions. With :math:`\bar g` the mean gradient of the last bias
-    over the local steps, observed and simulated on the reconstruction :math:`\tilde x` with counts :math:`\lambda`, the
-    corrected counts are
+    recognisable reconstruction has nearly the same predictions. Let :math:`\bar g^{obs}` be the observed mean gradient
+    of the last bias over the local steps. Let :math:`\bar g^{sim}` be the same gradient, simulated on the
+    reconstruction :math:`\tilde x` with counts :math:`\lambda`. The corrected counts are
 
     .. math:: \lambda' = \lambda + N\,(\bar g^{sim}(\tilde x, \lambda) - \bar g^{obs}),
 

@@ -95,9 +95,9 @@ class Trial:
 
     Args:
         number: The position of the trial in the search, from 0.
-        numbers: The hyper-parameters, by name.
+        numbers: A dictionary from the name of each hyper-parameter to its value.
         value: The value of the objective. A pruned trial has the last reported value. A failed trial has NaN.
-        curve: The values that were reported, by step.
+        curve: A dictionary from steps to the values that the trial reported at these steps.
         state: The way in which the trial ended. ``cut short`` means that the trial was pruned.
     """
 
@@ -148,12 +148,12 @@ def search(  # noqa: PLR0913
 ) -> Search:
     """Find the hyper-parameters for which an expensive function is smallest.
 
-    Ctrl-C returns the trials so far, if any of them is finished. An objective that catches ``KeyboardInterrupt`` must
-    raise it again.
+    After Ctrl-C, the search returns the trials so far, if any of these trials is finished. An objective that catches
+    ``KeyboardInterrupt`` must raise it again.
 
     Args:
         evaluate: The objective, called as ``evaluate(numbers, check, report)``.
-        ranges: The range of each hyper-parameter, by name.
+        ranges: A dictionary from the name of each hyper-parameter to its range.
         trials: The number of trials.
         random: The number of trials that are drawn at random before the guided trials.
         seed: The seed of the random trials and of the proposals.
@@ -249,13 +249,13 @@ class _TrialCache:
     definition: dict[str, Any]
 
     def read(self, trials: int) -> dict[int, Trial]:
-        """Return those of the first ``trials`` trials that are in the cache, by index."""
+        """Return a dictionary from indices to cached trials, for the indices below ``trials``."""
         entries = {number: self.cache.get(self._of(number)) for number in range(trials)}
         documents = {number: entry.document for number, entry in entries.items() if entry is not None}
         return {number: trial for number, trial in documents.items() if isinstance(trial, Trial)}
 
     def write(self, trial: Trial) -> None:
-        """Write a trial to disk before returning."""
+        """Write a trial to disk, and return only after it is written."""
         self.cache.put(self._of(trial.number), trial)
 
     def _of(self, number: int) -> dict[str, Any]:
@@ -274,7 +274,7 @@ def _batches(trials: int, random: int, jobs: int) -> list[range]:
 
 
 def _tasks(settings: _Settings, earlier: Sequence[Trial], batch: range, missing: Iterable[int]) -> list[Task]:
-    """Return the tasks of a batch that are not done yet."""
+    """Return one task for each missing trial of a batch."""
     proposed = _propose(settings, _with_values(earlier, settings.log), batch)
     return [Task(f"trial {number}", _run, {"number": number, "numbers": proposed[number]}) for number in missing]
 

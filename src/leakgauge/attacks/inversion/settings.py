@@ -75,7 +75,7 @@ class Space:
         return data
 
     def projection(self, data: DataSpec) -> Project | None:
-        """Return the projection that is applied after each step, or ``None`` without a box.
+        """Return the projection that is applied after each step, or ``None`` if ``box`` is false.
 
         Args:
             data: The units in which samples are optimised.
@@ -107,7 +107,7 @@ class Space:
 
 @dataclass(frozen=True)
 class WarmStart:
-    """A start from the result of another, cheaper inversion, copied to every epoch with noise on top.
+    """A start from the result of another, cheaper inversion. The result is copied to every epoch, and noise is added.
 
     Args:
         inversion: The cheaper inversion.
@@ -144,7 +144,7 @@ class Effort:
         retries: The number of further attempts at a problem that did not converge, each from another starting point. An
             attacker sees that an attempt failed, because the loss stays high. The attempt with the lowest loss is
             returned.
-        enough: The loss at or below which an attempt counts as a success, whatever ended it.
+        enough: The loss at or below which an attempt counts as a success, whatever ended the attempt.
     """
 
     restarts: int = 1

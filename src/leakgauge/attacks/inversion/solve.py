@@ -1,8 +1,8 @@
 """The optimisation loop of every inversion.
 
 The optimiser, its schedule, the projection and the stopping rule are arguments. Many independent problems (restarts, or
-several clients) run together. Each problem stops by itself and then costs nothing. The returned iterate is the one with
-the lowest loss, because the loop does not know the true samples.
+several clients) run together. Each problem stops separately, and costs nothing after it has stopped. The returned
+iterate is the one with the lowest loss, because the loop does not know the true samples.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Trace:
 
     Args:
         losses: The loss at each step.
-        terms: The terms of the loss at each step, by name.
+        terms: A dictionary from the name of each term of the loss to the values of this term at each step.
         snapshots: The recorded iterates, each with its step.
         seconds: The time from the start of the run to the end of the problem.
         evaluations: The number of evaluations of the loss up to the end of each step. This cost does not depend on the

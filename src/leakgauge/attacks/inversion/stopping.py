@@ -4,7 +4,7 @@
 ``MaxSteps``      stops after a number of steps
 ``Threshold``     stops when the loss falls below a value
 ``Plateau``       stops when the best loss has not improved for a number of steps (EPAFL, algorithm 2)
-``AnyOf``         stops at the first of several rules (EPAFL's hybrid is ``AnyOf(Threshold(...), Plateau(...))``)
+``AnyOf``         stops when any of several rules stops (EPAFL's hybrid is ``AnyOf(Threshold(...), Plateau(...))``)
 ================  =====================================================================================
 
 A rule is a frozen description. Its method ``begin`` returns the watcher that holds the state of one run.

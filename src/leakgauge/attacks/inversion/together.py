@@ -2,7 +2,8 @@
 
 The tensors that differ from client to client (the weights that were sent, the message, the labels) are constants of the
 problems. The rest (the architecture, the recipe, the attack) is shared. ``torch.func.vmap`` evaluates all clients in
-one pass. This is faster for small models, because they spend most of the time on the overhead of starting operations.
+one pass. This is faster for small models, because small models spend most of the time on the overhead of starting
+operations.
 """
 
 from __future__ import annotations
@@ -112,7 +113,10 @@ def invert_together(
 def _solve(
     attack: Inversion, observations: Sequence[Observation], seeds: Sequence[int], report: Report
 ) -> list[tuple[Solution, int, Tensor]]:
-    """Make one attempt for each client. Return its solution, the number of copies of each sample, and its labels."""
+    """Make one attempt for each client.
+
+    The result holds for each client the solution, the number of copies of each sample in the solution, and the labels.
+    """
     first = observations[0]
     data, update_model = attack.space.units(first.data), attack.matching.update_model
     client = update_model.begin(first, functional=True)

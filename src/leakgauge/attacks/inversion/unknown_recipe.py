@@ -14,7 +14,8 @@ epochs              ``U * batch size / samples`` (one, if U cannot be estimated)
 both                ``U`` epochs of one full batch (one epoch, if U cannot be estimated)
 ==================  =========================================================================
 
-The learning rate and the number of samples are not estimated. An attack that needs them fails with a message.
+The learning rate and the number of samples are not estimated. An attack that needs one of these values fails with a
+message if the value is unknown.
 """
 
 from __future__ import annotations

@@ -154,8 +154,8 @@ class Surrogate:
 class FullSimulation:
     """The client's local training on the dummy samples.
 
-    For a FedSGD observation, or one local step, this is :class:`OneBatch`. An unknown momentum is taken as zero, and so
-    is an unknown weight decay.
+    For a FedSGD observation, or for one local step, the prediction is that of :class:`OneBatch`. An unknown momentum or
+    weight decay is taken as zero.
 
     Args:
         per_epoch: Whether every epoch has its own variables, because the client draws a new order in each epoch (DLF).
@@ -166,9 +166,9 @@ class FullSimulation:
         new_orders: Whether each epoch takes the samples in a different random order. The orders are drawn once. The
             client also uses different orders, so the prediction is nearer to the client's update than with one order
             for all epochs. The variables of all epochs are then stored in the same order, sample by sample.
-        gradients: The way to differentiate through the training (see :mod:`leakgauge.federation.training`).
-            ``"graph"`` is fast and ``"adjoint"`` needs little memory. By default, the graph is used up to
-            ``graph_limit``, and the adjoint above it.
+        gradients: The way to differentiate through the training (see :mod:`leakgauge.federation.training`). ``"graph"``
+            is fast and ``"adjoint"`` needs little memory. By default, the graph is used up to ``graph_limit``, and the
+            adjoint above this limit.
         graph_limit: The largest number of weights, counted over all steps, for which the graph is used. The default
             needs some 1.5 GiB.
     """
@@ -329,7 +329,8 @@ def in_precision(update_model: UpdateModel, mixed: bool) -> UpdateModel:
 def _one_step(trainer: Trainer, observation: Observation) -> Callable[[State, Tensor, Tensor], Params]:
     """Return a function that predicts an update as one gradient times the number of gradients that the client applied.
 
-    If this number is unknown, the factor is 1, because then only the direction matters.
+    If the number of applied gradients is unknown, the gradient is multiplied by 1. Only the direction of the prediction
+    matters in this case.
     """
     training = observation.training
     unknown = None in (training.epochs, training.batch_size, training.samples)

@@ -150,7 +150,7 @@ def agic_epochs(  # noqa: PLR0913
 ) -> JointInversion:
     """Return the attack of AGIC on the updates of two or more epochs (section IV-B).
 
-    First, each update is reconstructed by itself. Then the attack identifies samples that occur in several epochs.
+    First, each update is reconstructed separately. Then the attack identifies samples that occur in several epochs.
     Finally, all updates of a sample are matched together (equation 5). Some updates may be gradients and others
     returned weights. Call the attack with one list of observations for each epoch, as in ``agic_epochs()([[...],
     [...]])``.
@@ -161,8 +161,8 @@ def agic_epochs(  # noqa: PLR0913
         zeros: Whether weights are corrected for the zeros that ReLU leaves in a layer's update.
         tv: The weight of total variation.
         lr: The learning rate of Adam.
-        first_steps: The number of steps for each update by itself.
-        steps: The number of steps for the updates together.
+        first_steps: The number of steps in which each update is reconstructed separately.
+        steps: The number of steps in which the updates are matched together.
         gamma: The weight of the updates after the first epoch.
         pool: The side length, in pixels, of the squares over which samples are averaged before they are paired.
         label_filter: The rule for allowed pairs of samples, as in

@@ -71,9 +71,10 @@ def awa(  # noqa: PLR0913
     attack uses the labels that it is given. If no labels are given, it estimates the labels from the last layer.
 
     Args:
-        Q: The weights, as a mapping with ``q_cv``, ``q_bn``, ``q_fc``, ``q_en``, ``p_mean`` and ``p_var`` (equation
-            31). A value that is left out has no effect. ``"case1"`` to ``"case4"`` are the results of the authors'
-            search for ResNet18 (table 3). :func:`leakgauge.attacks.search_awa` finds values for other models.
+        Q: The hyper-parameters of the layer weights, as a mapping with ``q_cv``, ``q_bn``, ``q_fc``, ``q_en``,
+            ``p_mean`` and ``p_var`` (equation 31). If a value is left out, the rule that depends on this value changes
+            no weight. ``"case1"`` to ``"case4"`` are the results of the authors' search for ResNet18 (table 3).
+            :func:`leakgauge.attacks.search_awa` finds values for other models.
         epoch: The attacked epoch, counted from 1, if the client trained for several epochs of several batches.
             Otherwise all steps are simulated.
         lr: The learning rate of Adam.
@@ -158,7 +159,7 @@ def search_awa(  # noqa: PLR0913
         jobs: The number of trials that run at a time.
         path: A folder for the cache of finished trials. An interrupted search continues from this cache.
         cut: Whether trials that are clearly losing are ended early.
-        log: Whether the search models the logarithm of f(Q). The paper models f(Q) itself.
+        log: Whether the search models the logarithm of the objective f(Q). The paper models f(Q) itself.
         watch: The object that receives the progress of the trials, as in
             :func:`leakgauge.attacks.inversion.search.search`.
     """
@@ -181,7 +182,7 @@ def search_awa(  # noqa: PLR0913
 
 @dataclass(frozen=True, eq=False)
 class RecAttack:
-    """The procedure RecAttack of algorithm 2 as a function of the layer weights. Every call starts from the same noise.
+    """RecAttack (algorithm 2) as a function of the hyper-parameters Q. All calls start from the same noise.
 
     Args:
         observation: The message of the client, with a complete recipe.
@@ -194,20 +195,20 @@ class RecAttack:
     seed: int = 0
 
     def __call__(self, numbers: Mapping[str, float], check: Check, report: Report) -> float:
-        """Return the objective f(Q) for one set of layer weights Q (equation 33).
+        """Return the objective f(Q) for one set of hyper-parameters Q (equation 33).
 
         Args:
-            numbers: The layer weights in Q, by name.
+            numbers: A dictionary from the names of the hyper-parameters in Q to their values.
             check: A function that gets f(Q) at each tenth of the steps and may stop the trial.
             report: A function ``report(step, total, loss)`` that shows progress.
         """
         return self.attempt(numbers, check, report)[1]
 
     def attempt(self, numbers: Mapping[str, float], check: Check, report: Report) -> tuple[Reconstruction, float]:
-        """Return the reconstruction for one set of layer weights Q, and the objective f(Q) (equation 33).
+        """Return the reconstruction for one set of hyper-parameters Q, and the objective f(Q) (equation 33).
 
         Args:
-            numbers: The layer weights in Q, by name.
+            numbers: A dictionary from the names of the hyper-parameters in Q to their values.
             check: A function that gets f(Q) at each tenth of the steps and may stop the trial.
             report: A function ``report(step, total, loss)`` that shows progress.
         """

@@ -173,13 +173,13 @@ def dlf(
     label_steps: int = 40,
     restarts: int = 1,
 ) -> Inversion:
-    """Return an improved DLF, with better reconstructions in a fraction of the time of :func:`dlf_paper`.
+    """Return an improved DLF, which reconstructs samples better than :func:`dlf_paper` in a fraction of the time.
 
     The attack differs from the paper in four ways. First, the simulation starts from the reconstruction of
-    :func:`surrogate`, which costs as much as a few simulated steps. Second, each epoch is simulated in its own random
-    order, instead of one order for all epochs. Third, a prior pulls the copies of each sample in different epochs
-    together (:class:`EpochAgreement`). The paper's prior compares only sums over all samples. Fourth, estimated label
-    counts are corrected by a first reconstruction (:class:`RefinedLabels`).
+    :func:`surrogate`, which costs as much as a few steps of the attack with simulation. Second, each epoch is simulated
+    in its own random order, instead of one order for all epochs. Third, a prior pulls the copies of each sample in
+    different epochs together (:class:`EpochAgreement`). The paper's prior compares only sums over all samples. Fourth,
+    estimated label counts are corrected by a first reconstruction (:class:`RefinedLabels`).
 
     The matching loss is relative to the size of the update, so that the weights of the priors do not depend on the
     network.
@@ -187,7 +187,7 @@ def dlf(
     Args:
         preset: The weights for ``"femnist"`` (grey handwriting) or ``"cifar100"`` (colour pictures).
         lr: The learning rate of Adam. By default, the value of the preset.
-        steps: The number of simulated steps.
+        steps: The number of steps of the attack. Each of these steps simulates the local training.
         warm_steps: The number of steps of the surrogate at the start.
         label_steps: The number of steps of the reconstruction that corrects the label counts.
         restarts: The number of independent starting points.
