@@ -41,7 +41,7 @@ def write_container(
         kind: The kind of content, such as "observation".
         version: The version of the file format for this kind.
         document: A JSON document.
-        tensors: The tensors by name.
+        tensors: A dictionary from names to tensors.
     """
     target = Path(path)
     if target.suffix != SUFFIX:
@@ -66,9 +66,9 @@ def read_container(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read a file, check that it is intact, and return its document and tensors.
 
-    Files above 16 MB are checked with ``max_bytes`` before their tensors are read, so that a file cannot fill the
-    memory. At that time the document is not verified yet, so ``max_bytes`` must use the document only to compute this
-    size.
+    If a file is larger than 16 MB, its size is compared with the limit from ``max_bytes`` before its tensors are read,
+    so that a file cannot fill the memory. At that time, the document has not been verified yet. Therefore,
+    ``max_bytes`` must use the document only to compute the limit.
 
     Args:
         path: The file.
@@ -144,7 +144,7 @@ def write_atomically(target: Path, contents: bytes) -> None:
 
 
 def _unnamed(target: Path, contents: bytes) -> Path | None:
-    """Write a file that gets a temporary name only when it is complete, and return the path with this name.
+    """Write a file without a name, give it a temporary name when it is complete, and return its path.
 
     Even if the process is killed, no half-written file is left. Only Linux has files without a name. On other systems,
     ``None`` is returned.

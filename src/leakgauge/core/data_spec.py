@@ -95,11 +95,11 @@ class DataSpec:
         return like.new_tensor(self.mean).reshape(shape), like.new_tensor(self.std).reshape(shape)
 
     def normalise(self, samples: Tensor) -> Tensor:
-        """Convert samples as a person sees them to inputs of the model."""
+        """Normalise samples that are given as a person sees them, and return the inputs of the model."""
         mean, std = self._statistics(samples)
         return (samples - mean) / std
 
     def denormalise(self, inputs: Tensor) -> Tensor:
-        """Convert inputs of the model back to samples as a person sees them."""
+        """Undo the normalisation of inputs of the model, and return the samples as a person sees them."""
         mean, std = self._statistics(inputs)
         return inputs * std + mean

@@ -13,7 +13,7 @@ def modules_of(package: str, *, without: str) -> Iterator[ModuleType]:
 
     Args:
         package: The full name of the package. Packages inside this package are left out.
-        without: The full name of the module that is left out, which is the registry that calls this function.
+        without: The full name of one module that is left out too. A registry passes its own name here.
     """
     for module in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
         if module.name != without and not module.ispkg:

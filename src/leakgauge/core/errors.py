@@ -76,7 +76,7 @@ class MissingExtra(LeakgaugeError, ImportError):
     """The error for an optional dependency that is not installed.
 
     Args:
-        feature: The feature that needs the package. It is the subject of the error message.
+        feature: The feature that needs the package, in words. The error message begins with these words.
         package: The missing package.
         extra: The extra of Leakgauge that installs the package.
     """

@@ -22,11 +22,11 @@ class Measure:
         value: The mean or the share over all values.
         low: The lower end of the 95% interval, or ``None`` if there is no interval, as for a single value.
         high: The upper end of the 95% interval, or ``None`` if there is no interval, as for a single value.
-        chance: The value that a guess without the message reaches, or ``None`` if no guess is defined.
+        chance: The value that an attacker reaches by guessing, without the message, or ``None`` if no guess is defined.
         n: The number of values behind the figure.
         of: The kind of the values, such as samples, labels, records or clients.
         direction: The direction in which the figure is worse for the client, ``"higher"`` or ``"lower"``.
-        worst: The worst single value for a client.
+        worst: The single value that is worst for a client.
         unit: The unit, such as dB.
         chance_source: The guess that reaches the chance level, in words.
         data_range: The range of pixel values that the metric assumes.
@@ -49,7 +49,7 @@ class Measure:
 
     @property
     def above_chance(self) -> bool:
-        """Whether the whole interval is better for the attacker than chance. Without an interval, the value decides."""
+        """Whether the whole interval, or the value if there is no interval, is better for the attacker than chance."""
         if self.chance is None:
             return False
         tolerance = 1e-6 * max(1.0, abs(self.chance))
@@ -59,7 +59,7 @@ class Measure:
 
     @property
     def excess(self) -> float | None:
-        """The difference from chance. It is positive if the attacker does better than chance."""
+        """The difference between the value and chance. It is positive if the attacker does better than chance."""
         if self.chance is None:
             return None
         return self.value - self.chance if self.direction == "higher" else self.chance - self.value
@@ -75,6 +75,6 @@ class Measure:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Measure:
-        """Return the figure, given its dictionary from :meth:`to_row`."""
+        """Return the figure that a dictionary from :meth:`to_row` describes."""
         known = {one.name for one in fields(cls)}
         return cls(row["metric"], **{key: value for key, value in row.items() if key in known and key != "name"})

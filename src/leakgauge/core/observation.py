@@ -1,7 +1,7 @@
 """The message of one client in one round, as an honest-but-curious server sees it. It is the input of every attack.
 
 The fields state the threat model. A field that the attacker does not know is ``None``. Labels and other knowledge
-beyond the exchanged tensors have fields of their own. If the attacker is given such knowledge, reports print it.
+beyond the exchanged tensors have fields of their own. Reports list all such knowledge that the attacker is given.
 """
 
 from __future__ import annotations
@@ -135,7 +135,11 @@ class Observation:
         self._check_labels_agree(batches.sort(1).values)
 
     def _check_labels_agree(self, ordered: Tensor) -> None:
-        """Raise an error if granted labels contradict each other. ``ordered`` holds the sorted labels of each epoch."""
+        """Raise an error if the granted labels of different fields or epochs contradict each other.
+
+        Args:
+            ordered: The sorted labels of each epoch.
+        """
         if bool((ordered != ordered[0]).any()):
             raise InvalidInput("label_batches must hold the same labels in every epoch, in any order")
         if self.labels is not None and not torch.equal(self.labels.sort().values, ordered[0].to(self.labels)):

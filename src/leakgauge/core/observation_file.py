@@ -1,4 +1,4 @@
-"""Files of observations.
+"""Functions that save observations to files and load them again.
 
 A file stores the architecture as the name and options for :func:`leakgauge.models.build`. A file never decides which
 code is imported. Therefore, a model that is not part of Leakgauge must be passed to :func:`load`.
@@ -66,7 +66,7 @@ def save(observation: Observation, path: Location) -> Path:
 
 
 def load(path: Location, model: nn.Module | None = None) -> Observation:
-    """Load one observation.
+    """Load one observation from a file.
 
     An error is raised if the file is cut short, altered, of another kind or of a newer version. An error is also raised
     if the tensors hold NaN or do not fit the model. The error names the file, the problem and the expected content.
@@ -137,11 +137,11 @@ def load_rounds(folder: Location, client: str, model: nn.Module | None = None) -
 
 
 def observation_files(location: Location) -> list[Path]:
-    """Return the files of observations in a folder.
+    """Return the paths of the observation files in a folder.
 
     Args:
         location: A folder, or a single file. If the folder itself holds no observations, but exactly one recorded run,
-            the files of this run are returned.
+            the paths of the files of this run are returned.
     """
     place = Path(location)
     if not place.exists():
@@ -196,7 +196,7 @@ def _assemble(
 
 
 def _trees(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Group tensors with keys ``tree/name`` by tree, and within each tree by name."""
+    """Split keys of the form ``tree/name``, and return a dictionary from each tree to its named tensors."""
     trees: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         if key not in LABEL_FIELDS:

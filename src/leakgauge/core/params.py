@@ -21,7 +21,7 @@ def buffers_of(model: nn.Module) -> Params:
 
 
 def elementwise(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Params:
-    """Apply a function to the tensors with the same name in all dictionaries, and return the results by name.
+    """Apply a function to the tensors with the same name in all dictionaries, and return a dictionary of results.
 
     Args:
         function: The function. It gets one tensor from each dictionary.
@@ -63,7 +63,7 @@ def weighted_mean(trees: Sequence[Mapping[str, Tensor]], weights: Sequence[float
 
 
 def flatten(a: Mapping[str, Tensor]) -> Tensor:
-    """Return all values as one vector, in the order of the names."""
+    """Return the values of all tensors as one vector, in the order of the dictionary."""
     return torch.cat([value.reshape(-1) for value in a.values()])
 
 

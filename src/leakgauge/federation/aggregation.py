@@ -22,7 +22,7 @@ from leakgauge.core.truth import Truth
 
 
 def aggregate(parts: Sequence[tuple[Observation, Truth]]) -> tuple[Observation, Truth]:
-    """Combine the messages of several clients of one round into one message, and their samples into one truth.
+    """Combine the messages of one round into one message, and the samples of its clients into one truth.
 
     Args:
         parts: The message and the samples of each client.

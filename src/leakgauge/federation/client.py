@@ -334,7 +334,10 @@ def check_model(model: nn.Module, data: Dataset, loss: str) -> None:
 
 
 def _check_outputs(outputs: int, targets: int, data: Dataset, loss: str) -> None:
-    """Raise an error if the number of outputs per sample does not fit the loss. A user's own loss allows any number."""
+    """Raise an error if the number of outputs per sample does not fit the loss.
+
+    A loss that the user has defined allows any number of outputs.
+    """
     expected = {"cross_entropy": data.spec.classes, "binary_cross_entropy": targets, "mse": targets}.get(loss, outputs)
     if expected is None:
         raise InvalidInput(f"the loss {loss!r} needs classes, but {data.name!r} is a regression. Use loss='mse'.")
@@ -346,7 +349,7 @@ def _check_outputs(outputs: int, targets: int, data: Dataset, loss: str) -> None
 
 
 def explained(problem: ValueError) -> InvalidInput:
-    """Return an error that explains a problem that occurred while a client was trained."""
+    """Return an error whose message explains a problem in the training of a client."""
     if "more than 1 value per channel" in str(problem):
         return InvalidInput(
             "batch norm in train mode cannot train on a batch of one sample. "

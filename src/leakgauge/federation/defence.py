@@ -107,9 +107,9 @@ class GradientDefence(Defence, ABC):
         gradient is protected like all other gradients.
 
         Args:
-            gradients: One tensor for each parameter, by name. The first dimension of each tensor has one entry per
-                gradient. With ``on="samples"`` there is one gradient for each sample of the batch. Otherwise there is
-                one gradient.
+            gradients: A dictionary from the name of each parameter to one tensor. The first dimension of each tensor
+                has one entry per gradient. With ``on="samples"`` there is one gradient for each sample of the batch.
+                Otherwise there is one gradient.
             draw: The random generator of this defence, on the CPU.
         """
 
@@ -159,14 +159,14 @@ class TrainingDefence(Defence, ABC):
     def gradient(
         self, model: nn.Module, samples: Batch, training: LocalTraining, start: Trained, participations: int, seed: int
     ) -> Params:
-        """Return the gradient that a FedSGD client sends. It covers all samples, at the weights of ``start``."""
+        """Return the gradient of all samples at the weights of ``start``, as a FedSGD client sends it."""
 
     @abstractmethod
     def check(self, model: nn.Module, training: LocalTraining) -> None:
         """Raise an error if the defence cannot train this model with this recipe."""
 
     def spent(self, training: LocalTraining, participations: int = 1, *, planned: int | None = None) -> float | None:
-        """Return the epsilon that a client has spent, or ``None`` if the defence gives no guarantee.
+        """Return the privacy budget (epsilon) that a client has spent, or ``None`` if the defence gives no guarantee.
 
         Args:
             training: The client's recipe.
@@ -211,7 +211,7 @@ class Protection:
         return training_of(self.defences) is not None or self._acts_on("gradient")
 
     def on_batch(self, batch: Batch) -> Batch:
-        """Return the batch after the defences that change batches."""
+        """Apply the defences that change batches, and return the changed batch."""
         for defence, draw in zip(self.defences, self._generators, strict=True):
             if isinstance(defence, BatchDefence):
                 batch = defence.on_batch(batch, self.classes, draw)
@@ -227,11 +227,14 @@ class Protection:
         return self.on_gradient({name: value.mean(0) for name, value in changed.items()})
 
     def on_gradient(self, gradient: Params) -> Params:
-        """Return the gradient of a batch after the defences that change the gradients of batches."""
+        """Apply the defences that change the gradients of batches, and return the changed gradient."""
         return self._changed_single(gradient, "gradient")
 
     def on_update(self, update: Params) -> Params:
-        """Return the update after the defences that change updates. Without such defences, return the same object."""
+        """Apply the defences that change updates, and return the changed update.
+
+        Without such defences, return the same object.
+        """
         return self._changed_single(update, "update")
 
     def _acts_on(self, place: Place) -> bool:

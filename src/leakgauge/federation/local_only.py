@@ -70,11 +70,11 @@ def train_alone(  # noqa: PLR0913
 ) -> Alone:
     """Train a client alone until its loss no longer falls, and return the model with the lowest loss.
 
-    The loss on all data is checked every ``patience`` epochs. Training has converged after ten checks without progress.
-    The reference is the first loss, and later the loss of the last check with progress. A check shows progress if its
-    loss is below the reference by more than the relative ``tolerance``. After progress, the count of checks starts
-    again at zero. SGD may leap away from a minimum and come back. Therefore, a check whose loss is more than a tenth
-    above the reference is not counted.
+    Every ``patience`` epochs, a check compares the loss on all data with a reference. At first, the reference is the
+    loss before training. A check shows progress if its loss is below the reference by more than the relative
+    ``tolerance``. This loss then becomes the new reference. Training has converged after ten checks without progress.
+    After progress, the count of these checks starts again at zero. SGD may leap away from a minimum and come back.
+    Therefore, a check whose loss is more than a tenth above the reference is not counted.
 
     Args:
         model: The model to start from. It is not changed.
@@ -138,7 +138,10 @@ class _Progress:
 
 
 def _settled(trainer: Trainer, state: State, inputs: Tensor) -> Params:
-    """Return the batch-norm statistics that fit the weights of a state. Its own statistics lag behind its weights."""
+    """Return the batch-norm statistics that fit the weights of a state.
+
+    The statistics that the state itself holds lag behind its weights.
+    """
     buffers = {name: value.clone() for name, value in state.buffers.items()}
     if buffers and trainer.mode == "train":
         with torch.no_grad(), trainer.active():

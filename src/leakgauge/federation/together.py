@@ -1,4 +1,4 @@
-"""The clients of one round, trained one by one or together in vectorised steps.
+"""Training of the clients of one round, one by one or together in vectorised steps.
 
 Clients with equal batch shapes can train together. Their weights are stacked, and each step is one vectorised call.
 This is faster for small models, because an operation of a small model takes longer to start than to compute.
@@ -26,7 +26,7 @@ TOGETHER_BELOW = 200_000
 
 
 class CannotTrainTogether(InvalidInput):
-    """The error for a model that cannot be vectorised, for example because it branches on a value."""
+    """The error for a model that cannot be vectorised, for example because its code branches on a tensor's value."""
 
 
 class Answer(NamedTuple):
@@ -99,7 +99,7 @@ def train_one_by_one(shared: Shared, jobs: Sequence[Job], weights: Params) -> li
 
 
 def train_together(shared: Shared, jobs: Sequence[Job], weights: Params) -> list[Answer]:
-    """Train clients with equal recipes in vectorised steps, and all others one by one."""
+    """Train clients with equal recipes in vectorised steps, and all other clients one by one."""
     groups: dict[LocalTraining, list[int]] = {}
     for position, job in enumerate(jobs):
         groups.setdefault(job.training, []).append(position)

@@ -110,8 +110,8 @@ class State:
 class Trainer:
     """The step function of one model under one recipe.
 
-    With ``functional``, the results are the same, with two exceptions. Dropout masks on transposed tensors differ, and
-    weight decay also shrinks parameters that the forward pass does not use.
+    The results are the same with and without ``functional``, with two exceptions. With ``functional``, dropout draws
+    other masks for transposed tensors, and weight decay also shrinks parameters that the forward pass does not use.
 
     Args:
         model: The architecture.
@@ -151,10 +151,10 @@ class Trainer:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Set the model's mode and use the plain formula for attention inside the block. Steps are taken in this block.
+        """Set the model's mode and use the plain formula for attention inside the block.
 
-        Fused attention kernels have no second derivative, and their dropout masks differ from the masks of the plain
-        formula.
+        Steps must be taken inside this block. The plain formula is needed because fused attention kernels have no
+        second derivative. Their dropout masks also differ from the masks of the plain formula.
         """
         with in_mode(self.model, self.mode), sdpa_kernel(SDPBackend.MATH):
             yield
@@ -252,7 +252,8 @@ class Trainer:
 
         Args:
             state: The state before the step. Clients may be stacked along the first dimension.
-            gradient: The gradients, by parameter. Parameters without a gradient may be missing.
+            gradient: A dictionary from the names of parameters to gradients. Parameters without a gradient may be
+                missing.
             buffers: The buffers after the forward pass.
         """
         weights, velocity = dict(state.weights), dict(state.velocity)

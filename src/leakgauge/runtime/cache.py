@@ -52,7 +52,7 @@ class Entry:
 
     Args:
         document: The figures and texts of the result, as plain values and dataclasses of Leakgauge.
-        tensors: The tensors of the result, by name.
+        tensors: A dictionary from names to the tensors of the result.
     """
 
     document: Any
@@ -125,7 +125,7 @@ class Cache:
         Args:
             definition: Everything that the result depends on, as plain values.
             document: The figures and texts, as plain values and dataclasses of Leakgauge.
-            tensors: The tensors, by name.
+            tensors: A dictionary from names to the tensors of the result.
         """
         key, text = key_of(definition), encode(document)
         with self._open(writing=True) as connection:

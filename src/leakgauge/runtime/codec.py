@@ -1,4 +1,4 @@
-"""The JSON form of results, which are plain values, or dataclasses and enums of Leakgauge.
+"""Conversion of results to JSON text and back. Results are plain values, or dataclasses and enums of Leakgauge.
 
 A dataclass is stored as its import path and its fields. Only paths inside ``leakgauge`` are written and read, so a file
 that was altered cannot make this process import or build anything else. Tuples stay tuples. The keys of dictionaries

@@ -37,11 +37,11 @@ def code_digest() -> str:
 def source_digest(*objects: Any) -> str:
     """Return the digest of the user's source code behind some objects.
 
-    The digest covers the source files of the modules that define the objects, the classes of the objects, and all
-    objects that the objects hold. It also covers the modules that these modules import, directly or indirectly. The
-    standard library, installed packages and Leakgauge are left out. If an object has no source file, as in a notebook,
-    the digest covers the source of this object and of everything that this object uses. The function never raises an
-    error. Code that cannot be read is left out.
+    The digest covers the source files of the modules that define the given objects, the classes of the given objects,
+    or any object inside a given object. All modules that these modules import, directly or indirectly, are covered too.
+    The standard library, installed packages and Leakgauge are left out. If an object has no source file, as in a
+    notebook, the digest covers the source of this object and of everything that this object uses. The function never
+    raises an error. Code that cannot be read is left out.
 
     Args:
         objects: Models, datasets, factories, functions or classes. The submodules of an ``nn.Module`` and the
@@ -122,7 +122,10 @@ class _Sources:
                 yield value
 
     def _text(self, item: Any, fallback: Callable[[], str]) -> None:
-        """Add the source text of an object whose module has no file. If there is no text, add its compiled code."""
+        """Add the source text of an object whose module has no file.
+
+        If the object has no source text, add its compiled code.
+        """
         try:
             text = inspect.getsource(item)
         except Exception:

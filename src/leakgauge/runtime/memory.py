@@ -1,8 +1,8 @@
 """The memory of this process and of the machine, in bytes.
 
-By default, the C library returns the memory of large tensors to the kernel when they are freed. The kernel then clears
-the memory of the next tensors. For attacks that make many large tensors in each step, this clearing takes up to half of
-the running time. :func:`reuse` avoids this cost.
+By default, the C library returns the memory of large tensors to the kernel when the tensors are freed. The kernel must
+then clear the memory that it provides for the next tensors. For attacks that make many large tensors in each step, this
+clearing takes up to half of the running time. :func:`reuse` avoids this cost.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _c_function(name: str) -> Any:
 
 
 def reset_peak() -> None:
-    """Let :func:`peak` count from now on.
+    """Make :func:`peak` count only the memory that is held from now on.
 
     Only Linux can do this. On other systems, :func:`peak` counts from the start of the process.
     """
@@ -55,7 +55,7 @@ def reset_peak() -> None:
 
 
 def peak() -> int:
-    """Return the largest amount of memory that this process has held. On Windows, it is unknown, and 0 is returned."""
+    """Return the largest amount of memory that this process has held, or 0 on Windows, where it is unknown."""
     resident = _field(PROCESS / "status", "VmHWM:")
     if resident is not None:
         return resident

@@ -183,7 +183,7 @@ def _shared(reference: Any) -> Any:
 
 
 def _mailbox(ray: Any) -> Any:
-    """Start a process on the cluster and return it. It holds the messages of workers until the driver fetches them."""
+    """Start and return a process on the cluster that holds the messages of workers until the driver fetches them."""
 
     class Mailbox:  # inside the function, so that Ray sends the code and the process need not import this module
         def __init__(self) -> None:
@@ -243,7 +243,7 @@ def _connected(address: str, cores: int, shared: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _silent(ray: Any) -> Iterator[None]:
-    """Keep Ray from printing messages about dead workers. They would mix with the results on standard output."""
+    """Keep Ray from printing messages about dead workers. Such messages would mix with results on standard output."""
     module = ray._private.worker
     before = getattr(module, "print_to_stdstream", None)
     module.print_to_stdstream = lambda *_, **__: None

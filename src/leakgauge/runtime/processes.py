@@ -1,7 +1,7 @@
 """The engine ``processes``: single-threaded worker processes, each with a pipe to the driver.
 
-On a CPU, attacks consist of many small operations. Two single-threaded processes do twice the work of one
-process. Two threads in one process mostly wait for each other.
+On a CPU, attacks consist of many small operations. Two single-threaded processes do twice the work of one process, but
+two threads in one process mostly wait for each other. Therefore, every worker has only one thread.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Processes:
             worker.end(at_once=True)
 
     def _check_start(self, worker: _Worker, why: str) -> None:
-        """Raise an error if several workers in a row have ended by themselves before they were ready."""
+        """Raise an error if several workers in a row have ended before they were ready, although nobody killed them."""
         self._stillborn = 0 if worker.ready or "killed" in why else self._stillborn + 1
         if self._stillborn == STILLBORN:
             raise LeakgaugeError(

@@ -35,8 +35,8 @@ class Task:
         kind: The kind of the task. Tasks of the same kind need about the same memory. By default, the kind is the name
             of the function.
         memory: The peak memory of the task in bytes, if it is known. A larger measured peak replaces this value.
-        limit: The seconds without a report after which the task counts as hung. By default, the task never counts as
-            hung.
+        limit: The number of seconds without a report after which the task counts as hung. By default, the task never
+            counts as hung.
         tries: The largest number of times that the task is started.
     """
 
@@ -158,7 +158,7 @@ def portable(problem: Exception) -> Exception:
 
 
 def in_one_line(problem: Exception) -> str:
-    """Return an error as one line. The type is left out if the message explains the error by itself."""
+    """Return an error as one line. The type of the error is left out if the message alone explains the error."""
     text = str(problem).partition("\n")[0]
     if isinstance(problem, LeakgaugeError | WorkerLost):
         return text

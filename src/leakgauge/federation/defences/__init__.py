@@ -1,4 +1,4 @@
-"""The defences, one idea in each file, and their registry by name.
+"""The defences, with one file for each idea, and a registry from names to defences.
 
 A client applies its defences in the order given: ``fedavg(..., defences=(Clipping(1.0), GaussianNoise(0.01)))``. Every
 defence class in a file of this package that sets ``name`` is registered under this name.
@@ -52,7 +52,7 @@ DEFENCES: dict[str, type[Defence]] = _registered()
 
 
 def build(name: str, **options: Any) -> Defence:
-    """Build a defence by its name.
+    """Build the defence with a given name.
 
     Args:
         name: A name in :data:`DEFENCES`.

@@ -19,7 +19,7 @@ from leakgauge.federation.defence import GradientDefence
 
 @dataclass(frozen=True)
 class Clipping(GradientDefence):
-    """A defence that scales each gradient down to an l2 norm of at most ``norm``, taken over all layers.
+    """A defence that scales each gradient down, so that its l2 norm over all layers is at most ``norm``.
 
     Args:
         norm: The largest norm of a gradient.
@@ -34,7 +34,7 @@ class Clipping(GradientDefence):
         positive("the norm of clipping", self.norm)
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
-        """Return the gradients, scaled down so that none is longer than ``norm``."""
+        """Return the gradients, scaled down so that no gradient is longer than ``norm``."""
         squares = torch.stack([value.flatten(1).double().square().sum(1) for value in gradients.values()])
         factor = (self.norm / squares.sum(0).sqrt()).clamp_max(1)
 

@@ -5,8 +5,8 @@ sample independently with probability :math:`q`. The gradient of each sample in 
 ``clip``. Gaussian noise of standard deviation ``noise * clip`` is added to the sum of the clipped gradients.
 
 The accountant of Opacus computes the :math:`(\varepsilon, \delta)` that a client has spent on each of its samples after
-all steps of all its rounds. It assumes a server that sees every message of the client. After mixup, a sample is part of
-two gradients. Epsilon then holds for the mixtures, not for the samples.
+all steps of all its rounds. The accountant assumes a server that sees every message of the client. After mixup, a
+sample is part of two gradients. Epsilon then holds for the mixtures, not for the samples.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DPSGD(TrainingDefence):
         epsilon: The privacy budget.
         noise: The noise multiplier.
         delta: The probability that the guarantee fails. It must be far below 1 divided by the number of samples.
-        clip: The largest norm of a sample's gradient.
+        clip: The norm to which the gradient of each sample is clipped.
         accountant: The accountant of Opacus, ``"rdp"`` or ``"prv"``. ``"prv"`` is tighter and slower.
     """
 
@@ -85,7 +85,7 @@ class DPSGD(TrainingDefence):
         return _noise_for(self.epsilon, self.delta, *_sampling(training, participations), self.accountant)
 
     def spent(self, training: LocalTraining, participations: int = 1, *, planned: int | None = None) -> float:
-        """Return the epsilon that a client has spent.
+        """Return the privacy budget (epsilon) that a client has spent.
 
         Args:
             training: The client's recipe.

@@ -1,4 +1,4 @@
-"""Larger batches and more local epochs. By design, they cost no accuracy.
+"""A defence that uses larger batches or more local epochs. By design, it costs no accuracy.
 
 An update of more samples or more steps is harder to invert, but it is not safe. The attack DLF rebuilds fifty samples
 from an update of ten epochs.

@@ -29,7 +29,7 @@ from leakgauge.federation.defence import GradientDefence
 
 @dataclass(frozen=True)
 class GaussianNoise(GradientDefence):
-    """Gaussian noise of standard deviation ``sigma`` on gradients (DLF, appendix B.1, uses 0.01 and 0.03).
+    """A defence that adds Gaussian noise to gradients (DLF, appendix B.1, uses a ``sigma`` of 0.01 and of 0.03).
 
     Args:
         sigma: The standard deviation of the noise.
@@ -55,7 +55,7 @@ class GaussianNoise(GradientDefence):
 
 @dataclass(frozen=True)
 class LaplacianNoise(GradientDefence):
-    """Laplacian noise of scale ``scale`` on gradients (DLF, appendix B.1, uses 0.01 and 0.02).
+    """A defence that adds Laplacian noise to gradients (DLF, appendix B.1, uses a ``scale`` of 0.01 and of 0.02).
 
     Args:
         scale: The scale of the noise. The standard deviation is the scale times the square root of two.
@@ -82,5 +82,5 @@ class LaplacianNoise(GradientDefence):
 
 
 def drawn_type(value: Tensor) -> torch.dtype:
-    """Return the number type of noise on a tensor. It is the type of the tensor, but at least single precision."""
+    """Return the number type of the noise for a tensor: the type of the tensor, but at least single precision."""
     return torch.promote_types(value.dtype, torch.float32)

@@ -54,7 +54,7 @@ class Recorder(Captures):
         config: The configuration of the app, usually ``context.run_config``.
         every: The interval between recorded rounds. The first round is always recorded.
         clients: The clients to record, each by its ``partition-id`` or node id. By default, all clients. On the
-            server's side, a number of clients can be given instead.
+            server's side, this can also be the number of clients to record.
         sends: Whether clients return trained ``"weights"`` or a ``"gradient"``.
     """
 

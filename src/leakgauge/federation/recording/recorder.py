@@ -199,8 +199,8 @@ class Captures:
     def _split(self, source: str, arrays: Arrays) -> tuple[Params, Params | None]:
         """Split arrays into weights and statistics, and convert them to the number types of the model.
 
-        Arrays that are numbered instead of named are in the order of the model's state dict. If statistics are missing,
-        ``None`` is returned in their place.
+        If the arrays have indices instead of names, they are in the order of the model's state dict. If statistics are
+        missing, ``None`` is returned instead of the statistics.
         """
         state = self.model.state_dict()
         if arrays.keys() != state.keys() and list(arrays) == [str(index) for index in range(len(state))]:
@@ -222,7 +222,7 @@ class Captures:
 
 
 def _number(name: str, value: object) -> int | float | None:
-    """Return a setting as a number, or ``None`` if the setting is not a number. Counts may arrive as floats."""
+    """Return a setting if it is a number, and ``None`` otherwise. A count that arrives as a float becomes an int."""
     if isinstance(value, float) and value.is_integer() and name in ("epochs", "batch_size", "samples"):
         return int(value)
     return value if isinstance(value, (int, float)) else None
