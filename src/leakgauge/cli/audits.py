@@ -37,7 +37,7 @@ def demo(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Audit example clients, each of which sends the gradient of one digit, with and without a defence."""
+    """Audit example clients with and without a defence. Each client sends the gradient of one digit."""
     from leakgauge.workflows.demo import write_demo
 
     config = write_demo(output, clients=clients, seed=seed)

@@ -64,7 +64,7 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
     attribute: tuple(values.split(", "))
     for attribute, values in (line.split(": ") for line in _DESCRIPTION.splitlines())
 }
-"""The values of each attribute that is neither numeric nor ``sex``, from UCI's description."""
+"""The values of each attribute, as listed in UCI's description. Numeric attributes and ``sex`` are left out."""
 
 _WITH_GAPS = ("workclass", "occupation", "native-country")
 _FILE_COLUMNS = ["age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation"]

@@ -54,7 +54,7 @@ class Source:
             Its other arguments are the options of the dataset.
         splits: The names of the splits. The first one is the default.
         files: The patterns of the files in a data folder. The first pattern that matches is used.
-        remotes: The files that can be downloaded, by file name.
+        remotes: A dictionary from file names to the files that can be downloaded.
         package_file: The file with the dataset, if the dataset is inside an installed package.
         position: The position in listings. Lower positions come first. Datasets with equal positions are sorted by
             name.

@@ -95,7 +95,7 @@ def read_npz(path: Path, shapes: Mapping[str, tuple[int | None, ...]]) -> dict[s
 
     Args:
         path: The file.
-        shapes: The expected shape of each array, by name. ``None`` in a shape stands for any size.
+        shapes: A dictionary from the name of each array to its expected shape. ``None`` in a shape stands for any size.
     """
     expected = f"an npz file of plain arrays named {', '.join(shapes)}"
     with reading(path, expected), path.open("rb") as stream:

@@ -74,7 +74,7 @@ def obtain(
     remote: str | None = None,
     also: Sequence[str] = (),
 ) -> list[Path]:
-    """Return the files of a dataset from the user's data folder. If it has none, return a cached or downloaded file.
+    """Return the files of a dataset from the data folder. If there are none, return a cached or downloaded file.
 
     Args:
         source: The dataset.

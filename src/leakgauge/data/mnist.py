@@ -60,7 +60,10 @@ def load(
 
 
 def _obtain(name: str, folder: Folder, download: bool, *before: str) -> Path:
-    """Return the path of an idx file. If the data folder has a file that ``before`` names, return its path instead."""
+    """Return the path of an idx file.
+
+    If the data folder has a file with one of the names in ``before``, the path of that file is returned instead.
+    """
     patterns = (*before, f"{name}.gz", name)
     [path] = locations.obtain(SOURCE, folder, download, patterns=patterns, remote=f"{name}.gz")
     return path

@@ -175,7 +175,7 @@ def _size_of(picture: NDArray[Any]) -> str:
 
 
 def _read_table(file: Path) -> _Table:
-    """Return the columns of a CSV file by name, or raise an error if a value is empty."""
+    """Read a CSV file, and return a dictionary from column names to columns. Raise an error if a value is empty."""
     expected = "a CSV table with a header"
     content = read_bytes(file, expected)
     with reading(file, expected):

@@ -170,20 +170,20 @@ def adult_phd(dataset: Dataset, seed: int = 0, total: int | None = 12_300) -> li
 def orl_lmra(dataset: Dataset, seed: int = 0, images: tuple[int, int] = (3, 4)) -> list[Dataset]:
     """Make the LMRA paper's ten clients for the ORL faces (appendix C.1).
 
-    Each client holds every picture of four people, and 3 or 4 random pictures of each other person. The same picture
+    Each client holds every picture of four people, and 3 or 4 random pictures of every other person. The same picture
     can therefore belong to several clients.
 
     The paper does not say whether two clients may have the same four people. There are 40 people and ten clients, so
     here each person is one of the four people of exactly one client. In Table 4 of the paper, clients 0, 1, 2, 3 and 9
     have 12 % of the 1,800 records each, and the other clients have 8 % each. Here, clients 0, 1, 2, 3 and 9 get
-    ``images[1]`` pictures of each other person, and the other clients get ``images[0]``. With the paper's 3 and 4
+    ``images[1]`` pictures of every other person, and the other clients get ``images[0]``. With the paper's 3 and 4
     pictures, the shares are 8.9 and 11.1 % of 1,660 records. With ``images=(3, 5)``, the shares are 8 and 12 % as in
     Table 4, of 1,840 records.
 
     Args:
         dataset: The dataset, loaded with ``load("orl_faces")``.
         seed: The seed of all draws.
-        images: The two counts of pictures of each other person. The smaller count comes first.
+        images: The two possible counts of pictures of every other person. The smaller count comes first.
     """
     people, counts = np.unique(dataset.targets.numpy(), return_counts=True)
     if len(people) != 40:

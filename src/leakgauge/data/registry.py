@@ -1,4 +1,4 @@
-"""The table of all datasets, and the functions that load and locate them by name."""
+"""The table of all datasets, and the functions that load or locate the dataset with a given name."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def discover() -> dict[str, Source]:
 
 
 DATASETS: dict[str, Source] = discover()
-"""Every dataset by name."""
+"""A dictionary from names to all datasets."""
 
 
 def load(
     name: str, *, split: str | None = None, folder: Folder = None, download: bool = True, **options: Any
 ) -> Dataset:
-    """Load a dataset by name.
+    """Load the dataset with the given name.
 
     Args:
         name: A name from :data:`DATASETS`.
@@ -57,8 +57,8 @@ def load(
 def locate(name: str, folder: Folder = None) -> list[Place]:
     """Return the places where :func:`load` looks for a dataset, in the order of the search. Nothing is downloaded.
 
-    If a dataset can be downloaded, the last place is the server. For the server, ``found`` means that the download is
-    allowed.
+    If a dataset can be downloaded, the last place is the server. The attribute ``found`` of the server means that the
+    download is allowed.
 
     Args:
         name: A name from :data:`DATASETS`.

@@ -41,7 +41,7 @@ def choose(kind: str, name: str, table: Mapping[str, Value]) -> Value:
     Args:
         kind: The kind of thing that is chosen, such as "initialisation". The error message contains these words.
         name: The name of the entry.
-        table: The entries by name.
+        table: A dictionary from names to entries.
     """
     if name not in table:
         raise UnknownName(kind, name, table)

@@ -1,4 +1,4 @@
-"""The table of all networks, and the function that builds a network by name."""
+"""The table of all networks, and the function that builds the network with a given name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from leakgauge.models.recipe import attach_recipe, make_recipe
 
 
 def discover() -> dict[str, Callable[..., nn.Module]]:
-    """Return all factories by name. Each module of this package lists its factories in a tuple ``NETWORKS``."""
+    """Return a dictionary from names to factories.
+
+    Each module of this package lists its factories in a tuple ``NETWORKS``.
+    """
     factories: dict[str, Callable[..., nn.Module]] = {}
     for module in modules_of("leakgauge.models", without=__name__):
         for factory in getattr(module, "NETWORKS", ()):
@@ -24,11 +27,13 @@ def discover() -> dict[str, Callable[..., nn.Module]]:
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = discover()
-"""The factory of every network by name."""
+"""A dictionary from the names of all networks to their factories."""
 
 
 def build(name: str, **options: object) -> nn.Module:
-    """Build a model by name. :func:`~leakgauge.models.recipe_of` returns the name and the options of the built model.
+    """Build the model with the given name.
+
+    :func:`~leakgauge.models.recipe_of` returns the name and the options of the built model.
 
     Lists in the options become tuples, so that options from Python and from a JSON file have the same values.
 

@@ -13,8 +13,8 @@ network          widths of the stages         blocks in a stage
 
 The initial weights of convolutions are drawn from Kaiming's normal distribution with fan-out (``"kaiming"``), or as
 PyTorch does by default (``"default"``). The choice affects attacks. With ResNet20-4 and ``"kaiming"``, our attack
-reconstructs one image as published, but not four images. With ``"default"``, it reconstructs both one image and four
-images, in fewer steps (docs/benchmarks.md).
+reconstructs one image as published, but not four images. With ``"default"``, our attack reconstructs both one image and
+four images, in fewer steps (docs/benchmarks.md).
 """
 
 from __future__ import annotations

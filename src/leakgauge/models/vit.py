@@ -52,7 +52,7 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """A layer of attention and a small perceptron. Each follows a normalisation and has a shortcut."""
+    """A block of self-attention and a small perceptron. Each of the two follows a normalisation and has a shortcut."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -100,7 +100,10 @@ def _learned(tokens: int, width: int) -> Tensor:
 
 
 def _fixed(tokens: int, width: int) -> Tensor:
-    """Return the positions as sines and cosines (Vaswani et al., NeurIPS 2017), of shape (1, tokens, width)."""
+    """Return sines and cosines that encode the position of each token (Vaswani et al., NeurIPS 2017).
+
+    The shape of the result is (1, tokens, width).
+    """
     frequencies = torch.exp(-math.log(10_000) * torch.arange(0, width, 2) / width)
     angles = torch.arange(tokens)[:, None] * frequencies
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[None, :, :width]
@@ -136,8 +139,8 @@ def vit(  # noqa: PLR0913
         depth: The number of blocks.
         heads: The number of heads of an attention layer. The width must be a multiple of ``heads``.
         positions: "learned" adds a trained vector to each token. "fixed" adds sines and cosines.
-        pooling: "token" adds a class token, and computes the class scores from it. "mean" computes the class scores
-            from the mean of all tokens.
+        pooling: "token" adds a class token, and computes the class scores from this token. "mean" computes the class
+            scores from the mean of all tokens.
         seed: The seed of the initial weights. By default, they are drawn from torch's global random state.
 
     >>> import torch

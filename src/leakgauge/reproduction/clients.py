@@ -1,4 +1,4 @@
-"""The clients of a row, each of which sends one message that is attacked."""
+"""The clients of a row. Each client sends one message, and this message is attacked."""
 
 from __future__ import annotations
 

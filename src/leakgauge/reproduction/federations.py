@@ -44,8 +44,8 @@ class WatchedFederation:
         observations: The recorded messages of each client.
         seconds: The duration of the federation in seconds.
         seed: The seed of the run.
-        references: The models that clients train alone, by the index of the client. A model is trained when it is first
-            needed.
+        references: A dictionary from the index of a client to the model that this client trains alone. A model is
+            trained when it is first needed.
     """
 
     setting: Setting
@@ -57,9 +57,10 @@ class WatchedFederation:
     references: dict[int, LocalModel] = field(default_factory=dict, repr=False)
 
     def reference(self, index: int) -> LocalModel:
-        """Return the model that a client trains alone until it converges.
+        """Return the model that a client trains alone.
 
-        The training uses Adam with the same learning rate for all rows of a table.
+        The client trains until the loss no longer falls, for at most ``REFERENCE_EPOCHS`` epochs. The training uses
+        Adam with the same learning rate for all rows of a table.
         """
         if index not in self.references:
             client = self.clients[index]
@@ -94,8 +95,8 @@ _LATEST: dict[tuple[Setting, int], WatchedFederation] = {}
 def watch_federation(setting: Setting, seed: int, report: Report) -> WatchedFederation:
     """Run the federation of a setting, and return it.
 
-    Only the last federation is kept in memory. If it had the same setting and the same seed, it is returned and not run
-    again.
+    Only the last federation is kept in memory. If the last federation had the same setting and the same seed, it is
+    returned and not run again.
 
     Args:
         setting: The set-up of the row.
@@ -134,7 +135,7 @@ def _run(setting: Setting, seed: int, report: Report) -> WatchedFederation:
 
 
 def has_batch_norm(setting: Setting) -> bool:
-    """Return whether the network has batch norm. If it has, clients do not send the statistics of batch norm."""
+    """Return whether the network has batch norm. If so, clients do not send the statistics of batch norm."""
     return bool(setting.model.get("options", {}).get("batch_norm", False))
 
 
@@ -190,6 +191,6 @@ def target_scale(setting: Setting) -> tuple[float, float]:
 
 
 def _fewer(client: Dataset, samples: int, seed: int) -> Dataset:
-    """Return a client with fewer rows. A smaller choice of rows is part of every larger choice (appendix C.2)."""
+    """Return a client with only ``samples`` rows. A larger value keeps these rows and adds others (appendix C.2)."""
     rows = torch.randperm(len(client), generator=generator(seed, "order"))[:samples]
     return client.share(rows.sort().values, client.name)

@@ -81,8 +81,8 @@ class Inference:
             clients, the index of the client and a prior.
         source: The function that infers the owner of each record. Its arguments are the attacked clients, and the
             inputs and targets of all clients' records together.
-        pictures: The function that makes samples of some classes of a client, and their labels. Its arguments are the
-            attacked clients, the index of the client and the classes.
+        pictures: The function that returns made-up samples of some classes of a client, and the labels of these
+            samples. Its arguments are the attacked clients, the index of the client and the classes.
         takes_prior: Whether the attribute attack can use a prior.
         with_batch_norm: Whether the source attack works on networks with batch norm.
     """
@@ -190,13 +190,13 @@ _STEPS = {"lmra": "steps", "distilled": "steps", "learned": "epochs"}
 def rebuild(
     federation: WatchedFederation, chosen: Sequence[int], method: Method, steps: int | None, report: Report
 ) -> list[LocalModel]:
-    """Rebuild the models of some clients with one method. The list is empty for a method without models.
+    """Rebuild the models of some clients with one method. For a method without models, return an empty list.
 
     Args:
         federation: The recorded federation.
         chosen: The indices of the attacked clients.
         method: The method.
-        steps: The number of steps of a method that optimises. ``None`` keeps the number in the method.
+        steps: The number of steps of a method that optimises. With ``None``, the number in the method is used.
         report: The function that is called after each step.
     """
     if method.attack in WITHOUT_MODEL:

@@ -75,7 +75,7 @@ def row_metric(name: str) -> RowMetric:
 
 
 def mean_of(name: str, values: Tensor, chance: float | None = None) -> Measure:
-    """Return a measure of the mean over clients, with Student's t interval.
+    """Return a measure with the mean over clients. Its interval is Student's t interval.
 
     Args:
         name: The name of the metric.
@@ -86,7 +86,7 @@ def mean_of(name: str, values: Tensor, chance: float | None = None) -> Measure:
 
 
 def share_of(name: str, successes: float, clients: int, chance: float | None = None) -> Measure:
-    """Return a measure of the share of clients with some property, with Wilson's interval.
+    """Return a measure with the share of clients that have some property. Its interval is Wilson's interval.
 
     Args:
         name: The name of the metric.
@@ -113,7 +113,7 @@ def over_clients(measures: list[dict[str, Measure]]) -> dict[str, Measure]:
     """Return the mean of each metric over clients that were attacked one by one.
 
     Args:
-        measures: The measures of each client, by metric. All clients have the same metrics.
+        measures: For each client, a dictionary from metrics to measures. All clients have the same metrics.
     """
     combined = {}
     for name in measures[0]:

@@ -49,7 +49,7 @@ class Paper:
         year: The year.
         finding: A phrase about the reproduced results.
         rows: The rows.
-        figures: The figures of each row, by the name of the row.
+        figures: A dictionary from the name of each row to the figures of the row.
     """
 
     folder: Path
@@ -90,7 +90,7 @@ def read_paper(name: str) -> Paper:
 
 
 def figures_of(row: Row, lines: Iterable[Line]) -> list[Figure]:
-    """Return the figures of a row that the page of the paper shows.
+    """Return the figures that the page of a paper shows for one row.
 
     Args:
         row: The row.
@@ -156,7 +156,7 @@ def index_page(listed: Sequence[Paper]) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return the text of every generated page, by the path of the page."""
+    """Return a dictionary from the path of every generated page to its text."""
     listed = [read_paper(name) for name in papers()]
     written = {paper.folder / "README.md": paper_page(paper) for paper in listed}
     return {benchmarks_folder() / "README.md": index_page(listed), **written}

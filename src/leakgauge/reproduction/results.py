@@ -29,7 +29,7 @@ class RowResult:
         method: The method.
         clients: The number of attacked clients.
         steps: The largest number of attack steps over the clients.
-        measures: The measures by metric.
+        measures: A dictionary from metrics to measures.
         seconds: The mean time per client in seconds.
         extra: Other values, which are added to the JSON output.
     """

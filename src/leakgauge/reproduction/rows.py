@@ -48,9 +48,9 @@ class Method:
         name: The name of the method within the row.
         attack: The name of the attack.
         options: The options of the attack.
-        published: The figures that the paper reports, by metric.
-        compared_with: For a method that is not in the paper, the name of the method whose published figures it is
-            compared with.
+        published: A dictionary from metrics to the figures that the paper reports.
+        compared_with: The name of another method of the row, for a method that is not in the paper. The results are
+            compared with the published figures of this other method.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Short:
     Args:
         steps: The number of attack steps.
         clients: The number of attacked clients.
-        changes: The changed keys of the set-up, by table.
+        changes: A dictionary from the names of set-up tables to their changed keys.
     """
 
     steps: int | None = None
@@ -85,7 +85,7 @@ class Row:
         title: A sentence about the row.
         kind: The kind of measurement, a name in :data:`leakgauge.reproduction.kinds.KINDS`.
         setting: The set-up of the clients.
-        methods: The methods by name.
+        methods: A dictionary from names to methods.
         folder: The folder of the paper, which holds ``results.csv``.
         reference: The name of the method whose time is compared with the time of the others.
         clients: The number of attacked clients.
@@ -117,7 +117,7 @@ class Row:
         return self.methods[name]
 
     def published(self, method: Method) -> dict[str, float]:
-        """Return the published figures that a method is compared with, by metric."""
+        """Return a dictionary from metrics to the published figures that a method is compared with."""
         return self.methods[method.compared_with].published if method.compared_with else method.published
 
     def shortened(self) -> Row:

@@ -56,7 +56,7 @@ def run_rows(
     """Run rows, and yield the result of each method as soon as the method has attacked its last client.
 
     If a row has a reference method, the results of the other methods are yielded after the result of the reference
-    method, because they contain the speed-up over the reference method.
+    method, because these other results contain the speed-up over the reference method.
 
     Args:
         rows: The rows.
@@ -133,8 +133,8 @@ class _Collected:
 
     Args:
         jobs: All planned jobs.
-        outcomes: The outcomes of finished jobs, by row, method and client.
-        references: The results of reference methods, by row.
+        outcomes: A dictionary from the row, the method and the client of each finished job to the outcome of the job.
+        references: A dictionary from rows to the results of their reference methods.
         waiting: The complete results that wait for the result of the reference method.
     """
 

@@ -1,9 +1,9 @@
-"""The time of an attack step compared with the time of the client's training, for ``leakgauge bench speed``.
+"""Functions that compare the time of an attack step with the time of a client's training (``leakgauge bench speed``).
 
 Every measurement runs in a separate process on one thread. In each turn, all programs are measured one after another,
-so that a busy machine slows all programs. Times are CPU seconds per run, after one run to warm up. The preparation that
-an attack does once for each client is not included. A ratio of two times is computed in each turn, and the figure is
-the median of the ratios. The memory is the maximum over the turns.
+so that a busy machine slows all programs equally. Times are CPU seconds per run, after one run to warm up. The
+preparation that an attack does once for each client is not included. A ratio of two times is computed in each turn, and
+the figure is the median of the ratios. The memory is the maximum over the turns.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class Speed:
         step_over_plain: The figure of this name in :data:`FIGURES`.
         surrogate_over_simulated: The figure of this name in :data:`FIGURES`.
         adjoint_500_peak_mib: The figure of this name in :data:`FIGURES`.
-        seconds: The median CPU seconds of each program, by the name of the program.
+        seconds: A dictionary from the name of each program to its median CPU seconds.
         repeats: The number of turns.
     """
 

@@ -1,4 +1,4 @@
-"""The status of a published figure, which is reproduced, partly, not, or not run."""
+"""The status of a published figure. It is *reproduced*, *partly*, *not*, *not run* or *-* (no status)."""
 
 from __future__ import annotations
 

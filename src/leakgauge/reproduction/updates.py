@@ -30,7 +30,7 @@ class ClientUpdates:
 
     Args:
         epochs: The updates of each epoch, in the order in which the client sends them.
-        rows: The samples in each update of each epoch, as indices of rows of the truth.
+        rows: For each update of each epoch, the indices of its samples in ``truth``.
         truth: The client's samples.
     """
 

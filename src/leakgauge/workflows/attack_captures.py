@@ -111,7 +111,7 @@ def attack(  # noqa: PLR0913
         client: The name of the only client to attack. The default is all clients.
         data: The clients' own samples, for scoring (:class:`~leakgauge.workflows.captures.ClientData`).
         seed: The seed of the attack.
-        fail_if: The limits to check, such as ``"recovered > 0.05"`` (:mod:`leakgauge.evaluation.gate`).
+        fail_if: The conditions that mean failure, such as ``"recovered > 0.05"`` (:mod:`leakgauge.evaluation.gate`).
         junit: The file to which the checked limits are written as JUnit XML.
         redact: ``"none"`` shows clients' samples on the page, ``"blur"`` blurs them, and ``"omit"`` leaves them out.
         engine: The engine that runs the attacks (:mod:`leakgauge.runtime.engines`).
@@ -238,7 +238,7 @@ def attack_file(
         attack: The attack.
         file: The file.
         seed: The seed of the attack.
-        report: The listener that follows the steps.
+        report: The function that is called after each step.
         device: The device of the attack.
     """
     observation = captures.load(file, captures.architecture())
@@ -254,7 +254,7 @@ def _attacked(capture: Capture, reconstruction: Reconstruction, cached: bool, ou
 
 
 def _findings(attacked: Sequence[AttackedCapture], name: str) -> list[Finding]:
-    """Return one finding over all scored captures. If no capture was scored, the finding has no measures."""
+    """Return one finding about all scored captures together. If no capture was scored, the finding has no measures."""
     scored = [one for one in attacked if one.score is not None]
     scores = [dict(one.score.metrics) for one in scored if one.score is not None]
     granted = any(one.capture.labels_granted for one in scored)
@@ -263,5 +263,5 @@ def _findings(attacked: Sequence[AttackedCapture], name: str) -> list[Finding]:
 
 
 def brief(outcome: str) -> str:
-    """Return the beginning of an outcome, up to the first colon, semicolon or full stop. It fits into narrow tables."""
+    """Shorten an outcome for narrow tables. The result ends before the first colon, semicolon or full stop."""
     return re.split("[:;.]", outcome)[0]

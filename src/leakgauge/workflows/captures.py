@@ -35,7 +35,7 @@ REFERENCE = 512
 
 @dataclass(frozen=True)
 class Captures:
-    """Some captures, with the model and the facts that the captures do not hold.
+    """Some captures, their model, and facts that are not stored in the captures.
 
     Args:
         files: The files of the captures.

@@ -1,6 +1,6 @@
-"""The frontier of defences, which compares the leakage and the accuracy that each defence leaves.
+"""The frontier of defences, which shows how much leakage and how much accuracy remain with each defence.
 
-The document is that of :mod:`leakgauge.workflows.scenario`, with one more table:
+The document has the tables of :mod:`leakgauge.workflows.scenario` and one more table:
 
 ======================  ===========================================================================================
 ``[frontier]``          ``attack`` (the name of the attack, or ``"attribute_inference"`` for a sensitive column),
@@ -80,7 +80,7 @@ class FrontierPlan:
     Args:
         scenario: The set-up.
         attack: The attacker.
-        chains: The chains of defences by title.
+        chains: A dictionary from titles to chains of defences.
         clients: The number of clients to attack.
         threshold: The PSNR in dB above which a sample counts as recovered.
         federation: The number of clients that train the model.
@@ -149,7 +149,7 @@ def frontier(  # noqa: PLR0913
     Args:
         config: A TOML file, a dictionary with the same content, or a plan.
         output: The folder for the page, the figures and the cache.
-        fail_if: The limits to check, such as ``"psnr > 20"`` (:mod:`leakgauge.evaluation.gate`).
+        fail_if: The conditions that mean failure, such as ``"psnr > 20"`` (:mod:`leakgauge.evaluation.gate`).
         junit: The file to which the checked limits are written as JUnit XML.
         engine: The engine that runs the tasks (:mod:`leakgauge.runtime.engines`).
         jobs: The number of tasks that run at a time. By default, one per core.
@@ -237,7 +237,7 @@ def measure_point(plan: FrontierPlan, title: str, report: Report, device: str | 
     Args:
         plan: The plan of the frontier.
         title: The title of the defence.
-        report: The listener that follows the attacked clients.
+        report: The function that is called after each attacked client.
         device: The device of the attacks.
     """
     began = time.perf_counter()

@@ -94,7 +94,7 @@ def conclude(
 
     Args:
         result: The result of the workflow.
-        conditions: The limits.
+        conditions: The conditions that mean failure.
         junit: The file to which the checked limits are written as JUnit XML. By default, there is no such file.
         write: The function that writes the page and returns its path.
     """

@@ -150,12 +150,12 @@ class Scenario:
         return bool(set(GRANTS) & set(self.attacker.get("granted", [])))
 
     def share(self, index: int, size: int | None = None, *, first: int = 0) -> Dataset:
-        """Return the share of one client, which is drawn at random.
+        """Return the share of one client. The samples of the share are drawn at random.
 
         Args:
             index: The index of the client. Clients with different indices have different samples.
             size: The number of samples. The default is the number of samples of an attacked client.
-            first: The number of samples at the beginning of the random order that are not used.
+            first: The number of samples to leave out at the beginning of the random order.
         """
         size = size or self.samples
         order = torch.randperm(len(self.dataset), generator=generator(self.seed, "clients"))
@@ -342,7 +342,7 @@ def read_chain(items: object, where: str) -> tuple[Defence, ...]:
 
 
 def read_chains(tables: object, scenario: Scenario, where: str) -> dict[str, tuple[Defence, ...]]:
-    """Return the chains of defences in a document, by title. Raise an error if the model cannot use a defence.
+    """Return a dictionary from titles to chains of defences. Raise an error if the model cannot use a defence.
 
     Args:
         tables: The tables ``[[defence]]``.

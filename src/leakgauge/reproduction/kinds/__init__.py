@@ -1,4 +1,4 @@
-"""The table ``KINDS`` of all kinds of rows, by name."""
+"""The dictionary ``KINDS`` from names to all kinds of rows."""
 
 from leakgauge.reproduction.kinds.base import Job, Kind, Outcome
 from leakgauge.reproduction.kinds.epochs import EPOCHS

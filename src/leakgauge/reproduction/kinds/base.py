@@ -23,7 +23,7 @@ class Job:
         row: The row. If the user chose the short setting, the row has that setting.
         method: The method.
         seed: The seed of the run.
-        steps: The number of attack steps. ``None`` keeps the number in the method.
+        steps: The number of attack steps. With ``None``, the number in the method is used.
         index: The index of the attacked client, for kinds that attack one client at a time.
         clients: The number of attacked clients, for kinds that attack clients together.
         pictures: The folder for pictures. If it is ``None``, nothing is drawn.
@@ -68,7 +68,7 @@ class Outcome:
     """The result of a job.
 
     Args:
-        measures: The measures by metric.
+        measures: A dictionary from metrics to measures.
         steps: The number of attack steps.
         seconds: The time per client in seconds.
         clients: The number of attacked clients.

@@ -1,4 +1,4 @@
-"""Rows that reconstruct a client from the updates of some epochs (AGIC, tables III and VI).
+"""Rows that measure reconstructions of a client from the updates of some epochs (AGIC, tables III and VI).
 
 The option ``epochs`` of a method names the epochs.
 """

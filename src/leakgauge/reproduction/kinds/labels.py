@@ -1,4 +1,4 @@
-"""Rows that estimate the labels of clients and count the wrong labels (DLF, table 2)."""
+"""Rows that measure how many labels of a client are estimated wrongly (DLF, table 2)."""
 
 from __future__ import annotations
 

@@ -65,7 +65,10 @@ def rebuild_optimum(job: Job, report: Report) -> Outcome:
 
 
 def _setting_of(job: Job) -> tuple[Setting, dict[str, object]]:
-    """Return the setting, changed by some options of the method, and the other options, which are for the attack."""
+    """Return the setting and the options of the attack.
+
+    Some options of the method are not options of the attack. These options change the setting.
+    """
     options = dict(job.method.options)
     linear: dict[str, object] = {key: options.pop(key) for key in ("size", "observed") if key in options}
     training: dict[str, object] = {key: options.pop(key) for key in ("epochs",) if key in options}

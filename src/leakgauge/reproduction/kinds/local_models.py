@@ -1,4 +1,4 @@
-"""Rows of LMRA, which rebuild the model of every client.
+"""Rows of LMRA, which measure attacks that rebuild the models of clients.
 
 The rows measure how similar a rebuilt model is to the model that the client would train alone, and what can be inferred
 from the rebuilt model. Each measure is a mean over clients:
@@ -187,7 +187,7 @@ def _sia_gain(job: Job, attacked: Attacked) -> Values:
 
 
 def _sources(job: Job, attacked: Attacked, attack: str) -> Tensor | None:
-    """Return the share of each client's records whose owner an attack finds.
+    """Return, for each client, the share of the client's records whose owner an attack finds.
 
     The result is ``None`` if the attack does not apply.
     """
@@ -220,7 +220,7 @@ def _ssim(job: Job, attacked: Attacked) -> Values:
 
 
 def _draw(job: Job, client: Dataset, classes: Sequence[int], samples: Tensor, labels: Tensor) -> None:
-    """Draw one original and one sample of the attacker for each class, if the job has a folder for pictures."""
+    """Draw one original and one of the attacker's samples for each class, if the job has a folder for pictures."""
     if job.pictures is None:
         return
     rows = {
@@ -232,7 +232,7 @@ def _draw(job: Job, client: Dataset, classes: Sequence[int], samples: Tensor, la
 
 
 def frequent_classes(client: Dataset, count: int = 4) -> list[int]:
-    """Return the classes with the most samples of a client.
+    """Return the classes of which a client has the most samples.
 
     Args:
         client: The client's data.

@@ -1,8 +1,8 @@
-"""Rows that pair the samples of two epochs (AGIC, table V).
+"""Rows that measure how many samples of two epochs an attack pairs correctly (AGIC, table V).
 
-Each update is reconstructed separately. ``matching_rate`` is the share of samples that are paired correctly. The chance
-level of a method that uses labels is one correct pair for each label. The chance level of a method without labels is
-one correct pair in total.
+Each update is reconstructed separately. Then the reconstructions of the two epochs are paired. ``matching_rate`` is the
+share of samples that are paired correctly. The chance level of a method that uses labels is the share with one correct
+pair for each label. The chance level of a method without labels is the share with one correct pair in total.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _separate_inversions(job: Job, first: attacks.Inversion, report: Report) -> 
 
 
 def _identities(client: ClientUpdates, updates: list[Update], epoch: int) -> Tensor:
-    """Return the index of the true sample of each reconstruction in an epoch.
+    """Return, for each reconstruction in an epoch, the index of the true sample that it is paired with.
 
     The reconstructions of each update are paired with the samples of the same update.
     """

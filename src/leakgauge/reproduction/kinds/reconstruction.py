@@ -1,4 +1,4 @@
-"""Rows that reconstruct clients one by one, and draw the reconstructions."""
+"""Rows that measure the reconstruction of one client at a time, and functions that draw the reconstructions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def draw(stem: Path, result: Reconstruction, truth: Truth, scored: Score) -> Non
 
 
 def course_of(result: Reconstruction, truth: Truth) -> dict[int, tuple[float, float]]:
-    """Return the mean PSNR and the mean SSIM of each recorded iterate of an attack, by step.
+    """Return a dictionary from each recorded step of an attack to the mean PSNR and the mean SSIM at this step.
 
     Args:
         result: A reconstruction with a trace.

@@ -1,8 +1,8 @@
 """Rows whose methods attack all clients at once (EPAFL, table 5). Seconds are CPU seconds of one thread.
 
 EPAFL reports the mean squared error, the SSIM and the iterations of *successful* samples only. The times in EPAFL seem
-to be those of successful samples too, because 21 failures of 300 iterations would not fit into the 371 seconds that
-table 1 reports. The names of metrics over successful samples end in ``_of_recovered``.
+to be those of successful samples too, because 21 failures of 300 iterations each would not fit into the 371 seconds
+that table 1 reports. The names of metrics over successful samples end in ``_of_recovered``.
 
 EPAFL computed the SSIM with a data range of 0. The metric ``ssim_range0`` is this SSIM, and ``asr_range0`` is the
 success rate with this SSIM. The metrics ``ssim`` and ``asr`` use the true data range.
@@ -49,12 +49,12 @@ def attack_together(job: Job, report: Report) -> Outcome:
 def attack_of(method: Method, steps: int | None = None) -> Attack:
     """Return the attack of a method.
 
-    The attack ``one_by_one`` is only the reference for time, so the registry of attacks does not have it. This function
-    builds it.
+    The attack ``one_by_one`` is only the reference for time, so it is not in the registry of attacks. This function can
+    build it too.
 
     Args:
         method: The method.
-        steps: The number of attack steps. ``None`` keeps the number in the method.
+        steps: The number of attack steps. With ``None``, the number in the method is used.
     """
     options = method.options if steps is None else {**method.options, "steps": steps}
     return OneByOne(**options) if method.attack == "one_by_one" else attacks.build(method.attack, **options)
@@ -107,7 +107,7 @@ def measure_all(
         results: The reconstructions, one for each client.
         truths: The clients' samples.
         seconds: The CPU seconds of all clients together.
-        chance: The chance levels by metric.
+        chance: A dictionary from metrics to chance levels.
     """
     values = values_of(torch.cat([result.samples for result in results]), torch.cat([truth.inputs for truth in truths]))
     traces = [trace_of(result) for result in results]
@@ -138,7 +138,7 @@ def _measure(name: str, column: Tensor, chance: float | None) -> Measure:
 
 
 def _extremes(iterations: Tensor) -> dict[str, Measure]:
-    """Return the smallest and the largest number of iterations of recovered samples, and its standard deviation."""
+    """Return the minimum, maximum and standard deviation of the numbers of iterations of recovered samples."""
     if not len(iterations):
         return {}
     deviation = iterations.std() if len(iterations) > 1 else iterations.new_zeros(())

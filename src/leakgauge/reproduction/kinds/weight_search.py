@@ -1,4 +1,4 @@
-"""Rows about the search for the weights of AWA (AWA, table 3 and figure 1). Equal weights are the baseline."""
+"""Rows about AWA's search for the weights of the layers (AWA, table 3 and figure 1). Equal weights are the baseline."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SEARCH_OPTIONS = ("trials", "random", "log", "cut")
 def search_weights(job: Job, report: Report) -> Outcome:
     """Search for the best weights for one client, attack with these weights, and score the result.
 
-    If the method has no search, the attack uses the weights in the options. The metric ``unexplained`` is the objective
-    of the search (equation 33) for the weights of the attack, divided by the squared norm of the client's summed
+    If the method has no search, the attack uses the weights in the options. The metric ``unexplained`` is the value of
+    the search objective (equation 33) at the weights of the attack, divided by the squared norm of the client's summed
     gradient. If the job has a folder for pictures, the trials of the search are stored there, so that an interrupted
     search can continue. A curve of the lowest objective so far is drawn too.
     """
@@ -67,7 +67,7 @@ class _ForwardSteps(Watch):
 
 
 def _file_name(job: Job) -> str:
-    """Return the name for the files of one search, without an ending."""
+    """Return the name for the files of one search, without a file extension."""
     training = job.setting.training
     recipe = f"{training['epochs']}x{training['batch_size']}x{training['samples']}"
     return f"{job.setting.data_name}-{job.setting.model['name']}-{recipe}-{job.method.name}-client{job.index}"

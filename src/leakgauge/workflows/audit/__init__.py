@@ -34,12 +34,12 @@ def audit(  # noqa: PLR0913
     """Attack the clients of a set-up, and write the page and the figures.
 
     The command ``leakgauge audit`` calls this function. Attacks that were finished before are not run again. If attacks
-    fail, ``failed`` of the result lists them, and ``complete`` of the result is false.
+    fail, the attribute ``failed`` of the result lists these attacks, and the attribute ``complete`` is false.
 
     Args:
         config: A TOML file, a dictionary with the same content, or a plan (:mod:`leakgauge.workflows.audit.plan`).
         output: The folder for the page, the figures and the cache.
-        fail_if: The limits to check, such as ``"recovered > 0.05"`` (:mod:`leakgauge.evaluation.gate`).
+        fail_if: The conditions that mean failure, such as ``"recovered > 0.05"`` (:mod:`leakgauge.evaluation.gate`).
         junit: The file to which the checked limits are written as JUnit XML.
         redact: ``"none"`` shows clients' samples on the page, ``"blur"`` blurs them, and ``"omit"`` leaves them out.
         engine: The engine that runs the attacks (:mod:`leakgauge.runtime.engines`).

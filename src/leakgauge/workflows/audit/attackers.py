@@ -68,7 +68,7 @@ class Attacker:
         return registry.ATTACKS[self.name].recovers
 
     def adapts(self, observation: Observation) -> bool:
-        """Return whether the attack changes if the attacker knows the defences of the observation."""
+        """Return whether the attack changes if the attacker knows the defences that the client used."""
         return self.recovers == "samples" and adapts(registry.build(self.name, **self.options), observation)
 
     def __call__(self, trial: Trial, report: Report) -> Scored:
@@ -76,7 +76,7 @@ class Attacker:
 
         Args:
             trial: The client to attack.
-            report: The listener that follows the steps.
+            report: The function that is called after each step.
         """
         return _SCORING[self.recovers](self, trial, report)
 
@@ -140,7 +140,7 @@ def _document(
 
 
 def measures_of(document: Mapping[str, Any]) -> dict[str, Measure]:
-    """Return the measures by metric from the document of one attacked client."""
+    """Return a dictionary from metrics to the measures in the document of one attacked client."""
     return {name: Measure.from_row(row) for name, row in document["scores"].items()}
 
 

@@ -46,8 +46,8 @@ class FirstLook:
 
     Args:
         reasons: The reasons for the risk.
-        applies: The attacks that apply. The reason is given for each attack.
-        refused: The attacks that do not apply. The reason is given for each attack.
+        applies: A dictionary. Its keys are the attacks that apply, and its values are the reasons.
+        refused: A dictionary. Its keys are the attacks that do not apply, and its values are the reasons.
     """
 
     reasons: tuple[Reason, ...]
@@ -56,7 +56,7 @@ class FirstLook:
 
     @property
     def risk(self) -> Risk:
-        """The risk that samples are recovered. It is the lowest risk of any part of the message except the labels."""
+        """The risk that samples are recovered. It is the lowest risk of all reasons that are not about labels."""
         levels = [RISKS.index(reason.risk) for reason in self.reasons if reason.about != "labels"]
         return RISKS[min(levels, default=0)]
 

@@ -1,6 +1,6 @@
 """The plan of an audit, which is read from a TOML document.
 
-The document is that of :mod:`leakgauge.workflows.scenario`, with one more table, which may be left out:
+The document has the tables of :mod:`leakgauge.workflows.scenario` and one more table, which may be left out:
 
 ======================  ===========================================================================================
 ``[audit]``             ``attacks`` (a list of names, or of tables with a name and options, by default all attacks that
@@ -63,13 +63,14 @@ class AuditPlan:
 
     Args:
         scenario: The set-up.
-        attacks: The attackers by name.
-        chains: The chains of defences by title.
+        attacks: A dictionary from names to attackers.
+        chains: A dictionary from titles to chains of defences.
         first_look: The estimate of the risk before any attack.
         clients: The number of clients to attack.
         threshold: The PSNR in dB above which a sample counts as recovered.
         adaptive: The pairs of an attack and a defence for which the attack changes if the attacker knows the defence.
-        controls: The positive controls by name. They are easier versions of the set-up, without a defence.
+        controls: A dictionary from names to positive controls. Positive controls are easier versions of the set-up,
+            without a defence.
     """
 
     scenario: Scenario
@@ -154,7 +155,7 @@ def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
 
 
 def easier_versions(scenario: Scenario, *, defended: bool) -> dict[str, Scenario]:
-    """Return easier versions of a set-up by name. A strong attack should succeed on these versions.
+    """Return a dictionary from names to easier versions of a set-up. A strong attack should succeed on these versions.
 
     Args:
         scenario: The set-up.

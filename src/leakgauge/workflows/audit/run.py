@@ -1,4 +1,4 @@
-"""The run of an audit with several attacks, with and without defences. Finished work is cached."""
+"""Functions that run the attacks of an audit, with and without defences. Finished work is cached."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ClientResult:
 
     @property
     def measures(self) -> dict[str, Measure]:
-        """The measures by metric."""
+        """A dictionary from metrics to measures."""
         return measures_of(self.document)
 
 
@@ -130,7 +130,7 @@ def _key(work: Work) -> tuple[str, str, bool]:
 
 
 def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield one finding for each attack, each defence and each knowledge of the defence, in the order of the work.
+    """Yield one finding for each combination of attack, defence and knowledge of the defence, in the order of the work.
 
     The verdict "nothing above chance" becomes "inconclusive" in two cases: the attack recovers nothing anywhere, not
     even on a positive control, or the attack returned no samples.
@@ -163,7 +163,7 @@ def attack_client(plan: AuditPlan, work: Work, report: Report, device: str | Non
     Args:
         plan: The plan of the audit.
         work: The attack and the client.
-        report: The listener that follows the steps.
+        report: The function that is called after each step.
         device: The device of the attack.
     """
     scenario = plan.scenario_of(work)

@@ -1,4 +1,4 @@
-"""A configuration file for an audit, with comments, which a user can adapt."""
+"""The template of a commented configuration file for an audit, which a user can adapt."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def write_template(path: Path, *, model: str, data: str, sends: str, **numbers: 
 
 
 def _source(data: str) -> str:
-    """Return the key of the table ``[data]`` for a source of data. For an npz file, the key is ``npz``."""
+    """Return the key of the table ``[data]`` that names the given source. The key of an npz file is ``npz``."""
     suffix = Path(data).suffix.lower()
     if suffix in (".npz", ".csv"):
         return suffix[1:]

@@ -63,7 +63,8 @@ def infer(  # noqa: PLR0913
         data: The clients' records (:class:`~leakgauge.workflows.captures.ClientData`).
         sensitive: The name of the column or category that is hidden from the attacker and inferred.
         seed: The seed of the attacks.
-        fail_if: The limits to check, such as ``"attribute_accuracy > 0.8"`` (:mod:`leakgauge.evaluation.gate`).
+        fail_if: The conditions that mean failure, such as ``"attribute_accuracy > 0.8"``
+            (:mod:`leakgauge.evaluation.gate`).
         junit: The file to which the checked limits are written as JUnit XML.
         engine: The engine that rebuilds models (:mod:`leakgauge.runtime.engines`).
         jobs: The number of models that are rebuilt at a time. By default, one per core.

@@ -1,4 +1,4 @@
-"""The inference of a hidden column and of the owners of records, with every attack that fits the messages."""
+"""Functions that infer a hidden column and the owners of records, with every attack that fits the messages."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Inference:
         Args:
             about: The hidden column, or ``"owner"``.
             attack: The name of the attack.
-            right: Whether the attack is right about each record, by client.
+            right: A dictionary from clients to one value for each record, which says whether the attack is right.
             chance: The share of records for which the best guess without any message is right.
         """
         metric = "source_accuracy" if about == "owner" else "attribute_accuracy"
@@ -119,7 +119,7 @@ def infer_column(federation: Federation, column: str, values: Sequence[float]) -
 
 
 def _fitting(recovers: str, federation: Federation, answers: Answers) -> Iterator[AttackSpec]:
-    """Yield the attacks that fit the messages. Add a note to ``answers`` for each other attack."""
+    """Yield the attacks that fit the messages. Add a note to ``answers`` for every other attack."""
     observation = next(iter(federation.rounds.values()))[-1]
     for spec in registry.specs(recovers=recovers, reads="rounds"):  # type: ignore[arg-type]
         fit = spec.fits(observation)

@@ -1,4 +1,4 @@
-"""The run of an inference, which rebuilds the model of every captured client and infers facts about records."""
+"""Functions that rebuild the model of every captured client and infer facts about records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class InferredCaptures(WorkflowResult):
 
     Args:
         models: The rebuilt model of each client.
-        losses: The loss of each compared model on each client's own data, by client and by model.
+        losses: For each client, a dictionary from the names of the compared models to their losses on the client's own
+            data.
         inferences: The share of records for which each attack is right.
         notes: Sentences for the reader.
         threat_model: Sentences about what the attacker sees and knows.
@@ -189,7 +190,7 @@ def _rebuild(
     output: Location,
     running: Running,
 ) -> tuple[dict[str, LocalModel], dict[str, str], TasksFailed | None]:
-    """Return the rebuilt model of each client, the error of each client without a model, and the failed tasks.
+    """Return the rebuilt model of each client, the error for each client without a model, and the failed tasks.
 
     Models that are in the cache are not rebuilt again.
     """
@@ -239,7 +240,7 @@ def rebuild_model(
         files: The files of the client's rounds.
         client: The name of the client.
         seed: The seed of the attack.
-        report: The listener that follows the steps.
+        report: The function that is called after each step.
         device: The device of the attack.
     """
     architecture = captures.architecture()
@@ -280,7 +281,7 @@ def _model(entry: Entry, rounds: Sequence[Observation]) -> LocalModel:
 
 
 def _losses(rebuilt: LocalModel, rounds: Sequence[Observation], truth: Truth) -> dict[str, float]:
-    """Return the mean loss of each compared model on a client's own data, by the name of the model."""
+    """Return a dictionary from the name of each compared model to its mean loss on a client's own data."""
     models = {MODELS[0]: rebuilt}
     for name, baseline in zip(MODELS[1:], (LastReturned(), GlobalModel()), strict=True):
         try:
