@@ -53,7 +53,7 @@ def assert_no_leak(
 
     Args:
         config: The configuration of :func:`leakgauge.audit`.
-        fail_if: The limits, such as ``"recovered > 0.05"``.
+        fail_if: The conditions that break a limit, such as ``"recovered > 0.05"``.
         output: The folder of the audit page. ``None`` writes no page.
         jobs: The number of attacks that run at the same time.
     """

@@ -1,11 +1,11 @@
-"""The chance level of samples, which is the value that an attacker reaches *without* the update.
+"""The chance level of samples, which is the value of a metric that an attacker reaches *without* the update.
 
-A PSNR of 16 means nothing by itself. It must be compared with the guesses of a blind attacker, who has no update. There
-are three kinds of blind guess for the samples of a client:
+A PSNR of 16 alone means nothing. It must be compared with the guesses of a blind attacker, who has no update. There are
+three kinds of blind guess for the samples of a client:
 
 - the mean of reference samples,
 - a blank sample, which is a black, grey or white image, or a normalised row of zeros,
-- random reference samples, whose values are averaged over several draws.
+- random reference samples, drawn several times. The metric is then averaged over the draws.
 
 Each guess is paired and measured like a reconstruction. The chance level of a metric is the value of the guess that is
 best for the attacker. The chance level of labels is in :mod:`leakgauge.evaluation.label_chance`.
@@ -54,7 +54,7 @@ class Guess:
     Args:
         source: The description of the kind of guess.
         qualities: The measured quality of each draw.
-        rows: The indices of the reference samples of each draw. It is empty if the guess is not random.
+        rows: The indices of the reference samples of each draw. The tuple is empty if the guess is not random.
     """
 
     source: str
@@ -70,7 +70,7 @@ def best(levels: Mapping[str, float], direction: Direction) -> Chance:
     """Return the value and the source of the guess that is best for the attacker.
 
     Args:
-        levels: The value of each guess, by the source of the guess.
+        levels: A dictionary from the source of each guess to the value of the guess.
         direction: ``"higher"`` if high values are good for the attacker, otherwise ``"lower"``.
 
     >>> best({"mean": 14.2, "blank": 9.5}, "higher")

@@ -5,12 +5,12 @@ A condition names a limit. The limit is broken, and the check fails, if the cond
 =========================  ==========================================================================
 condition                  the value that is compared
 =========================  ==========================================================================
-``recovered > 0.05``       the mean over clients, for any attack
+``recovered > 0.05``       the mean over clients, for each attack
 ``idlg.psnr >= 20``        the mean over clients, for one attack
 ``worst(psnr) > 25``       the value of the client that leaks most
 ``excess(psnr) > 3``       the difference from chance, positive if the attacker does better than chance
-``leaks``                  the verdict on any attack is that data leaks
-``inconclusive``           the verdict on any attack is that the attack is too weak
+``leaks``                  whether the verdict on any attack is that data leaks
+``inconclusive``           whether the verdict on any attack is that the attack is too weak
 =========================  ==========================================================================
 
 A limit counts as broken if no attack measured its metric.
@@ -78,7 +78,7 @@ class Condition:
         return self.attack in (None, finding.attack)
 
     def value(self, finding: Finding) -> float | None:
-        """Return the value of a finding that the condition compares, or ``None`` if this value was not measured."""
+        """Return the value that the condition compares, from a finding, or ``None`` if the value was not measured."""
         if self.on_verdict:
             return _of_verdict(finding.verdict, self.metric)
         measure = finding.measures.get(self.metric)
@@ -91,7 +91,7 @@ class Condition:
 
 
 def _of_verdict(verdict: Verdict, word: str) -> float | None:
-    """Return 1 if a word is true of a verdict, 0 if the word is false, and ``None`` if the verdict leaves it open."""
+    """Return 1 if a word is true of a verdict, 0 if the word is false, and ``None`` if the verdict leaves this open."""
     if word == "inconclusive":
         return float(verdict is Verdict.INCONCLUSIVE)
     return None if verdict.leaks is None else float(verdict.leaks)
@@ -172,7 +172,7 @@ def _limit(text: str, number: str) -> float:
 def check(conditions: Sequence[Condition], findings: Sequence[Finding]) -> list[Check]:
     """Return the result of every condition for every finding that the condition concerns.
 
-    If no finding has measured the value of a condition, the result is one broken check.
+    If no finding has measured the value of a condition, the condition gives one failed check.
 
     Args:
         conditions: The conditions.

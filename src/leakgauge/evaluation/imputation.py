@@ -1,4 +1,4 @@
-"""The imputation of a hidden column, which is its prediction from the other columns.
+"""The imputation of a hidden column, which is a prediction of the hidden values from the other columns.
 
 Imputation is the baseline of attribute inference.
 """

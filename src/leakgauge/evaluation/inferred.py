@@ -1,4 +1,7 @@
-"""The scores of inferred attributes and inferred owners of records, with the chance level without any message."""
+"""The scores of inferred attributes and inferred owners of records, and the chance levels of these scores.
+
+A chance level is the score of the best guess without any message.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ class HiddenColumn:
         Args:
             truth: The client's records.
             column: The column, or the category, to hide.
-            values: The values that the column can have. It is empty for a column of zeros and ones, and for a category.
+            values: The values that the column can have. Pass no values for a column of zeros and ones, or for a
+                category.
         """
         if not values or column in truth.data.one_hot_groups:
             records = PublicRecords.hiding(truth.inputs, truth.targets, truth.data, column)

@@ -50,7 +50,7 @@ class Pairing:
 def usable(samples: Tensor) -> Tensor:
     """Return whether each sample can be compared.
 
-    Such a sample holds no NaN and no infinity, and the squares of its values do not overflow.
+    A sample can be compared if it holds no NaN and no infinity, and if the squares of its values do not overflow.
 
     >>> usable(torch.tensor([[1.0, 2.0], [float("nan"), 0.0]]))
     tensor([ True, False])

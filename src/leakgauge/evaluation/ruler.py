@@ -36,8 +36,9 @@ class Ruler:
 
     Bounded pixels are clipped to [0, 1] first, because any attacker can do this and every image viewer does it. If an
     original image has no reconstruction, it gets the values of the worst image. These are a PSNR of 0 dB, an SSIM of 0,
-    an LPIPS of 1 and a squared error of the squared data range. If an original row of a table has no reconstruction,
-    none of its features counts as recovered. The row gets the error of a blank row, because there is no worst row.
+    an LPIPS of 1, and a squared error that equals the square of the data range. If an original row of a table has no
+    reconstruction, none of its features counts as recovered. The row gets the error of a blank row, because there is no
+    worst row.
 
     Args:
         originals: The true samples of the client, (N, *shape).
@@ -54,7 +55,7 @@ class Ruler:
     with_lpips: bool = False
 
     def __call__(self, samples: Tensor) -> Quality:
-        """Pair samples of shape (M, *shape) with the originals, and return their quality."""
+        """Pair samples of shape (M, *shape) with the originals, and return the quality of the samples."""
         samples, originals = self.prepare(samples), self.originals.detach().cpu().double()
         if self.spec.is_image:
             pairing = pair(samples, originals, data_range=self.data_range)

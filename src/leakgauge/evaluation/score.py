@@ -31,7 +31,7 @@ class Score:
     """The measures of one client's reconstruction. Use ``print(score)`` or ``score["psnr"].value``.
 
     Args:
-        metrics: The measures by metric.
+        metrics: A dictionary from the name of each metric to its measure.
         pairing: The assignment of reconstructions to originals.
         threshold: The PSNR in dB above which an image counts as recovered. It is ``None`` for a table.
         notes: Sentences about the measures, for people.

@@ -83,7 +83,7 @@ class Finding:
     Args:
         attack: The name of the attack.
         setup: The title of the thing that was attacked, such as the title of a defence.
-        measures: The figure of each metric.
+        measures: A mapping from the name of each metric to its figure.
         verdict: The verdict on these figures.
         knows_defence: Whether the attacker knew the defence.
     """
@@ -114,7 +114,7 @@ def judge(scores: Sequence[Mapping[str, Measure]], *, labels_granted: bool = Fal
     """Return the verdict on one attack.
 
     Args:
-        scores: The measures of each attacked client, by metric.
+        scores: For each attacked client, a mapping from the name of each metric to its measure.
         labels_granted: Whether the attacker was given the labels. Right labels are then not counted as leakage.
     """
     if not scores:
@@ -153,10 +153,10 @@ def worst_of(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def together(findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict of several attacks on one set-up.
+    """Return one verdict on all attacks on one set-up.
 
-    An attack that succeeded on its positive control is strong enough to support "nothing above chance". Its
-    verdict then replaces the verdicts of attacks that were too weak.
+    An attack that succeeded on its positive control is strong enough to support "nothing above chance". Its verdict
+    then replaces the verdicts on attacks that were too weak.
 
     Args:
         findings: The findings of all attacks on the set-up.
@@ -168,10 +168,10 @@ def together(findings: Sequence[Finding]) -> Verdict:
 
 
 def over_clients(scores: Sequence[Mapping[str, Measure]]) -> dict[str, Measure]:
-    """Return the mean over clients of each metric that all clients have, with its interval.
+    """Return, for each metric that all clients have, the mean over clients with its confidence interval.
 
     Args:
-        scores: The measures of each client, by metric.
+        scores: For each client, a mapping from the name of each metric to its measure.
     """
     names = [name for name in METRICS if scores and all(name in score for score in scores)]
     return {name: _over_clients(name, [score[name] for score in scores]) for name in names}

@@ -55,7 +55,7 @@ def write_audit(audit: Audit, folder: Location, *, command: str = "", redact: st
 
 
 def client_rows(audit: Audit) -> list[dict[str, Any]]:
-    """Return the figures as rows, one row for each attacked client, attack, defence and metric."""
+    """Return the figures as rows. Each row is about one attacked client, one attack, one defence and one metric."""
     return [
         {
             "attack": result.work.attack,
@@ -103,7 +103,7 @@ def _summary(audit: Audit) -> str:
 
 
 def by_defence(audit: Audit) -> str:
-    """Return one line of text with the verdict on each defence."""
+    """Return a single line of text that holds the verdicts on all defences."""
     return "; ".join(f"{title}: {audit.verdict_on(title)}" for title in audit.tried)
 
 

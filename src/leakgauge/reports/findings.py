@@ -43,7 +43,7 @@ def cell(measure: Measure | None) -> str:
 
 
 def main_metric(finding: Finding) -> str | None:
-    """Return the metric of a finding that shows how strong the attack is, or ``None`` if there is no such metric."""
+    """Return the metric that shows how strong a finding's attack is, or ``None`` if there is no such metric."""
     for name in ("psnr", "features", "attribute_accuracy", "source_accuracy", "label_errors", "target_error"):
         if name in finding.measures:
             return name

@@ -132,7 +132,7 @@ def draw_frontier(points: Sequence[Point], plan: FrontierPlan, metric: str) -> I
 
 
 def _title(point: Point) -> str:
-    """Return the title of a point. The spent epsilon is added if the title does not contain an epsilon."""
+    """Return the title of a point. The epsilon that was spent is added if the title contains no epsilon."""
     named = point.epsilon is None or "epsilon" in point.title.lower()
     return point.title if named else f"{point.title} (epsilon {point.epsilon:.2g})"
 

@@ -104,7 +104,8 @@ def progress_strip(
         originals: A mapping from the title of an attack to the original image, which is drawn after the iterates.
         size: The width and the height of an image on the strip, in pixels.
         columns: The largest number of iterates. If an attack has more iterates, the picture shows the first, the last
-            and some between them. More early iterates than late iterates are shown, because most changes are early.
+            and some between them. More early iterates than late iterates are shown, because most changes happen in
+            early steps.
     """
     rows, captions = {}, {}
     for title, course in iterates.items():
@@ -130,7 +131,7 @@ def iterates_of(result: Reconstruction, data: DataSpec) -> list[tuple[int, Tenso
 
 
 def _spread(count: int, limit: int) -> list[int]:
-    """Choose at most ``limit`` of the indices 0 to ``count - 1``. Early indices are chosen more often than late ones.
+    """Choose at most ``limit`` of the indices 0 to ``count - 1``. More early indices than late indices are chosen.
 
     >>> _spread(100, 6)
     [0, 8, 23, 44, 69, 99]
@@ -142,7 +143,7 @@ def _spread(count: int, limit: int) -> list[int]:
 
 
 def blurred(images: Tensor) -> Tensor:
-    """Reduce each image to four by four blocks of one colour, so that nothing can be recognised."""
+    """Reduce each image to four by four blocks, each of a single colour, so that nothing can be recognised."""
     return F.interpolate(F.adaptive_avg_pool2d(images, 4), size=images.shape[-2:], mode="nearest")
 
 

@@ -40,8 +40,8 @@ def scatter(
     without colours.
 
     Args:
-        points: The points by name. A point is a horizontal value, a vertical value, and whether the point is alarming.
-            Points with values that are not finite are left out.
+        points: A mapping from the name of each point to the point. A point is a horizontal value, a vertical value, and
+            whether the point is alarming. Points with values that are not finite are left out.
         across: The title of the horizontal axis.
         up: The title of the vertical axis.
         line: The vertical value of the dashed line, and the name of the line.

@@ -27,7 +27,7 @@ DUMMIES = 3
 
 
 class DoesNotFit(InvalidInput):
-    """The error that an exact attack does not apply to a model or to a client's message. Its text is the reason."""
+    """The error for a model or a client's message to which an exact attack does not apply. Its text is the reason."""
 
 
 class Reached(Exception):
@@ -48,7 +48,7 @@ class Entrance:
     Args:
         order: For each input of the layer, the index of its value in the flattened sample.
         scale: The factor by which each value is multiplied.
-        shift: The number that is then added to each value.
+        shift: The constant that is added to each product.
     """
 
     order: Tensor
@@ -114,7 +114,7 @@ class DenseChain:
         return outputs
 
     def gradients(self, first: Tensor, targets: Tensor, second: str | None = None) -> list[Tensor]:
-        r"""Return the gradient :math:`\delta` of the loss of each row with respect to the outputs of a dense layer.
+        r"""Return the gradient :math:`\delta` of each row's loss with respect to the outputs of the first dense layer.
 
         Args:
             first: The outputs of the first dense layer, one row for each sample.
@@ -303,8 +303,8 @@ class TwoLayers(DenseChain):
 def one_gradient_of(observation: Observation) -> dict[str, Tensor]:
     """Return the gradient of one batch in double precision, or raise :class:`DoesNotFit`.
 
-    If the client sent weights after one step of SGD, the gradient is computed from the weights. It is the decrease of
-    the weights divided by the learning rate, minus the weight decay times the server's weights.
+    If the client sent weights after one step of SGD, the gradient is computed from the weights. This gradient is the
+    decrease of the weights divided by the learning rate, minus the weight decay times the server's weights.
 
     Args:
         observation: The message of the client.
@@ -336,7 +336,7 @@ def augmented(gradient: dict[str, Tensor], path: str) -> Tensor:
     """Return the gradients of the kernel and the bias of a dense layer as one matrix. The bias is the last column.
 
     Args:
-        gradient: The gradients of all parameters of the model, by name.
+        gradient: A dictionary from the name of each parameter of the model to its gradient.
         path: The path of the layer in the model.
     """
     return torch.cat([gradient[f"{path}.weight"], gradient[f"{path}.bias"][:, None]], 1)

@@ -1,7 +1,7 @@
-r"""Features from the gradients of the last two dense layers, then each picture by itself from its features.
+r"""The attack that solves for the features that enter two dense layers, then searches separately for each picture.
 
 If a convolutional network ends in two dense layers, the inputs of these layers are features :math:`f(x_i)` and not
-samples. :mod:`.spans` solves for these features exactly. Then each picture can be searched for by itself:
+samples. :mod:`.spans` solves for these features exactly. Then the attack searches for each picture separately:
 
 .. math:: \arg\min_x \; \lVert f(x) - f_i \rVert^2 / \lVert f_i \rVert^2 .
 
@@ -46,7 +46,7 @@ STUCK = 1e-4
 
 @dataclass(frozen=True)
 class DenseTailFeatures(Attack):
-    """The attack that solves for the features, then searches for pictures with these features.
+    """The attack that solves for features, then searches for pictures that have these features.
 
     Args:
         search: The settings of the search for features.
@@ -71,7 +71,7 @@ class DenseTailFeatures(Attack):
         Args:
             observation: The message of the client.
             seed: The seed of the random starts.
-            report: The progress report, which counts the steps of Adam.
+            report: The progress function, which gets the number of Adam steps.
         """
         random = generator(seed, "dense tail features")
         peeling = Peeling(self.search, _tail(observation), observation, random)
@@ -107,11 +107,11 @@ class _Descent:
         self.losses = torch.full_like(features[:, 0], torch.inf)
 
     def run(self, schedule: _Schedule, report: Report) -> bool:
-        """Search for all pictures, and repeat the search for pictures in local minima. Return whether Ctrl-C ended it.
+        """Search for all pictures, and search again for those in local minima. Return whether Ctrl-C ended the search.
 
         Args:
             schedule: The number of steps, the first learning rate and the largest number of starting points.
-            report: The progress report.
+            report: The progress function.
         """
         try:
             for restart in range(schedule.restarts):
@@ -165,7 +165,7 @@ class _Descent:
 
 
 def _part_of(report: Report, before: int) -> Report:
-    """Return a progress report that adds ``before``, the number of earlier steps, to each step."""
+    """Return a progress function that adds ``before``, the number of earlier steps, to the step and to the total."""
 
     def part(step: int, total: int | None, loss: float) -> None:
         report(before + step, None if total is None else before + total, loss)
@@ -215,7 +215,7 @@ def _outcome(peeling: Peeling, interrupted: bool, loss: float) -> Outcome:
 
 
 def fits(observation: Observation) -> Fit:
-    """Decide that the attack applies only to one gradient of a network that ends in two dense layers.
+    """Decide whether the attack applies. It needs one gradient of a network that ends in two dense layers.
 
     Args:
         observation: The message of the client.
@@ -238,10 +238,10 @@ def dense_tail_features(
     attempts: int = 6,
     tolerance: float = 0.02,
 ) -> DenseTailFeatures:
-    """Solve for the features that enter two dense layers, then search for each picture by itself.
+    """Solve for the features that enter two dense layers, then search for each picture separately.
 
-    The message is one gradient, or one local step with a known learning rate. The number of samples may be unknown.
-    Only samples whose features the attacker can prove are returned, with their labels.
+    The message is one gradient, or one local step with a known learning rate. The number of samples may be unknown. A
+    picture and its label are returned only if the attacker can prove the features of the picture.
 
     Args:
         steps: The number of Adam steps from each starting point.

@@ -66,7 +66,7 @@ class LayerSpan:
         return LayerSpan(self.left, self.core - part, self.right)
 
     def coefficients(self, gradients: Tensor, inputs: Tensor) -> Tensor:
-        """Return the left-hand side of the module's equation for each row, which is :math:`N / m_i` for a true sample.
+        """Return, for each row, the left-hand side of this module's equation. It is :math:`N / m_i` for a true sample.
 
         The core must be diagonal.
 

@@ -41,7 +41,7 @@ class Problem:
 
     Args:
         layer: The matrix from coordinates in the first span to outputs of the first layer, (width, rank).
-        last: The coefficients that give the last entry of the augmented input from the coordinates, (rank,).
+        last: The coefficients of the coordinates in the sum that gives the last entry of the augmented input, (rank,).
         span: The orthonormal basis of the second span, (width + 1, rank of the second span).
         activation: The activation between the layers.
     """

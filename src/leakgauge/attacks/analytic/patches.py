@@ -11,7 +11,7 @@ A vision transformer cuts a sample into patches :math:`p_t` and converts each pa
     \frac{\partial\ell}{\partial e_t} = g_t.
 
 If the positions :math:`e_t` are trained, the server sees every :math:`g_t`. The first equation is then linear in the
-patches. The second equation holds no patch, so it shows whether the message is free of noise.
+patches. The second equation contains no patch, so it shows whether the message is free of noise.
 
 - The equations determine all patches if the :math:`g_t` are linearly independent. This is possible for at most
   ``width`` patches, or for ``width - 1`` patches if the tokens enter layer norms, because the entries of each
@@ -59,7 +59,7 @@ Differences = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Equations:
-    """The linear equations ``token_gradients.T @ patches = weight``.
+    """The linear equations ``token_gradients.T @ patches = weight`` for the unknown patches.
 
     Args:
         token_gradients: The gradient at the token of each patch, (patches, width).
@@ -76,14 +76,14 @@ class Equations:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The patches that solve the equations, with a check that needs no truth.
+    """The patches that solve the equations, and figures that check the solution without the true patches.
 
     Args:
         patches: The solution with the least norm, (patches, pixels of a patch).
         free: A basis of the directions that the equations do not determine, (patches, directions).
         residual: The relative residual of the equations.
-        error: The estimated error of one pixel, in the model's units. It is infinite if no equation is left to estimate
-            it from.
+        error: The estimated error of one pixel, in the model's units. The error is infinite if no equation is left from
+            which it can be estimated.
     """
 
     patches: Tensor
@@ -95,8 +95,8 @@ class Solution:
 def solve(equations: Equations) -> Solution:
     """Solve the equations by least squares, without the directions that are lost in noise.
 
-    The noise is estimated from the equations of the bias, which hold no unknown patches, and from the
-    residuals of the other equations.
+    The noise is estimated from the equations of the bias, which contain no unknown patches, and from the residuals of
+    the other equations.
     """
     gradients, weight = equations.token_gradients, equations.weight
     left, sizes, right = torch.linalg.svd(gradients, full_matrices=True)
@@ -142,12 +142,13 @@ def _residual(equations: Equations, patches: Tensor) -> float:
 def least_variation(solution: Solution, pixels: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return the solution of the equations with the least total variation, as a flat sample.
 
-    The total variation is minimised over the directions that the equations leave free. Each round is a least-squares
-    problem with new weights. For samples that are not images, the result is the solution with the least norm.
+    The total variation is minimised over the directions that the equations leave free. Each round of the minimisation
+    solves a least-squares problem with new weights. For samples that are not images, the result is the solution with
+    the least norm.
 
     Args:
         solution: A solution of the equations, and the directions that the equations leave free.
-        pixels: The index in the flattened sample of each pixel of a patch, (patches, pixels of a patch).
+        pixels: For each pixel of a patch, its index in the flattened sample, (patches, pixels of a patch).
         shape: The shape of a sample.
     """
 
@@ -246,8 +247,8 @@ def _equations(observation: Observation, layer: PatchLayer, positions: PositionP
 def _without_decay(observation: Observation, names: tuple[str, ...]) -> Params:
     """Return the update of some parameters in double precision, without the effect of known weight decay.
 
-    The effect is exact for one local step. For several steps, it is approximated by the effect on the mean of the sent
-    and the returned weights.
+    For one local step, the effect is computed exactly. For several steps, it is approximated by the effect on the mean
+    of the sent and the returned weights.
 
     Args:
         observation: The message of the client.
@@ -267,7 +268,7 @@ def _without_decay(observation: Observation, names: tuple[str, ...]) -> Params:
 
 
 def _labels(observation: Observation) -> Tensor | None:
-    """Return the given label, else the label that the last bias shows (Zhao et al. 2020), else ``None``."""
+    """Return the given label, or the label that the last bias shows (Zhao et al. 2020), or ``None`` if unknown."""
     labels = granted_labels(observation)
     if labels is not None:
         return labels[:1]
@@ -319,7 +320,7 @@ def _layers(observation: Observation) -> tuple[PatchLayer | None, PositionParame
 
 
 def fits(observation: Observation) -> Fit:
-    """Decide that the attack applies only to one sample of a vision transformer with trained positions."""
+    """Decide whether the attack applies. It needs one sample of a vision transformer with trained positions."""
     _, positions, reason = _layers(observation)
     return Fit(positions is not None, reason)
 
@@ -327,10 +328,10 @@ def fits(observation: Observation) -> Fit:
 def april() -> PatchEquations:
     """Solve for the patches of one sample of a vision transformer with trained positions (APRIL, Lu et al. 2022).
 
-    The gradient of the positions shows the gradient at each token. The gradient of the patch layer's weights is the sum
-    over tokens of this gradient times the patch. This is a linear equation for the patches. The layers are found by
-    what they compute, so any module works. The attack has no options. It does not apply to several samples or to fixed
-    positions.
+    The gradient of the positions shows the gradient at each token. The gradient of the patch layer's weights is a sum
+    over tokens, of which each term is the gradient at the token times the patch. This is a linear equation for the
+    patches, which the attack solves. The layers are found by what they compute, so any module works. The attack has no
+    options. It does not apply to several samples or to fixed positions.
     """
     return PatchEquations()
 

@@ -103,7 +103,8 @@ class Peeling:
         """Return starting points, one half from single neurons and the other half at random.
 
         The gradient of a neuron's weights divided by the gradient of its bias is a weighted sum of samples, with
-        weights that add up to 1. Such sums with a small norm are nearest to single samples, so they are used.
+        weights that add up to 1. The sums with a small norm are nearest to single samples, so the attack starts from
+        these sums.
         """
         neurons = first.left @ first.core
         ratios = neurons / (neurons @ problem.last)[:, None]
@@ -129,7 +130,7 @@ class Peeling:
         """Search until all samples are found or no attempt is left. Return whether Ctrl-C ended the search.
 
         Args:
-            report: The progress report, which counts proven samples.
+            report: The progress function, which gets the number of proven samples.
         """
         try:
             while self.continues:

@@ -50,7 +50,7 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False)
 class Prover:
-    """A callable that tries to prove points as samples of one client.
+    """A callable that tries to prove that points are samples of one client.
 
     Args:
         chain: The two dense layers.
@@ -65,7 +65,7 @@ class Prover:
     most_copies: int
 
     def __call__(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Candidates:
-        """Return each point with the label that has the smallest error of the proof, and with this error.
+        """Return each point with the label for which the error of the proof is smallest, and with this error.
 
         Args:
             points: The augmented inputs of the first layer.
@@ -102,8 +102,9 @@ class Prover:
     ) -> Tensor:
         r"""Return the target for which the proof holds in the second layer.
 
-        The loss is :math:`(f(x) - y)^2`, so both :math:`\delta_k` are proportional to :math:`f(x) - y`. The target
-        therefore follows from the equation of the proof at a single other target.
+        The loss is :math:`(f(x) - y)^2`, so both :math:`\delta_k` are proportional to :math:`f(x) - y`. The left-hand
+        side of the equation of the proof is computed for one other target. From the result, the function computes the
+        target for which the equation holds.
         """
         with torch.no_grad():
             outputs = self.chain.outputs(first).reshape(-1)

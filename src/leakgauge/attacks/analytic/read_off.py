@@ -7,7 +7,7 @@ the client has one sample, this sample is therefore
 .. math:: x = \partial W_k / \partial b_k
 
 for any neuron (Phong et al. 2017). In a batch, a neuron before ReLU may be active for only one of the samples. The
-ratio of this neuron is then that sample. Fowl et al. 2022 and Boenisch et al. 2023 plant such neurons in the model.
+ratio of this neuron is then this one sample. Fowl et al. 2022 and Boenisch et al. 2023 plant such neurons in the model.
 This attack does not change the model. Two neurons that are active for the same single sample have the same ratio, and
 other neurons do not.
 
@@ -58,7 +58,7 @@ class DenseReadOff(Attack):
         Args:
             observation: The message of the client.
             seed: Not used, because the attack is deterministic.
-            report: Not used, because the attack takes a moment.
+            report: Not used, because the attack takes only a moment.
         """
         message = _Message(observation)
         if message.samples == 1:
@@ -100,7 +100,7 @@ class DenseReadOff(Attack):
 
 
 class _Message:
-    """The gradient of the first dense layer, with one row for each neuron, and the attacker's knowledge about it."""
+    """The gradient of the first dense layer, with one row for each neuron, and other facts about the message."""
 
     def __init__(self, observation: Observation) -> None:
         self.chain = _chain(observation)
@@ -156,7 +156,7 @@ def _update(observation: Observation, scaled: bool) -> dict[str, Tensor]:
 
 
 def _rounding(observation: Observation, rows: Tensor, chain: DenseChain, eps: float) -> Tensor:
-    """Return the relative rounding error of the ratio of each neuron.
+    """Return, for each neuron, the relative rounding error of its ratio.
 
     If the client returns weights, the error is larger. The weights are rounded relative to their own size, and the
     update may be much smaller.
@@ -216,7 +216,7 @@ def _chain(observation: Observation) -> DenseChain:
 
 
 def fits(observation: Observation) -> Fit:
-    """Decide that the attack applies only if the samples enter a dense layer with a bias.
+    """Decide whether the attack applies. The samples must enter a dense layer with a bias.
 
     If the client has several samples, an activation such as ReLU must also make some neurons silent.
 

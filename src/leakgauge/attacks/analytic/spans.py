@@ -54,7 +54,7 @@ class TwoSpans(Attack):
         Args:
             observation: The message of the client.
             seed: The seed of the random starts.
-            report: The progress report, which counts proven samples.
+            report: The progress function, which gets the number of proven samples.
         """
         peeling = Peeling(self.search, chain_of(observation), observation, generator(seed, "two spans"))
         interrupted = peeling.run(report)
@@ -66,7 +66,7 @@ class TwoSpans(Attack):
 
 
 def fits(observation: Observation) -> Fit:
-    """Decide that the attack applies only to one gradient of a model whose samples enter two consecutive dense layers.
+    """Decide whether the attack applies. It needs one gradient, and samples that enter two consecutive dense layers.
 
     Args:
         observation: The message of the client.
@@ -84,8 +84,8 @@ def two_spans(*, starts: int = 48, iterations: int = 60, attempts: int = 6, tole
 
     The samples must enter the first of these layers, possibly after a reshape. Both layers must have biases, with an
     elementwise activation between the layers. The message is one gradient, or one local step with a known learning
-    rate. The number of samples may be unknown. The attack returns a sample and its label
-    only if the attacker can prove that the sample is correct.
+    rate. The number of samples may be unknown. A sample and its label are returned only if the attacker can prove that
+    the sample is correct.
 
     Args:
         starts: The number of starting points of each search.

@@ -35,8 +35,8 @@ class PatchLayer:
 
     Args:
         name: The name of the layer.
-        pixels: The index in the flattened sample of each pixel of a patch, (patches, pixels of a patch). The pixels are
-            in the order of the layer's weights.
+        pixels: For each pixel of a patch, its index in the flattened sample, (patches, pixels of a patch). The pixels
+            are in the order of the layer's weights.
         width: The size of a token.
     """
 
@@ -87,7 +87,8 @@ def find_patch_layer(observation: Observation) -> PatchLayer | None:
     """Return the trained layer that embeds patches of a sample, or ``None`` if the model has none.
 
     The layer is a convolution whose stride equals its kernel size, or a linear layer that sees the pixels of one patch
-    at a time. One forward pass shows which pixels a layer sees. The value of each pixel in this pass is its index.
+    at a time. One forward pass shows which pixels a layer sees, because the value of each pixel in this pass is its own
+    index.
     """
     weights = observation.sent
     like = next(iter(weights.values()))
@@ -153,7 +154,7 @@ def find_positions(observation: Observation, layer: PatchLayer) -> PositionParam
 
 
 def _free_parameters(model: nn.Module) -> Iterator[str]:
-    """Return the names of the trained parameters that do not belong to a layer of a common kind."""
+    """Return the names of the trained parameters that do not belong to a layer of a kind in ``LAYERS``."""
     for prefix, module in model.named_modules():
         if not isinstance(module, LAYERS):
             for name, value in module.named_parameters(prefix, recurse=False):
@@ -164,7 +165,7 @@ def _free_parameters(model: nn.Module) -> Iterator[str]:
 def _holds_rows(observation: Observation, name: str, layer: PatchLayer) -> bool:
     """Return whether a parameter can hold one row for each patch.
 
-    The message holds a tied parameter under one name only. The result is false for its other names.
+    The message holds a tied parameter under one name only. The result is false for the other names of a tied parameter.
     """
     rows = _rows(observation.sent[name], layer.width) if name in observation.sent else None
     return rows is not None and len(rows) >= len(layer.pixels)
@@ -207,7 +208,7 @@ def _token_rows(gradient: Tensor, width: int) -> Tensor:
 
 
 def _matching_rows(name: str, gradient: Tensor, at_tokens: Tensor) -> PositionParameter | None:
-    """Return the rows of a parameter whose gradient is a multiple of the gradient at the tokens, or ``None``."""
+    """Return the rows with a gradient in proportion to the gradient at the tokens, or ``None`` without such rows."""
     rows = _rows(gradient, at_tokens.shape[1])
     assert rows is not None
     for first in range(min(len(rows) - len(at_tokens), LEADING_TOKENS) + 1):

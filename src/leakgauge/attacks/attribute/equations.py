@@ -1,4 +1,4 @@
-"""A hidden attribute from the equations of a client's gradients (beyond the paper)."""
+"""The attack that infers a hidden attribute from the equations of a client's gradients (beyond the paper)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ def by_equations(
     p_{is} \nabla\ell(\theta_t; p_i, s, y_i)`. Here :math:`p_{is}` is one for the true value of record i and zero for
     all other values. Each parameter of the model gives one equation. For full-batch clients with one local step, the
     attack therefore recovers the attribute if there are far fewer records than parameters. The method of conjugate
-    gradients solves for :math:`p` and starts from equal shares. Each step needs one product with the matrix of the
-    equations and one product with its transpose. The attack needs the learning rate and the number of local steps.
+    gradients solves for the shares :math:`p` and starts from equal shares. Each step needs one product with the matrix
+    of the equations and one product with its transpose. The attack needs the learning rate and the number of local
+    steps.
 
     The solution consists of zeros and ones plus noise. The prior gives the variance that the shares would have without
     noise. The variance of the noise, :math:`\sigma^2`, is the variance of the shares minus the variance without noise.
@@ -47,7 +48,7 @@ def by_equations(
         records: The client's records, without the sensitive attribute.
         rounds: The number of rounds to use, counted from the first round.
         steps: The number of conjugate-gradient steps.
-        prior: The shares of the values in the population, if the attacker knows them.
+        prior: The shares of the values in the population, if the attacker knows these shares.
         report: A function ``report(step, total, loss)`` that shows progress.
     """
     messages = Messages.read(observations)
@@ -94,7 +95,7 @@ def _weigh(shares: Tensor, prior: Tensor) -> Tensor:
 
 
 def _centred(shares: Tensor) -> Tensor:
-    """Subtract the mean of each record. A change of the shares by the result then keeps the sum of each record."""
+    """Subtract each record's mean. Adding the result to shares then does not change the sum of a record's shares."""
     return shares - shares.mean(1, keepdim=True)
 
 
@@ -105,7 +106,7 @@ class AttributeByEquations:
     Args:
         rounds: The number of rounds to use, counted from the first round.
         steps: The number of conjugate-gradient steps.
-        prior: The shares of the values in the population, if the attacker knows them.
+        prior: The shares of the values in the population, if the attacker knows these shares.
     """
 
     rounds: int = 3

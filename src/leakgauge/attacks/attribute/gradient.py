@@ -1,4 +1,4 @@
-"""A hidden attribute from the directions of a client's updates (LMRA, equation 2; Lyu and Chen 2021)."""
+"""The attack that infers a hidden attribute from directions of updates (LMRA, equation 2; Lyu and Chen 2021)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def by_gradient(
         rounds: The number of evenly spaced rounds to use.
         steps: The number of Adam steps.
         lr: The learning rate of Adam.
-        prior: The shares of the values in the population, if the attacker knows them.
+        prior: The shares of the values in the population, if the attacker knows these shares.
         report: A function ``report(step, total, loss)`` that shows progress.
     """
     messages = Messages.read(observations)
@@ -79,7 +79,7 @@ class AttributeByGradient:
         rounds: The number of evenly spaced rounds to use.
         steps: The number of Adam steps.
         lr: The learning rate of Adam.
-        prior: The shares of the values in the population, if the attacker knows them.
+        prior: The shares of the values in the population, if the attacker knows these shares.
     """
 
     rounds: int = 5

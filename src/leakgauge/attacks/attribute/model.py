@@ -1,4 +1,4 @@
-"""A hidden attribute from a model of the client (LMRA, equation 3)."""
+"""The attack that infers a hidden attribute with a model of the client (LMRA, equation 3)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def by_model(model: LocalModel, records: PublicRecords, prior: Sequence[float] |
     Args:
         model: A model of the client.
         records: The records, without the sensitive attribute.
-        prior: The shares of the values in the population, if the attacker knows them.
+        prior: The shares of the values in the population, if the attacker knows these shares.
     """
     with torch.no_grad():
         outputs = [model.probabilities(records.with_value(value)) for value in range(len(records.values))]
@@ -65,7 +65,7 @@ class AttributeByModel:
     """The attack :func:`by_model` as a class, so that the registry can build it by name.
 
     Args:
-        prior: The shares of the values in the population, if the attacker knows them.
+        prior: The shares of the values in the population, if the attacker knows these shares.
     """
 
     prior: Sequence[float] | None = None

@@ -35,7 +35,7 @@ class GradientProblem:
         ]
 
     def inputs(self, shares: Tensor) -> Tensor:
-        """Return the records as normalised inputs. Each sensitive value is a mean of all values, weighted by shares."""
+        """Return normalised records whose sensitive value is the mean of the possible values, weighted by shares."""
         return self.records.data.normalise(self.records.filled(shares).to(shares))
 
     def _losses(self, weights: Params, inputs: Tensor) -> Tensor:
@@ -43,13 +43,13 @@ class GradientProblem:
         return losses_of(self.last, weights, inputs, self.targets)
 
     def gradient(self, place: int, inputs: Tensor) -> Tensor:
-        """Return the mean gradient of one round. It can be differentiated with respect to the inputs."""
+        """Return the mean gradient of one round. The result can be differentiated with respect to the inputs."""
         leaves = {name: value.detach().requires_grad_() for name, value in self.points[place].items()}
         gradients = torch.autograd.grad(self._losses(leaves, inputs).mean(), list(leaves.values()), create_graph=True)
         return torch.cat([value.reshape(-1) for value in gradients])
 
     def mixed(self, shares: Tensor) -> list[Tensor]:
-        """Return the mean gradient of each round, with losses weighted by the shares. It is linear in the shares."""
+        """Return each round's mean gradient, with losses weighted by shares. The result is linear in the shares."""
         mixed = []
         for point in self.points:
             leaves = {name: value.detach().requires_grad_() for name, value in point.items()}
@@ -67,8 +67,8 @@ class GradientProblem:
     def transposed(self, directions: Sequence[Tensor]) -> Tensor:
         """Apply the adjoint of :meth:`mixed` to one direction per round, and return the result, (N, values).
 
-        Each entry of the result belongs to one record and one value. It is the slope of the record's loss along the
-        directions, summed over the rounds, if the record has this value.
+        Each entry of the result belongs to one record and one value. The entry is the slope along the directions,
+        summed over the rounds, of the loss that the record would have with this value.
         """
         columns = []
         for inputs in self.candidates:

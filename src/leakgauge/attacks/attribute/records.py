@@ -1,4 +1,4 @@
-"""Records with a hidden attribute, and the values that an attack infers for it."""
+"""Records with a hidden attribute, and the values that an attack infers for this attribute."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class PublicRecords:
         return F.one_hot(targets, self.data.classes).to(outputs)
 
     def shares(self, prior: Sequence[float] | None) -> Tensor:
-        """Return the shares of the values for each record, (N, values). They are the prior, or equal by default."""
+        """Return each record's shares of the values, (N, values). They are the prior, or equal without a prior."""
         values = len(self.values)
         known = torch.ones(values) if prior is None else torch.tensor([float(share) for share in prior])
         if len(known) != values or not bool((known > 0).all()):

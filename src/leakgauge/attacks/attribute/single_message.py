@@ -24,7 +24,7 @@ class AttributeInference:
     the values whose gradients point in the direction of the client's update.
 
     Args:
-        prior: The shares of the values in the population, if the attacker knows them.
+        prior: The shares of the values in the population, if the attacker knows these shares.
     """
 
     prior: Sequence[float] | None = None

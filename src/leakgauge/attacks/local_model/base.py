@@ -37,7 +37,7 @@ class LocalModel:
         outcome: The result of the method, in words.
         uncertainty: The method's estimate of the distance from the client's optimum. ``None`` if the method gives no
             estimate.
-        figures: The figures that the method measured, by name.
+        figures: A dictionary from the name of each figure that the method measured to its value.
         client: The name of the client.
         method: The ``repr`` of the attack.
         rounds: The number of rounds that the attack read.
@@ -59,7 +59,7 @@ class LocalModel:
 
     @property
     def state(self) -> Params:
-        """The weights and buffers to run the architecture with."""
+        """The weights and buffers with which the architecture is run."""
         return {**self.weights, **(buffers_of(self.model) if self.buffers is None else self.buffers)}
 
     def __call__(self, samples: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class LocalModel:
         return any(True for _ in self.model.buffers())
 
     def probabilities(self, samples: Tensor) -> Tensor:
-        """Return the class probabilities, (N, classes), or the predictions of a regression, (N, 1). It is h in LMRA."""
+        """Return the class probabilities, (N, classes), or the predictions of a regression, (N, 1). LMRA calls it h."""
         outputs = self(samples).reshape(len(samples), -1)
         if self.data.classes is None:
             return outputs
@@ -104,7 +104,7 @@ class Estimate:
         outcome: The result in words.
         uncertainty: The method's estimate of the distance from the client's optimum. ``None`` if the method gives no
             estimate.
-        figures: The figures that the method measured, by name.
+        figures: A dictionary from the name of each figure that the method measured to its value.
     """
 
     vector: Tensor

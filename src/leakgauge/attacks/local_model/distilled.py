@@ -8,12 +8,12 @@ with soft labels (:mod:`leakgauge.attacks.local_model.dummies`):
           \Bigr), \qquad \hat\theta = \arg\min_\theta L(\theta; \hat w),
 
 with :math:`g_t` the client's mean gradient of a round. Some rounds cannot be explained by any samples. Near the end of
-a training :math:`g_t` may be the small remainder of steps that cancel each other. The logarithm keeps such rounds from
+a training, :math:`g_t` may be the small remainder of steps that cancel each other. The logarithm keeps such rounds from
 dominating the sum. The minimum over :math:`\theta` (equation 8) is the end of a training on the dummy samples.
 
 Dummy samples are not the client's samples, and a long training fits the artefacts of the dummy samples. So two sets of
 dummy samples are fitted independently. Training stops when the model of one set no longer improves on the other set.
-Only what both sets agree on comes from the client.
+Only the information on which both sets agree comes from the client.
 
 A set may predict the gradients of most held-out rounds no better than a prediction of zeros, for example if the
 client's gradients have vanished. Such a set holds no information about the client. The result is then the last known

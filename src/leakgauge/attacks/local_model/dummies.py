@@ -82,9 +82,9 @@ class Target:
     Args:
         messages: The messages of the client.
         local: The largest number of simulated steps. If the client takes more steps, each simulated step stands for
-            several of them. If the learning rate or the number of steps is unknown, no steps are simulated. The
-            direction of the update is then compared with the gradient at the point half way between the sent and the
-            returned model.
+            several steps of the client. If the learning rate or the number of steps is unknown, no steps are simulated.
+            The direction of the update is then compared with the gradient at the point half way between the sent and
+            the returned model.
     """
 
     def __init__(self, messages: Messages, local: int = 4) -> None:
@@ -207,7 +207,7 @@ def possible(free: Tensor, data: DataSpec) -> Tensor:
     Pixels lie in [0, 1]. The one-hot columns of a category hold shares that add up to one.
 
     Args:
-        free: Any numbers, (N, *shape).
+        free: The free numbers of the samples, which may have any value, (N, *shape).
         data: The shape, the columns and the normalisation of the samples.
     """
     if data.bounded:
@@ -225,7 +225,7 @@ def possible(free: Tensor, data: DataSpec) -> Tensor:
 
 
 def _columns(data: DataSpec) -> tuple[list[int], list[list[int]]]:
-    """Return the numeric columns, and the one-hot columns of each category."""
+    """Return the indices of the numeric columns, and the indices of the one-hot columns of each category."""
     groups = list(data.one_hot_groups.values())
     grouped = {column for members in groups for column in members}
     return [column for column in range(data.shape[0]) if column not in grouped], groups

@@ -89,9 +89,9 @@ class _Pairs:
 class Learned(LocalModelAttack):
     """Algorithm 2, which fits the update map with a network and searches for the model with an update of zero.
 
-    Every pair of a width and a weight decay is trained by Adam with full batches. The network that predicts the
-    held-out rounds best is used. L-BFGS then minimises the squared predicted update plus ``pull`` times the squared
-    coordinates, from the model that the client returned last.
+    For every pair of a width and a weight decay, a network is trained by Adam with full batches. The network that
+    predicts the held-out rounds best is used. L-BFGS then minimises the squared predicted update plus ``pull`` times
+    the squared coordinates, from the model that the client returned last.
 
     Args:
         widths: The candidate numbers of neurons in each of the two hidden layers.
@@ -99,7 +99,7 @@ class Learned(LocalModelAttack):
         epochs: The largest number of epochs of a network.
         lr: The learning rate of Adam.
         hold: The distance between held-out rounds. Every ``hold``-th round is held out.
-        pull: The weight of the squared coordinates. It is 0.001 in the authors' settings.
+        pull: The weight of the squared coordinates in the minimised sum. It is 0.001 in the authors' settings.
         steps: The largest number of L-BFGS iterations.
     """
 
@@ -197,7 +197,7 @@ class Learned(LocalModelAttack):
 
 
 def mapping(inputs: int, width: int, outputs: int) -> nn.Module:
-    """Return the paper's AxB network, with two hidden layers of ``width`` neurons and ReLU (appendix C.2).
+    """Return the paper's mapping network (AxB in appendix C.2), with two hidden layers of ``width`` neurons and ReLU.
 
     Args:
         inputs: The number of coordinates of a model.

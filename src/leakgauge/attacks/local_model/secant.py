@@ -23,7 +23,7 @@ class Secant(LocalModelAttack):
     :math:`u(\theta_n + S^T a) \approx u_n + Y^T (K + \lambda I)^{-1} K a` with rows :math:`s_t = \theta_t - \theta_n`,
     :math:`y_t = u_t - u_n` and :math:`K = S S^T`. Every matrix is of size rounds x rounds.
 
-    1. The ridge :math:`\lambda` is the one that best predicts the updates of held-out rounds.
+    1. The ridge :math:`\lambda` is the candidate with which the map best predicts the updates of held-out rounds.
     2. An update that is shorter than the error of this prediction cannot be distinguished from zero. So no candidate
        step goes beyond the point at which the predicted update is as short as this error (Morozov's discrepancy
        principle).

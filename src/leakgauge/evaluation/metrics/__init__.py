@@ -1,4 +1,4 @@
-"""The metrics. Each metric is a function of samples and their originals. ``METRICS`` lists the metrics by name."""
+"""The metrics. Each metric is a function of samples and their originals. ``METRICS`` maps names to metrics."""
 
 from leakgauge.evaluation.metrics.model_distance import zest
 from leakgauge.evaluation.metrics.perceptual import lpips

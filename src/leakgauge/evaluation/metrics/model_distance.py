@@ -1,4 +1,4 @@
-r"""The similarity Zest of two models (Jia et al., ICLR 2022), which is the cosine of their LIME explanations.
+r"""Zest (Jia et al., ICLR 2022), a similarity of two models, which is the cosine of their LIME explanations.
 
 A sample is divided into components. The components of a picture are square patches. The components of a row of a table
 are its features, and the one-hot columns of a category count as one feature. Random masks switch components off. A
@@ -88,8 +88,8 @@ def components(spec: DataSpec, across: int = 8) -> Tensor:
 
     Args:
         spec: The kind of data.
-        across: The number of patches in each direction of a picture. If the picture has fewer pixels in a direction,
-            each pixel is a patch there.
+        across: The number of patches in each direction of a picture. If a direction has fewer pixels than this number,
+            a patch is one pixel long in this direction.
 
     >>> components(DataSpec((3,), 2, bounded=False, columns=("age", "sex=f", "sex=m")))
     tensor([0, 1, 1])

@@ -60,7 +60,7 @@ def alexnet_features() -> nn.Sequential:
 def lpips(
     reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0, weights: str | Path | None = None
 ) -> Tensor:
-    """Return the learned perceptual distance of each image, (N,).
+    """Return the learned perceptual distance of each image from its original, (N,).
 
     The distance is 0 for an exact copy and about 0.7 for unrelated images. Grey images become three equal channels.
     Images with a side below 32 pixels are enlarged bilinearly first.
@@ -69,8 +69,9 @@ def lpips(
         reconstructed: The reconstructions, (N, channels, height, width).
         original: The original of each reconstruction.
         data_range: The highest possible value of a pixel minus the lowest possible value.
-        weights: The file of AlexNet's weights, or the folder of this file. The default is the environment variable
-            ``LEAKGAUGE_LPIPS_WEIGHTS``. If the variable is not set, it is the folder of checkpoints of ``torch.hub``.
+        weights: The file of AlexNet's weights, or the folder of this file. The default is the value of the environment
+            variable ``LEAKGAUGE_LPIPS_WEIGHTS``. If the variable is not set, the default is the folder of checkpoints
+            of ``torch.hub``.
 
     >>> image = torch.rand(1, 3, 32, 32)
     >>> lpips(image, image)  # doctest: +SKIP
@@ -97,8 +98,9 @@ def find_weights(weights: str | Path | None = None) -> Path:
     """Return the path of the file of AlexNet's weights.
 
     Args:
-        weights: The file, or its folder. The default is the environment variable ``LEAKGAUGE_LPIPS_WEIGHTS``. If the
-            variable is not set, it is the folder of checkpoints of ``torch.hub``.
+        weights: The file, or its folder. The default is the value of the environment variable
+            ``LEAKGAUGE_LPIPS_WEIGHTS``. If the variable is not set, the default is the folder of checkpoints of
+            ``torch.hub``.
 
     >>> find_weights("no-such-file")  # doctest: +ELLIPSIS
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""The table of all metrics by name, with their units and directions."""
+"""The table of all metrics, with their names, units and directions."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ TOLERANCE = 0.319
 def features(reconstructed: Tensor, original: Tensor, spec: DataSpec, *, tolerance: float = TOLERANCE) -> Tensor:
     """Return the recovered share of each row's features, (N,), as in TabLeak (Vero et al., ICML 2023).
 
-    A number is recovered if its error is at most the tolerance. The columns ``feature=value`` form a category. A
-    category is recovered if the column with the largest value is the right one. A category with a single column is
+    A numeric feature is recovered if its error is at most the tolerance. The columns ``feature=value`` form a category.
+    A category is recovered if the column with the largest value is the right one. A category with a single column is
     recovered if the reconstruction and the original lie on the same side of 0.5. A category counts as one feature, even
     if it has many columns.
 
@@ -24,7 +24,7 @@ def features(reconstructed: Tensor, original: Tensor, spec: DataSpec, *, toleran
         reconstructed: The reconstructed rows, (N, columns).
         original: The original of each reconstructed row.
         spec: The kind of data, with the names and the standard deviations of the columns.
-        tolerance: The tolerance of numbers, in standard deviations.
+        tolerance: The largest error of a recovered numeric feature, in standard deviations.
 
     >>> spec = DataSpec((3,), 2, std=(10.0, 1.0, 1.0), bounded=False, columns=("age", "sex=f", "sex=m"))
     >>> features(torch.tensor([[44.0, 0.4, 0.3]]), torch.tensor([[40.0, 1.0, 0.0]]), spec)
