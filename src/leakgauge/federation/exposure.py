@@ -64,7 +64,7 @@ class Exposure:
                 raise InvalidInput(f"{name} cannot be granted, because this data is a regression and has no classes")
 
     def check_order(self, training_defence: Defence | None) -> None:
-        """Raise an error if label batches are granted although a defence draws batches of varying size."""
+        """Raise an error if the attacker gets the labels of each batch and a defence draws batches of varying size."""
         if training_defence is not None and "label_batches" in self.granted:
             raise InvalidInput(
                 f"label_batches cannot be granted, because {training_defence!r} draws batches of no fixed size"

@@ -63,8 +63,8 @@ class PositionParameter:
         name: The name of the parameter.
         first: The index of the parameter's row for the first patch. Earlier rows belong to other tokens, such as a
             class token.
-        scale: The gradient at a token divided by the gradient of the token's row. It is 1 unless the model scales the
-            tokens or the parameter.
+        scale: The gradient with respect to a token, divided by that of the parameter's row for this token. It is 1
+            unless the model scales the tokens or the parameter.
     """
 
     name: str

@@ -41,7 +41,7 @@ class SmoothOnly:
     Args:
         samples: The largest number of samples that causes no warning (Zhu et al. 2019 go up to 8).
         predicted: The largest probability of the true labels that causes no warning.
-        first_layer: The smallest share of the first layer in the squared norm of the gradient that causes no warning.
+        first_layer: A share of the squared norm of the gradient. A smaller share of the first layer causes a warning.
     """
 
     samples: int = 8

@@ -185,7 +185,8 @@ class EpochAgreement:
     .. math:: \lambda\,\frac{1}{E N}\sum_{e, i} \lVert \tilde x_{e,i} - \tfrac1E \sum_{e'} \tilde x_{e',i}\rVert^2
 
     This prior is stronger than :class:`EpochOrderInvariant`, which compares sums over all samples. ``EpochAgreement``
-    requires that the samples have the same order in all epochs (``FullSimulation(per_epoch=True, new_orders=True)``).
+    requires that a variable stands for the same sample in every epoch, as in
+    ``FullSimulation(per_epoch=True, new_orders=True)``, which shuffles only the simulated batches.
     An infinite weight would force all epochs to have equal variables. With a weight of zero, the variables of the
     epochs would be independent. A weight in between leaves some freedom, which absorbs the effect of the unknown
     orders.

@@ -44,7 +44,7 @@ class Job:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the attack. If ``steps`` is given, it replaces the option ``steps``."""
+        """The options of the attack. The number of steps of this job, if there is one, overrides that of the method."""
         return dict(self.method.options) | ({} if self.steps is None else {"steps": self.steps})
 
     @property

@@ -1,8 +1,9 @@
 """Rows that measure how many samples of two epochs an attack pairs correctly (AGIC, table V).
 
 Each update is reconstructed separately. Then the reconstructions of the two epochs are paired. ``matching_rate`` is the
-share of samples that are paired correctly. The chance level of a method that uses labels is the share with one correct
-pair for each label. The chance level of a method without labels is the share with one correct pair in total.
+share of samples that are paired correctly. A random pairing gets one pair right on average, so the chance level of a
+method without labels is one pair. A method that uses labels pairs only samples of the same label. Its chance level is
+one pair for each label.
 """
 
 from __future__ import annotations
