@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -260,8 +259,3 @@ def _findings(attacked: Sequence[AttackedCapture], name: str) -> list[Finding]:
     granted = any(one.capture.labels_granted for one in scored)
     title = f"{len(scored) or len(attacked)} captures" if len(attacked) > 1 else "1 capture"
     return [Finding(name, title, over_clients(scores), judge(scores, labels_granted=granted))]
-
-
-def brief(outcome: str) -> str:
-    """Shorten an outcome for narrow tables. The result ends before the first colon, semicolon or full stop."""
-    return re.split("[:;.]", outcome)[0]

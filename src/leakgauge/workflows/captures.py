@@ -27,8 +27,6 @@ from leakgauge.data import Dataset, from_npz
 from leakgauge.federation.training import LOSSES
 from leakgauge.runtime.cache import source_digest
 
-#: The largest number of refused files that are named one by one.
-MOST_NAMED = 12
 #: The largest number of other clients' samples that blind guesses are made from.
 REFERENCE = 512
 
