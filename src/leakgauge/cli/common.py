@@ -84,8 +84,9 @@ def show(rows: Sequence[Sequence[str]], colours: Sequence[str] = ()) -> None:
     """
     head, *body = rows
     table = Table(padding=(0, 1))
-    for name in head:
-        table.add_column(name, overflow="fold")
+    for place, name in enumerate(head):
+        # Names of attacks, in the table with colours, are ours and short. Other cells may come from files.
+        table.add_column(name, overflow="fold", no_wrap=bool(colours) and place == 0)
     for number, row in enumerate(body):
         cells = list(map(escape, row))
         if colours:
