@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import final
+from typing import Self, final
 
 import torch
 from torch import Tensor
@@ -154,6 +154,22 @@ class Attack(ABC):
             seed: The seed for further random generators of the attack.
             report: A function ``report(step, total, loss)`` that shows progress.
         """
+
+    def forecast(self, observation: Observation) -> float | None:
+        """Return the largest number of seconds that the attack takes, or ``None`` if the attack cannot estimate this.
+
+        Args:
+            observation: The message of the client.
+        """
+        return None
+
+    def scaled(self, factor: float) -> Self:
+        """Return the attack with a multiple of its steps. An attack without steps is returned unchanged.
+
+        Args:
+            factor: The multiple, which is below 1 for a cheaper attack.
+        """
+        return self
 
     def run_each(
         self, observations: Sequence[Observation], seeds: Sequence[int], report: Report

@@ -61,6 +61,8 @@ class AttackSpec:
         cost: The cost class. An audit runs cheap attacks first.
         rank: The order within a cost class, lowest first. Attacks of the same rank are ordered by name.
         audit: The options in a default audit. ``None`` leaves the attack out of a default audit.
+        exact: Whether the attack solves equations for the samples and recognises its own success. The outcome of such
+            an attack is of the kind ``"converged"`` only if the attack has found every sample.
     """
 
     name: str
@@ -72,6 +74,7 @@ class AttackSpec:
     cost: Cost
     rank: int = 100
     audit: Mapping[str, Any] | None = None
+    exact: bool = False
 
     def __post_init__(self) -> None:
         for field, value, valid in (

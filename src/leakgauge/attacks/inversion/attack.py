@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
@@ -113,6 +113,26 @@ class Inversion(Attack):
                 break
         assert best is not None
         return self.reconstruction(observation, *best)
+
+    def forecast(self, observation: Observation) -> float | None:
+        """Return the largest number of seconds that the inversion takes, from one measured evaluation of its loss.
+
+        Args:
+            observation: The message of the client.
+        """
+        from leakgauge.attacks.inversion.cost import forecast
+
+        return forecast(self, observation)
+
+    def scaled(self, factor: float) -> Self:
+        """Return the inversion with a multiple of its steps.
+
+        Args:
+            factor: The multiple, which is below 1 for a cheaper inversion.
+        """
+        from leakgauge.attacks.inversion.cost import scaled
+
+        return cast(Self, scaled(self, factor))
 
     def run_each(
         self, observations: Sequence[Observation], seeds: Sequence[int], report: Report

@@ -1,0 +1,99 @@
+"""The cost of an inversion before it runs, and versions of the inversion that cost less or more."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.inversion.optimisers import Adam
+from leakgauge.attacks.inversion.settings import Effort, WarmStart
+from leakgauge.attacks.inversion.solve import Descent
+from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Rule
+from leakgauge.attacks.inversion.unknown_recipe import complete_recipe
+from leakgauge.core.observation import Observation
+from leakgauge.core.progress import silent
+from leakgauge.core.seeding import generator, seeded
+
+if TYPE_CHECKING:
+    from leakgauge.attacks.inversion.attack import Inversion
+
+#: An evaluation of the loss that is shorter than this many seconds is measured twice, because the first is slower.
+SHORT = 0.5
+
+
+def forecast(inversion: Inversion, observation: Observation) -> float:
+    """Return the largest number of seconds that an inversion takes on this machine, from one measured evaluation.
+
+    The time to infer labels is counted only if the labels come from another inversion.
+
+    Args:
+        inversion: The inversion.
+        observation: The message of the client.
+    """
+    with seeded(0, "forecast"):
+        observation = complete_recipe(observation, generator(0, "forecast"))
+        return inversion.effort.attempts * _seconds(inversion, observation, _any_labels(observation))
+
+
+def _seconds(inversion: Inversion, observation: Observation, targets: Tensor) -> float:
+    """Return the largest number of seconds of one attempt, with the inversions that it starts from."""
+    descent, restarts = inversion.descent, inversion.effort.restarts
+    evaluations = descent.steps * int(getattr(descent.optimiser, "evaluations", 1))
+    seconds = restarts * evaluations * _evaluation(inversion, observation, targets)
+    if isinstance(inversion.space.start, WarmStart):
+        seconds += restarts * _seconds(inversion.space.start.inversion, observation, targets)
+    for_labels = getattr(inversion.labels, "inversion", None)
+    if for_labels is not None:
+        seconds += _seconds(for_labels, observation, targets)
+    return seconds
+
+
+def _evaluation(inversion: Inversion, observation: Observation, targets: Tensor) -> float:
+    """Return the seconds of one evaluation of the loss with its gradient."""
+    space = replace(inversion.space, start="normal")
+    probe = replace(inversion, space=space, descent=Descent(Adam(), stop=MaxSteps(1)), effort=Effort())
+    times: list[float] = []
+    while len(times) < 2 and sum(times) < SHORT:
+        began = time.perf_counter()
+        probe.optimise(observation, targets, 0, silent)
+        times.append(time.perf_counter() - began)
+    return min(times) / 2  # one step evaluates the loss before and after it
+
+
+def _any_labels(observation: Observation) -> Tensor:
+    """Return labels of the right form, which are good enough to measure the time of an evaluation."""
+    if observation.labels is not None:
+        return observation.labels
+    samples = int(observation.training.need("samples"))
+    kind = torch.long if observation.data.classes is not None else next(iter(observation.sent.values())).dtype
+    return torch.zeros(samples, dtype=kind, device=observation.device)
+
+
+def scaled(inversion: Inversion, factor: float) -> Inversion:
+    """Return an inversion with a multiple of the steps. A factor below 1 first reduces the number of retries.
+
+    Args:
+        inversion: The inversion.
+        factor: The multiple, which is below 1 for a cheaper inversion and above 1 for a more thorough one.
+    """
+    attempts = inversion.effort.attempts
+    kept = max(1, int(attempts * min(1.0, factor)))
+    factor *= attempts / kept if factor < 1 else 1.0
+    space = inversion.space
+    if isinstance(space.start, WarmStart):
+        warm = replace(space.start, inversion=scaled(space.start.inversion, min(1.0, factor)))
+        space = replace(space, start=warm)
+    stop = _scaled_rule(inversion.descent.stop, factor)
+    return replace(inversion, space=space).with_settings(retries=kept - 1, stop=stop)
+
+
+def _scaled_rule(rule: Rule, factor: float) -> Rule:
+    if isinstance(rule, MaxSteps):
+        return MaxSteps(max(1, round(rule.steps * factor)))
+    if isinstance(rule, AnyOf):
+        return AnyOf(*(_scaled_rule(one, factor) for one in rule.rules))
+    return rule
