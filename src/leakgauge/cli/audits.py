@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from leakgauge.cli.common import (
     AsJson,
+    Budget,
     Device,
     Engine,
     FailIf,
@@ -56,6 +57,7 @@ def audit(  # noqa: PLR0913
     engine: Engine = "auto",
     jobs: Jobs = None,
     device: Device = None,
+    budget: Budget = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -70,12 +72,12 @@ def audit(  # noqa: PLR0913
     plan = read_audit(read_toml(config), str(config))
     if not quiet and not as_json:
         screen.print(f"first look, before any attack: [bold]{plan.first_look.risk} risk[/bold]")
-        for reason in plan.first_look.reasons:
-            screen.print(f"  {escape(reason.sentence)}", style="dim", soft_wrap=True)
+        for sentence in (plan.scenario.model_state, *(reason.sentence for reason in plan.first_look.reasons)):
+            screen.print(f"  {escape(sentence)}", style="dim", soft_wrap=True)
     with watching(quiet) as watch:
         result = run(
             plan, output, fail_if=fail_if or (), junit=junit, redact=redact, engine=engine, jobs=jobs,  # type: ignore[arg-type]
-            device=device, watch=watch, command=command_line(),
+            device=device, budget=budget, watch=watch, command=command_line(),
         )  # fmt: skip
     if not result.results:
         raise typer.Exit(130)

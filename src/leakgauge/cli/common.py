@@ -39,6 +39,7 @@ Redact = Annotated[str, typer.Option(help="Clients' samples in pictures: none, b
 Engine = Annotated[str, typer.Option(help="Where tasks run: auto, in-process, processes, ray or ray:ADDRESS.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Tasks at a time, one core each.", show_default="all cores")]
 Device = Annotated[str | None, typer.Option(help="Where attacks compute: cpu, cuda, cuda:1.")]
+Budget = Annotated[str | None, typer.Option(help="The time that the audit may take, such as 90s, 10m or 1h, or none.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON instead of tables.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]

@@ -10,7 +10,7 @@ condition                  the value that is compared
 ``worst(psnr) > 25``       the value of the client that leaks most
 ``excess(psnr) > 3``       the difference from chance, positive if the attacker does better than chance
 ``leaks``                  whether the verdict on any attack is that data leaks
-``inconclusive``           whether the verdict on any attack is that the attack is too weak
+``inconclusive``           whether the verdict on any set-up is that all attacks on it are too weak
 =========================  ==========================================================================
 
 A limit counts as broken if no attack measured its metric.
@@ -28,7 +28,7 @@ from xml.etree import ElementTree
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.measure import Measure
 from leakgauge.evaluation.metrics.registry import METRICS
-from leakgauge.evaluation.verdict import Finding, Verdict
+from leakgauge.evaluation.verdict import Finding, Verdict, together
 
 Statistic = Literal["mean", "worst", "excess"]
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
@@ -181,6 +181,8 @@ def check(conditions: Sequence[Condition], findings: Sequence[Finding]) -> list[
     checks = []
     for condition in conditions:
         concerned = [finding for finding in findings if condition.concerns(finding)]
+        if condition.metric == "inconclusive" and condition.attack is None:
+            concerned = _by_setup(concerned)
         values = [condition.value(finding) for finding in concerned]
         for finding, value in zip(concerned, values, strict=True):
             if value is not None:
@@ -188,6 +190,14 @@ def check(conditions: Sequence[Condition], findings: Sequence[Finding]) -> list[
         if all(value is None for value in values):
             checks.append(Check(condition, condition.attack or "any attack", "not measured", None, failed=True))
     return checks
+
+
+def _by_setup(findings: Sequence[Finding]) -> list[Finding]:
+    """Return one finding for each set-up, with the verdict of all attacks on this set-up together."""
+    groups: dict[str, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(finding.setup, []).append(finding)
+    return [Finding("all attacks", setup, {}, together(group)) for setup, group in groups.items()]
 
 
 def to_junit(checks: Sequence[Check], name: str = "leakgauge") -> bytes:

@@ -63,11 +63,11 @@ _SENTENCES = {
     Verdict.RECOVERS_DATA: "Clients' samples can be rebuilt from what they send.",
     Verdict.RECOVERS_ATTRIBUTES: (
         "Labels, a sensitive column or the owners of records can be inferred from what clients send. "
-        "Their samples did not come back."
+        "Their samples did not come back by these attacks."
     ),
     Verdict.INCONCLUSIVE: (
-        "These attacks are too weak for this model. They found nothing here, and nothing on easier versions of this "
-        "set-up either, so a stronger attack may succeed."
+        "These attacks are too weak to judge this set-up. They found nothing, but they fail where they should succeed, "
+        "so a stronger attack may find data. This is no all-clear."
     ),
     Verdict.NOTHING_ABOVE_CHANCE: (
         "Nothing came back beyond what guessing gives. This holds for the attacks that were tried here."
@@ -86,6 +86,7 @@ class Finding:
         measures: A mapping from the name of each metric to its figure.
         verdict: The verdict on these figures.
         knows_defence: Whether the attacker knew the defence.
+        reason: A sentence about the evidence for the verdict, or about the evidence that is missing.
     """
 
     attack: str
@@ -93,6 +94,7 @@ class Finding:
     measures: Mapping[str, Measure]
     verdict: Verdict
     knows_defence: bool = False
+    reason: str = ""
 
     @property
     def about_samples(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from torch import Tensor
 
 import leakgauge
 from leakgauge.core.container import Location, output_folder
-from leakgauge.evaluation.verdict import Finding
+from leakgauge.evaluation.verdict import Finding, together
 from leakgauge.reports.curves import loss_curves
 from leakgauge.reports.findings import (
     cell,
@@ -27,12 +28,15 @@ from leakgauge.reports.findings import (
 )
 from leakgauge.reports.page import Page, Section, write_page
 from leakgauge.reports.pictures import blurred, contact_sheet, to_png
+from leakgauge.runtime.display import duration
 
 if TYPE_CHECKING:
     from leakgauge.workflows.audit.run import Audit, ClientResult
 
 #: The number of samples that are shown for each defence, the best recovered first.
 SHOWN = 16
+#: The name of the version of a set-up without a defence.
+UNDEFENDED = "no defence"
 
 
 def write_audit(audit: Audit, folder: Location, *, command: str = "", redact: str = "none") -> Path:
@@ -49,7 +53,8 @@ def write_audit(audit: Audit, folder: Location, *, command: str = "", redact: st
     look = audit.plan.first_look
     first_look = {"risk": look.risk, "reasons": [vars(reason) for reason in look.reasons]}
     controls = [plain_finding(finding) for finding in audit.controls]
-    more = {"controls": controls, "first_look": first_look, "settings": _settings(audit)}
+    ladder = [plain_finding(finding) for finding in audit.ladder]
+    more = {"controls": controls, "ladder": ladder, "first_look": first_look, "settings": _settings(audit)}
     write_json({**document(audit), **more}, target / "audit.json")
     return write_page(_page(audit, command, redact), target / "audit.html")
 
@@ -73,16 +78,19 @@ def client_rows(audit: Audit) -> list[dict[str, Any]]:
 def _page(audit: Audit, command: str, redact: str) -> Page:
     look = audit.plan.first_look
     refused = [f"{name} does not apply: {reason}." for name, reason in look.refused.items()]
-    reasons = [f"Risk: {look.risk}.", *(reason.sentence for reason in look.reasons), *refused]
+    state = audit.plan.scenario.model_state
+    reasons = [f"Risk: {look.risk}.", state, *(reason.sentence for reason in look.reasons), *refused]
     threats = dict.fromkeys(line for result in audit.results for line in result.document["threat_model"])
     sections = [
         _by_defence(audit),
         *shared_sections(audit),
         *([] if redact == "omit" else _pictures(audit, redact)),
         *_controls(audit),
+        *_ladder(audit),
         _every_attack(audit),
         *_curves(audit),
         Section("A first look, before any attack", reasons),
+        *_cost(audit),
         Section("Threat model", list(threats)),
         Section("Settings", code=json.dumps(_settings(audit), indent=1)),
         Section("How to run it again", code=command or "leakgauge audit audit.toml"),
@@ -112,18 +120,27 @@ def _findings_on(audit: Audit, title: str) -> list[Finding]:
 
 
 def _by_defence(audit: Audit) -> Section:
-    """Return a section with the verdict on each defence and with the strongest attack on this defence."""
+    """Return a section with the verdict on each defence and with the strongest attack on this defence.
+
+    If every client of the audit has a defence, the first row is the same set-up without a defence.
+    """
     rows = [["defence", "verdict", "strongest attack", "metric", "value", "chance"]]
-    for title in audit.tried:
-        row = [title, str(audit.verdict_on(title)), "-", "-", "-", "-"]
-        best = strongest(_findings_on(audit, title))
-        if best is not None:
-            metric = main_metric(best) or ""
-            measure = best.measures[metric]
-            attack = best.attack + (", knows the defence" if best.knows_defence else "")
-            row[2:] = [attack, metric, f"{measure.value:.3g}", f"{measure.chance:.3g}"]
-        rows.append(row)
-    return Section("Verdict by defence", table=rows)
+    baseline = [finding for finding in audit.controls if finding.setup == UNDEFENDED]
+    if baseline:
+        rows.append([f"{UNDEFENDED} (for comparison)", str(together(baseline)), *_strongest(baseline)])
+    rows += [[title, str(audit.verdict_on(title)), *_strongest(_findings_on(audit, title))] for title in audit.tried]
+    reasons = [f"{title}: {reason}" for title in audit.tried if (reason := audit.reason_for(title))]
+    return Section("Verdict by defence", reasons, table=rows)
+
+
+def _strongest(findings: Sequence[Finding]) -> list[str]:
+    best = strongest(findings)
+    if best is None:
+        return ["-"] * 4
+    metric = main_metric(best) or ""
+    measure = best.measures[metric]
+    attack = best.attack + (", knows the defence" if best.knows_defence else "")
+    return [attack, metric, f"{measure.value:.3g}", "-" if measure.chance is None else f"{measure.chance:.3g}"]
 
 
 def _every_attack(audit: Audit) -> Section:
@@ -136,8 +153,23 @@ def _every_attack(audit: Audit) -> Section:
         cells = [cell(finding.measures.get(name)) for name in metrics]
         verdict = str(finding.verdict)
         rows.append([finding.attack, finding.setup, attacker, verdict, *cells, str(len(results)), f"{seconds:.1f}"])
-    words = "Means over clients with their 95% intervals. Chance is what a guess without the message reaches."
-    return Section("Every attack", (words,), table=rows)
+    words = ["Means over clients with their 95% intervals. Chance is what a guess without the message reaches."]
+    words += [f"{one.attack}, {one.title}: {one.reason}" for one in audit.findings if one.reason]
+    words += [f"{name} was not run on {count}." for name, count in _left_out(audit).items()]
+    return Section("Every attack", words, table=rows)
+
+
+def _left_out(audit: Audit) -> dict[str, str]:
+    """Return, for each attack, the number of clients that it left out because an exact attack had all their samples."""
+    done = Counter(result.work.attack for result in audit.results)
+    planned = Counter(work.attack for work in audit.plan.work)
+    if not audit.complete:
+        return {}
+    return {
+        name: f"{planned[name] - done[name]} of {planned[name]} messages, because an exact attack had every sample"
+        for name in planned
+        if done[name] < planned[name]
+    }
 
 
 def _controls(audit: Audit) -> list[Section]:
@@ -151,10 +183,35 @@ def _controls(audit: Audit) -> list[Section]:
         clients = "-" if metric is None else str(finding.measures[metric].n)
         rows.append([finding.attack, finding.setup, result, clients, str(finding.verdict)])
     words = (
-        "The same attacks with the same budget, on easier versions of this set-up without a defence. An attack that "
-        "recovers nothing here either is too weak to support a negative verdict."
+        "The same attacks, on easier versions of this set-up without a defence. An attack that recovers nothing here "
+        "either is too weak to support a negative verdict."
     )
     return [Section("Positive controls", (words,), table=rows)]
+
+
+def _ladder(audit: Audit) -> list[Section]:
+    """Return a section about how many samples, local steps and how much noise the strongest attack gets through."""
+    if not audit.ladder:
+        return []
+    rows = [["version of this set-up", "result", "verdict"]]
+    for finding in audit.ladder:
+        metric = main_metric(finding) or ""
+        rows.append([finding.setup, f"{metric} {cell(finding.measures[metric])}", str(finding.verdict)])
+    words = [
+        f"{audit.ladder[0].attack} on one client of each version of this set-up, without a defence unless noise is "
+        "named. Each version changes one thing.",
+        *audit.ladder_sentences,
+    ]
+    return [Section("How far the strongest attack gets", words, table=rows)]
+
+
+def _cost(audit: Audit) -> list[Section]:
+    """Return a section about the budget and the time that was expected before the attacks ran."""
+    if audit.forecast is None or not any(audit.forecast.seconds.values()):
+        return []
+    seconds = sum(result.document["seconds"] for result in audit.results)
+    words = [audit.forecast.sentence(audit.plan.work), f"The attacks took {duration(seconds)} of one core."]
+    return [Section("Time", words)]
 
 
 def _pictures(audit: Audit, redact: str) -> list[Section]:

@@ -129,6 +129,7 @@ def plain_finding(finding: Finding) -> dict[str, Any]:
         "setup": finding.setup,
         "knows_defence": finding.knows_defence,
         "verdict": str(finding.verdict),
+        "reason": finding.reason,
         "measures": {name: measure.to_row() for name, measure in finding.measures.items()},
     }
 

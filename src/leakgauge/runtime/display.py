@@ -146,6 +146,10 @@ class Clock(Watch):
 class Lines(Clock):
     """A display that prints one line for each task that ends or is restarted."""
 
+    def note(self, sentence: str) -> None:
+        """Print the sentence."""
+        print(printable(sentence, longest=2000), file=sys.stderr, flush=True)
+
     def done(self, task: Task) -> None:
         """Print the name of the task and the time that it took."""
         super().done(task)
@@ -179,6 +183,10 @@ class Bars(Clock):
         self._bars = bars
         self._whole = bars.add_task("[bold]all[/bold]", total=None, far="", left="")
         self._of: dict[str, TaskID] = {}
+
+    def note(self, sentence: str) -> None:
+        """Print the sentence above the bars."""
+        self._bars.console.print(escape(printable(sentence, longest=2000)), highlight=False)
 
     def planned(self, tasks: Sequence[Task]) -> None:
         """Add tasks to the sweep, and show the new number of tasks."""

@@ -57,6 +57,9 @@ class Task:
 class Watch:
     """A listener that follows the progress of a sweep in the driver. This base class ignores everything."""
 
+    def note(self, sentence: str) -> None:
+        """Receive a sentence for people, such as the expected time of the sweep."""
+
     def planned(self, tasks: Sequence[Task]) -> None:
         """Receive the tasks of the sweep."""
 

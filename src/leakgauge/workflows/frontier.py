@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from leakgauge.core.errors import InvalidInput, TasksFailed
 from leakgauge.core.measure import Measure
 from leakgauge.core.progress import Report, silent
 from leakgauge.evaluation.gate import read_condition
+from leakgauge.evaluation.support import Evidence, with_support
 from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients, worst_of
 from leakgauge.federation.defence import Defence, clients_in_a_sum, training_of
 from leakgauge.federation.rounds import run_federation
@@ -215,11 +216,24 @@ def run_frontier(plan: FrontierPlan, folder: Location | None, running: Running |
         failed, complete = problem, False
     except KeyboardInterrupt:
         complete = False
-    ordered = tuple(points[title] for title in plan.chains if title in points)
-    findings = tuple(
-        Finding(plan.attack.name, point.title, point.leakage, point.verdict, point.knows_defence) for point in ordered
-    )
-    return Frontier(plan=plan, points=ordered, findings=findings, failed=failed, complete=complete)
+    measured = [points[title] for title in plan.chains if title in points]
+    findings = _findings(plan, measured)
+    ordered = tuple(replace(point, verdict=finding.verdict) for point, finding in zip(measured, findings, strict=True))
+    return Frontier(plan=plan, points=ordered, findings=tuple(findings), failed=failed, complete=complete)
+
+
+def _findings(plan: FrontierPlan, points: Sequence[Point]) -> list[Finding]:
+    """Return one finding for each point. The point without a defence is the positive control of the other points."""
+    found = {
+        point.title: Finding(plan.attack.name, point.title, point.leakage, point.verdict, point.knows_defence)
+        for point in points
+    }
+    plain = next((title for title in found if not plan.chains[title]), None)
+    baseline = None if plain is None else with_support(found[plain], Evidence({}))
+    return [
+        with_support(finding, Evidence({}, undefended=None if title == plain else baseline))
+        for title, finding in found.items()
+    ]
 
 
 def _measured(plan: FrontierPlan, folder: Location | None, running: Running) -> Iterator[tuple[str, Point]]:

@@ -5,7 +5,8 @@ table                   keys
 ======================  ===========================================================================================
 ``[model]``             ``name`` (a model of Leakgauge, or ``module:factory``), ``options``, ``trained_rounds`` (the
                         number of rounds in which up to ten clients without defences train the model first, by default
-                        0 for an untrained model)
+                        0 for an untrained model), ``trained_samples`` (the number of samples of each of these clients,
+                        by default 100, or as many as an attacked client has if that is more)
 ``[data]``              one source, which is ``name`` (of a dataset), ``images`` (a folder), ``npz`` (a file), ``csv``
                         (a file) or ``factory`` (a ``module:function`` that returns a ``Dataset``), and ``options`` (of
                         the source)
@@ -31,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from leakgauge import models
 from leakgauge.core.container import Location
@@ -45,7 +46,7 @@ from leakgauge.federation.aggregation import aggregate
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defence import Defence, ServerDefence, check_defences, clients_in_a_sum
 from leakgauge.federation.exposure import GRANTS, HIDEABLE
-from leakgauge.federation.rounds import run_federation
+from leakgauge.federation.rounds import Federation, run_federation
 from leakgauge.models.factories import current_directory_importable, find_factory
 from leakgauge.runtime.cache import source_digest
 
@@ -53,7 +54,7 @@ from leakgauge.runtime.cache import source_digest
 Keys = Mapping[str, tuple[type, ...]]
 NUMBER = (int, float)
 TABLES: dict[str, Keys] = {
-    "model": {"name": (str,), "options": (dict,), "trained_rounds": (int,)},
+    "model": {"name": (str,), "options": (dict,), "trained_rounds": (int,), "trained_samples": (int,)},
     "data": {**dict.fromkeys(("name", "images", "npz", "csv", "factory"), (str,)), "options": (dict,)},
     "training": {
         "sends": (str,), "samples": (int,), "lr": NUMBER, "epochs": (int,), "batch_size": (int,), "momentum": NUMBER,
@@ -68,7 +69,12 @@ _LEAST = {
     ("training", "epochs"): 1,
     ("training", "batch_size"): 1,
     ("model", "trained_rounds"): 0,
+    ("model", "trained_samples"): 1,
 }
+#: The clients that train a model first: how many there are at most, and how many samples each has by default.
+TRAINERS, TRAINED_SAMPLES = 10, 100
+#: The largest number of samples with which a trained model is tested.
+TESTED = 500
 
 
 def _from_factory(name: str, **options: Any) -> Any:
@@ -180,31 +186,47 @@ class Scenario:
         seed = {"seed": derive(self.seed, "network", 0 if self.model.get("trained_rounds") else index) % 2**31}
         network = models.build(name, **(seed | taken | self.model.get("options", {})))
         if self.model.get("trained_rounds"):
-            network.load_state_dict(self._trained)
+            self._trained.load_into(network)
         return network
 
     @cached_property
-    def _trained(self) -> dict[str, Tensor]:
-        """The state of a network after ``trained_rounds`` rounds.
+    def _trained(self) -> Federation:
+        """The federation that trains the model for ``trained_rounds`` rounds.
 
-        The clients that train the network hold the last samples of the random order.
+        Its clients hold the last samples of the random order, at most half of all samples. The samples before these
+        test the model.
         """
         untrained = replace(self, model={**self.model, "trained_rounds": 0})
-        number = min(10, len(self.dataset) // self.samples)
-        first = len(self.dataset) - number * self.samples
-        network = untrained.network()
+        most = max(1, len(self.dataset) // 2)
+        size = min(self.model.get("trained_samples", max(TRAINED_SAMPLES, self.samples)), most)
+        number = min(TRAINERS, most // size)
+        first = len(self.dataset) - number * size
+        tested = min(TESTED, max(1, first // 2))
         federation = run_federation(
-            network,
-            [self.share(index, first=first) for index in range(number)],
+            untrained.network(),
+            [self.share(index, size, first=first) for index in range(number)],
             rounds=self.model["trained_rounds"],
+            test=self.share(0, tested, first=first - tested),
+            test_every=self.model["trained_rounds"],
             seed=derive(self.seed, "trained"),
             **self.recipe,
             **self.loss_and_mode,
         )
         if federation.interrupted:
             raise KeyboardInterrupt
-        federation.load_into(network)
-        return network.state_dict()
+        return federation
+
+    @property
+    def model_state(self) -> str:
+        """A sentence about the training of the model before the attacked round, with the score on other samples."""
+        rounds = self.model.get("trained_rounds")
+        if not rounds and ":" in self.model["name"]:
+            return "The model has the weights that its factory returns."
+        if not rounds:
+            return "The model has random weights. It was not trained before this round."
+        score = self._trained.history[-1][1]
+        kind = "mean squared error" if self.dataset.spec.classes is None else "accuracy"
+        return f"The model was trained for {rounds} rounds before this one. Its {kind} on other samples is {score:.3g}."
 
     def observe(
         self, index: int, chain: Sequence[Defence] = (), *, knows_defence: bool = False, participations: int = 1

@@ -137,15 +137,29 @@ def test_wrong_audits_are_refused_in_one_sentence(changes, words, monkeypatch):
 
 def test_every_attack_has_its_positive_controls():
     plan = read_audit(document(training={"sends": "gradient", "samples": 3}), "audit.toml")
-    controls = [one for one in plan.work if one.control]
-    assert {one.attack for one in controls} == {"idlg", "inverting_gradients"}
-    assert {one.control for one in controls} == {"one sample, labels granted"}
+    controls = plan.controls_of("idlg")
+    assert {one.control for one in controls} == {"one sample, label known"}
     assert plan.scenario_of(controls[0]).samples == 1
+    larger = read_audit(document(training={"sends": "gradient", "samples": 20}), "audit.toml")
+    assert list(larger.controls) == ["one sample, label known", "5 samples, labels known"]
     defended = read_audit(document(defence=DOCUMENT["defence"][1:]), "audit.toml")
-    assert "no defence" in defended.controls
-    assert [defended.chain_of(one) for one in defended.work if one.control] == [()] * len(
-        [one for one in defended.work if one.control]
-    )
+    assert list(defended.controls) == ["no defence", "one sample, label known"]
+    assert all(defended.chain_of(one) == () for one in defended.controls_of("idlg"))
+
+
+def test_a_control_that_cannot_be_simulated_is_left_out():
+    """Batch norm in train mode cannot train on a single sample, so only the larger control remains."""
+    network = {"name": "mlp", "options": {"shape": [1, 8, 8], "classes": 10, "hidden": [8], "batch_norm": True}}
+    training = {"sends": "gradient", "samples": 8}
+    plan = read_audit(document(model=network, training=training, defence=[]), "audit.toml")
+    assert list(plan.controls) == ["2 samples, labels known"]
+
+
+def test_controls_run_only_where_an_attack_found_nothing(made):
+    result, _ = made
+    unsuccessful = {one.attack for one in result.findings if one.verdict is not Verdict.RECOVERS_DATA}
+    assert {one.attack for one in result.controls} == unsuccessful
+    assert all(one.reason for one in result.findings if one.verdict is not Verdict.RECOVERS_DATA)
 
 
 WEAK = {"attacks": [{"name": "inverting_gradients", "steps": 1}], "clients": 2}
@@ -155,7 +169,7 @@ def test_an_attack_that_fails_on_its_control_is_inconclusive_and_never_an_all_cl
     hidden = {"title": "noise", "chain": [{"name": "gaussian_noise", "sigma": 5.0}]}
     weak = run_audit(read_audit(document(audit=WEAK, defence=[hidden]), "audit.toml"), tmp_path / "weak")
     assert weak.verdict is Verdict.INCONCLUSIVE
-    assert {one.setup for one in weak.controls} == {"no defence", "one sample, labels granted"}
+    assert {one.setup for one in weak.controls} == {"no defence", "one sample, label known"}
     assert not any(one.verdict is Verdict.RECOVERS_DATA for one in weak.controls)
     strong_attack = {"attacks": [{"name": "idlg", "steps": 8}], "clients": 2}
     strong = run_audit(read_audit(document(audit=strong_attack, defence=[hidden]), "audit.toml"), tmp_path / "strong")

@@ -265,5 +265,6 @@ SPECS = (
         cost=Cost.SECONDS,
         rank=0,
         audit={},
+        exact=True,
     ),
 )

@@ -345,5 +345,6 @@ SPECS = (
         cost=Cost.INSTANT,
         rank=10,
         audit={},
+        exact=True,
     ),
 )

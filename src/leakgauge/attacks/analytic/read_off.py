@@ -259,5 +259,6 @@ SPECS = (
         cost=Cost.INSTANT,
         rank=10,
         audit={},
+        exact=True,
     ),
 )

@@ -105,5 +105,6 @@ SPECS = (
         cost=Cost.INSTANT,
         rank=20,
         audit={},
+        exact=True,
     ),
 )

@@ -21,8 +21,8 @@ from leakgauge.core.seeding import generator, seeded
 if TYPE_CHECKING:
     from leakgauge.attacks.inversion.attack import Inversion
 
-#: An evaluation of the loss that is shorter than this many seconds is measured twice, because the first is slower.
-SHORT = 0.5
+#: A short evaluation of the loss is measured again until this many seconds have passed, at most four times.
+ENOUGH = 0.5
 
 
 def forecast(inversion: Inversion, observation: Observation) -> float:
@@ -57,7 +57,7 @@ def _evaluation(inversion: Inversion, observation: Observation, targets: Tensor)
     space = replace(inversion.space, start="normal")
     probe = replace(inversion, space=space, descent=Descent(Adam(), stop=MaxSteps(1)), effort=Effort())
     times: list[float] = []
-    while len(times) < 2 and sum(times) < SHORT:
+    while len(times) < 2 or (len(times) < 4 and sum(times) < ENOUGH):  # the first evaluation in a process is slower
         began = time.perf_counter()
         probe.optimise(observation, targets, 0, silent)
         times.append(time.perf_counter() - began)

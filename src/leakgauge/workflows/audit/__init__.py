@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from leakgauge.core.container import Location
 from leakgauge.evaluation.gate import read_condition
 from leakgauge.runtime import Watch
+from leakgauge.workflows.audit.budget import read_duration
 from leakgauge.workflows.audit.first_look import FirstLook, Reason, first_look
 from leakgauge.workflows.audit.plan import AuditPlan, read_audit
 from leakgauge.workflows.audit.run import Audit, run_audit
@@ -28,6 +30,7 @@ def audit(  # noqa: PLR0913
     engine: str = "auto",
     jobs: int | None = None,
     device: str | None = None,
+    budget: float | str | None = None,
     watch: Watch | None = None,
     command: str = "",
 ) -> Audit:
@@ -45,6 +48,9 @@ def audit(  # noqa: PLR0913
         engine: The engine that runs the attacks (:mod:`leakgauge.runtime.engines`).
         jobs: The number of attacks that run at a time. By default, one per core.
         device: The device of the attacks, such as ``"cuda"``.
+        budget: The time that the audit may take, in seconds or as a text such as ``"10m"``. ``"none"`` sets no limit.
+            The default is the value in the configuration, or 4 minutes for each defence if the configuration names no
+            attacks.
         watch: The listener that follows the attacks.
         command: The command line, which the page shows.
     """
@@ -53,6 +59,8 @@ def audit(  # noqa: PLR0913
     check_redact(redact)
     running = Running(engine, jobs, device, watch)
     plan = config if isinstance(config, AuditPlan) else read_audit(*read_config(config))
+    if budget is not None:
+        plan = replace(plan, budget=read_duration(budget, "the budget"))
     conditions = [read_condition(text, list(plan.attacks)) for text in fail_if]
     result = run_audit(plan, Path(output) / "cache", running)
     if not result.results:

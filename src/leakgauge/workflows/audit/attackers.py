@@ -35,6 +35,7 @@ class Trial:
         seed: The seed of the attack.
         threshold: The PSNR in dB above which a sample counts as recovered.
         device: The device of the attack.
+        scale: The multiple of the attack's steps that is run.
     """
 
     observation: Observation
@@ -42,6 +43,7 @@ class Trial:
     seed: int = 0
     threshold: float = 20.0
     device: str | None = None
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,12 +87,19 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     """Rebuild the client's samples, and compare the rebuilt samples with the true samples."""
     observation, truth = trial.observation, trial.truth
     attack = registry.build(attacker.name, **attacker.options)
+    if trial.scale != 1:
+        attack = attack.scaled(trial.scale)
     result = attack(observation, seed=trial.seed, device=trial.device, progress=report)
     if result.outcome.kind == "interrupted":
         raise KeyboardInterrupt
     scored = score(result, truth, threshold=trial.threshold if truth.data.is_image else None)
     document = _document(scored.metrics, str(result.outcome), result.seconds, observation)
     document |= {"loss": plain(result.loss), "attack": result.attack, "notes": list(scored.notes)}
+    document |= {
+        "scale": trial.scale,
+        "settled": registry.ATTACKS[attacker.name].exact and result.outcome.kind == "converged",
+        "falling": result.trace is not None and still_falling(result.trace.losses),
+    }
     tensors = {"original": truth.inputs, "reconstructed": scored.pairing.apply(result.samples.float())}
     for name in ("psnr", "ssim", "features"):
         if name in scored and (values := scored[name].per_sample) is not None:
@@ -137,6 +146,20 @@ def _document(
         "client": observation.client,
         "threat_model": list(observation.threat_model()),
     }
+
+
+def still_falling(losses: Tensor, by: float = 0.1) -> bool:
+    """Return whether the last quarter of an attack's steps still reduced its best loss.
+
+    Args:
+        losses: The loss at each step.
+        by: The relative decrease that counts.
+    """
+    quarter = len(losses) // 4
+    if not quarter or not bool(losses.isfinite().all()):
+        return False
+    before = float(losses[:-quarter].min())
+    return before > 0 and float(losses.min()) < (1 - by) * before
 
 
 def measures_of(document: Mapping[str, Any]) -> dict[str, Measure]:

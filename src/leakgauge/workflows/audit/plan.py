@@ -5,31 +5,39 @@ The document has the tables of :mod:`leakgauge.workflows.scenario` and one more 
 ======================  ===========================================================================================
 ``[audit]``             ``attacks`` (a list of names, or of tables with a name and options, by default all attacks that
                         fit), ``clients`` (the number of clients to attack), ``threshold`` (the PSNR in dB above which a
-                        sample counts as recovered)
+                        sample counts as recovered), ``budget`` (the time that the audit may take, such as ``"10m"``,
+                        or ``"none"``)
 ======================  ===========================================================================================
 
 If the document has no table ``[[defence]]``, clients use no defence.
 
-Every attack on samples is also run on easier versions of the set-up, which are called positive controls. If an attack
-fails on the positive controls too, it is too weak to support the verdict "nothing above chance".
+An attack that finds nothing is also run on easier versions of the set-up, which are called positive controls. If the
+attack fails on the positive controls too, it is too weak to support the verdict "nothing above chance".
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from leakgauge.attacks import registry
 from leakgauge.core.errors import InvalidInput
+from leakgauge.core.observation import Observation
 from leakgauge.federation.defence import Defence
 from leakgauge.workflows.audit.attackers import Attacker, read_attacker
+from leakgauge.workflows.audit.budget import DEFAULT_BUDGET, read_duration
 from leakgauge.workflows.audit.first_look import FirstLook, first_look
+from leakgauge.workflows.audit.ladder import Rung, rungs_of
 from leakgauge.workflows.scenario import NUMBER, Keys, Scenario, load_parts, read_chains, read_scenario
 
 #: The number of clients of a positive control.
 CONTROL_CLIENTS = 2
-AUDIT: Keys = {"attacks": (list,), "clients": (int,), "threshold": NUMBER}
+AUDIT: Keys = {"attacks": (list,), "clients": (int,), "threshold": NUMBER, "budget": (str, *NUMBER)}
+#: The names of the version of a set-up without a defence, and of the version with a single sample.
+UNDEFENDED, ONE_SAMPLE = "no defence", "one sample, label known"
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,7 @@ class Work:
         knows_defence: Whether the attacker knows the defence.
         client: The index of the client.
         control: The name of the positive control. It is empty if the attack is on the set-up itself.
+        attempt: The number of earlier attempts at this client with the same attack.
     """
 
     defence: str
@@ -49,12 +58,14 @@ class Work:
     knows_defence: bool
     client: int
     control: str = ""
+    attempt: int = 0
 
     def __str__(self) -> str:
         if self.control:
             return f"{self.attack}, control: {self.control}, client {self.client}"
         known = ", defence known" if self.knows_defence else ""
-        return f"{self.attack}, {self.defence}{known}, client {self.client}"
+        again = f", attempt {self.attempt + 1}" if self.attempt else ""
+        return f"{self.attack}, {self.defence}{known}, client {self.client}{again}"
 
 
 @dataclass(frozen=True)
@@ -69,8 +80,13 @@ class AuditPlan:
         clients: The number of clients to attack.
         threshold: The PSNR in dB above which a sample counts as recovered.
         adaptive: The pairs of an attack and a defence for which the attack changes if the attacker knows the defence.
-        controls: A dictionary from names to positive controls. Positive controls are easier versions of the set-up,
-            without a defence.
+        controls: A dictionary from names to positive controls, which are easier versions of the set-up without a
+            defence.
+        portfolio: Whether the audit chose the attacks. It then leaves out attacks on samples that an exact attack has
+            already recovered, and repeats attacks that are worth it.
+        budget: The seconds that the audit may take, or ``None`` for no limit.
+        underdetermined: Whether the message holds fewer numbers than the client's samples, so that no attack can
+            recover all of the samples.
     """
 
     scenario: Scenario
@@ -81,34 +97,48 @@ class AuditPlan:
     threshold: float = 20.0
     adaptive: frozenset[tuple[str, str]] = frozenset()
     controls: Mapping[str, Scenario] = field(default_factory=dict)
+    portfolio: bool = False
+    budget: float | None = None
+    underdetermined: bool = False
 
     @property
     def work(self) -> list[Work]:
-        """All attacks to run, with cheap attacks first. The positive controls of an attack follow the attack."""
-        names = sorted(self.attacks, key=lambda name: registry.ATTACKS[name].order)
-        return [work for name in names for work in (*self._attacks(name), *self._controls(name))]
-
-    def _attacks(self, name: str) -> list[Work]:
+        """All attacks on the set-up itself, with cheap attacks first."""
         return [
             Work(defence, name, knows_defence, client)
+            for name in sorted(self.attacks, key=lambda name: registry.ATTACKS[name].order)
             for defence in self.chains
             for knows_defence in ((False, True) if (name, defence) in self.adaptive else (False,))
             for client in range(self.clients)
         ]
 
-    def _controls(self, name: str) -> list[Work]:
+    def is_exact(self, name: str) -> bool:
+        """Return whether an attack solves equations for the samples and recognises its own success."""
+        return registry.ATTACKS[name].exact
+
+    def controls_of(self, name: str) -> list[Work]:
+        """Return the positive controls of one attack. Only attacks on samples have positive controls."""
         if self.attacks[name].recovers != "samples":
             return []
         clients = range(min(self.clients, CONTROL_CLIENTS))
-        return [Work("no defence", name, False, client, control) for control in self.controls for client in clients]
+        return [Work(UNDEFENDED, name, False, client, control) for control in self.controls for client in clients]
+
+    @cached_property
+    def ladder(self) -> dict[str, Rung]:
+        """The rungs of the ladder by name (:mod:`leakgauge.workflows.audit.ladder`)."""
+        return rungs_of(self.scenario)
 
     def scenario_of(self, work: Work) -> Scenario:
-        """Return the set-up of one piece of work, which is the audit's set-up or a positive control."""
-        return self.controls[work.control] if work.control else self.scenario
+        """Return the set-up of one attack: the audit's set-up, a positive control or a rung of the ladder."""
+        if work.control in self.controls:
+            return self.controls[work.control]
+        return self.ladder[work.control].scenario if work.control else self.scenario
 
     def chain_of(self, work: Work) -> tuple[Defence, ...]:
-        """Return the defences of one piece of work. A positive control has no defences."""
-        return () if work.control else self.chains[work.defence]
+        """Return the defences of the attacked client. A positive control has no defences."""
+        if work.control in self.controls:
+            return ()
+        return self.ladder[work.control].chain if work.control else self.chains[work.defence]
 
     def definition(self, work: Work) -> dict[str, Any]:
         """Return a plain dictionary of everything that the result of one piece of work depends on."""
@@ -120,6 +150,7 @@ class AuditPlan:
             "knows_defence": work.knows_defence,
             "attack": repr(self.attacks[work.attack]),
             "client": work.client,
+            "attempt": work.attempt,
             "threshold": self.threshold,
         }
 
@@ -142,34 +173,66 @@ def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
     chains = read_chains(document.get("defence", []), scenario, where) or {"no defence": ()}
     # The first client's round refuses what the model or the recipe does not allow.
     defended = {title: scenario.observe(0, chain, knows_defence=True)[0] for title, chain in chains.items() if chain}
-    look = first_look(scenario.observe(0)[0])
-    attacks = _read_attacks(table.pop("attacks", None), look, scenario.dataset.sensitive, where)
+    message = scenario.observe(0)[0]
+    look = first_look(message)
+    listed = table.pop("attacks", None)
+    attacks = _read_attacks(listed, look, scenario.dataset.sensitive, where)
     adaptive = {
         (name, title)
         for name, attacker in attacks.items()
         for title, observation in defended.items()
         if scenario.attacker.get("knows_defence", True) and attacker.adapts(observation)
     }
-    controls = easier_versions(scenario, defended=all(chains.values()))
-    return AuditPlan(scenario, attacks, chains, look, adaptive=frozenset(adaptive), controls=controls, **table)
+    default = DEFAULT_BUDGET * len(chains) if listed is None else None
+    budget = read_duration(table.pop("budget"), f"{where}: [audit] budget") if "budget" in table else default
+    return AuditPlan(
+        scenario,
+        attacks,
+        chains,
+        look,
+        adaptive=frozenset(adaptive),
+        controls=easier_versions(scenario, defended=all(chains.values())),
+        portfolio=listed is None,
+        budget=budget,
+        underdetermined=_underdetermined(message),
+        **table,
+    )
 
 
 def easier_versions(scenario: Scenario, *, defended: bool) -> dict[str, Scenario]:
     """Return a dictionary from names to easier versions of a set-up. A strong attack should succeed on these versions.
+
+    A version that cannot be simulated is left out, such as batch norm in train mode with a single sample.
 
     Args:
         scenario: The set-up.
         defended: Whether clients use a defence in every case of the audit. If so, the set-up without a defence is one
             of the easier versions.
     """
-    versions = {"no defence": scenario} if defended else {}
-    labels = [] if scenario.dataset.spec.classes is None else ["labels"]
-    granted = [*scenario.attacker.get("granted", []), *(name for name in labels if not scenario.labels_granted)]
+    versions = {UNDEFENDED: scenario} if defended else {}
+    granted = [*scenario.attacker.get("granted", []), *([] if scenario.labels_granted else ["labels"])]
     attacker = {**scenario.attacker, "granted": granted}
-    single = replace(scenario, training={**scenario.training, "samples": 1}, attacker=attacker)
-    if single != scenario:
-        versions["one sample, labels granted" if labels else "one sample"] = single
+    quarter = -(-scenario.samples // 4)
+    for samples in sorted({1, quarter}):
+        smaller = replace(scenario, training={**scenario.training, "samples": samples}, attacker=attacker)
+        if smaller != scenario and _can_be_simulated(smaller):
+            versions[ONE_SAMPLE if samples == 1 else f"{samples} samples, labels known"] = smaller
     return versions
+
+
+def _can_be_simulated(scenario: Scenario) -> bool:
+    try:
+        scenario.observe(0)
+    except InvalidInput:
+        return False
+    return True
+
+
+def _underdetermined(message: Observation) -> bool:
+    """Return whether the message holds fewer numbers than all of the client's samples together."""
+    numbers = sum(value.numel() for value in message.model.parameters() if value.requires_grad)
+    samples = message.training.samples
+    return samples is not None and numbers < samples * math.prod(message.data.shape)
 
 
 def _read_attacks(listed: list[Any] | None, look: FirstLook, sensitive: str | None, where: str) -> dict[str, Attacker]:

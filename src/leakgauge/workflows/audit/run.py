@@ -1,22 +1,36 @@
-"""Functions that run the attacks of an audit, with and without defences. Finished work is cached."""
+"""Functions that run the attacks of an audit in stages. Finished work is cached.
+
+1. Exact attacks run first, because they take seconds and recognise their own success.
+2. The other attacks run on the clients whose samples the exact attacks have not recovered.
+3. Attacks that found nothing and whose loss was still falling get more steps, if the budget has time.
+4. Attacks that found nothing run on easier versions of the set-up, which are called positive controls.
+5. The strongest attack climbs the ladder (:mod:`leakgauge.workflows.audit.ladder`), if the budget has time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
 from leakgauge.core.container import Location
-from leakgauge.core.errors import TasksFailed
+from leakgauge.core.errors import LeakgaugeError, TasksFailed
 from leakgauge.core.measure import Measure
 from leakgauge.core.progress import Report
+from leakgauge.core.seeding import derive
+from leakgauge.evaluation.support import Evidence, with_support
 from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients, together, worst_of
 from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache
+from leakgauge.runtime.processes import usable_cores
 from leakgauge.workflows.audit.attackers import Scored, Trial, measures_of
-from leakgauge.workflows.audit.plan import AuditPlan, Work
+from leakgauge.workflows.audit.budget import Forecast, forecast
+from leakgauge.workflows.audit.ladder import sentences, strongest_attack
+from leakgauge.workflows.audit.plan import ONE_SAMPLE, UNDEFENDED, AuditPlan, Work
 from leakgauge.workflows.result import Running, WorkflowResult
 
 
@@ -46,13 +60,18 @@ class Audit(WorkflowResult):
 
     Args:
         plan: The plan of the audit.
-        results: The result of each attack on each client. Results on positive controls are not included.
+        results: The result of each attack on each client. Results on positive controls are not included. If an attack
+            was repeated, only the attempt with the lowest loss is included.
         controls: The findings on the positive controls, which are easier versions of the set-up.
+        ladder: The findings of the strongest attack on the rungs of the ladder.
+        forecast: The expected cost of the audit.
     """
 
     plan: AuditPlan
     results: tuple[ClientResult, ...]
     controls: tuple[Finding, ...] = ()
+    ladder: tuple[Finding, ...] = ()
+    forecast: Forecast | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -68,6 +87,17 @@ class Audit(WorkflowResult):
     def verdict_on(self, defence: str) -> Verdict:
         """Return the verdict on one defence, from the findings of all attacks."""
         return together([finding for finding in self.findings if finding.setup == defence])
+
+    def reason_for(self, defence: str) -> str:
+        """Return the reason for the verdict on one defence, or an empty text if the figures need no reason."""
+        verdict = self.verdict_on(defence)
+        reasons = [one.reason for one in self.findings if one.setup == defence and one.verdict is verdict]
+        return next((reason for reason in reasons if reason), "")
+
+    @property
+    def ladder_sentences(self) -> list[str]:
+        """Sentences about how far the strongest attack gets, one for each thing that the ladder changes."""
+        return sentences(self.plan.ladder, self.ladder)
 
     def results_of(self, finding: Finding) -> list[ClientResult]:
         """Return the results that a finding summarises, one for each client."""
@@ -89,75 +119,228 @@ def run_audit(
         running: The engine, the device and the listener of the tasks. An audit can be continued with another engine.
         stop_after: The number of new results after which the audit stops. By default, all attacks are run.
     """
-    running = running or Running()
-    cache = Cache(folder)
-    missing = [work for work in plan.work if plan.definition(work) not in cache]
-    tasks = [Task(str(work), attack_client, {"work": work}, kind=work.attack) for work in missing]
-    common = {"plan": plan, "device": running.device}
-    failed = None
-    try:
-        running_tasks = run_tasks(tasks, engine=running.engine, jobs=running.jobs, watch=running.watch, common=common)
-        for number, (task, (document, tensors)) in enumerate(running_tasks, 1):
-            cache.put(plan.definition(task.arguments["work"]), document, tensors)
-            if number == stop_after:
-                break
-    except TasksFailed as problem:
-        failed = problem
-    except KeyboardInterrupt:
-        pass  # the results so far are cached, and the audit is marked as incomplete
-    finished = list(_finished(cache, plan))
-    results = [result for result in finished if not result.work.control]
-    controls = list(_controls(result for result in finished if result.work.control))
+    run = _Run(plan, Cache(folder), running or Running(), stop_after)
+    run.stage([work for work in plan.work if plan.is_exact(work.attack)])
+    run.stage([work for work in plan.work if not plan.is_exact(work.attack) and not run.is_settled(work)])
+    run.stage(run.further_attempts())
+    run.stage([work for name in run.unsuccessful() for work in plan.controls_of(name)])
+    results = run.best_results()
+    controls = run.findings_on(plan.controls)
+    run.stage(run.climb([*_judged(plan, results), *controls]))
+    if not results and isinstance(run.problem, LeakgaugeError) and not run.interrupted:
+        raise run.problem
     return Audit(
         plan=plan,
         results=tuple(results),
         findings=tuple(_findings(plan, results, controls)),
         controls=tuple(controls),
-        complete=len(finished) == len(plan.work),
-        failed=failed,
+        ladder=tuple(run.findings_on(plan.ladder)) if plan.portfolio else (),
+        complete=not run.interrupted and not run.failures,
+        failed=TasksFailed(run.failures, run.started) if run.failures else None,
+        forecast=run.forecast,
     )
 
 
-def _finished(cache: Cache, plan: AuditPlan) -> Iterator[ClientResult]:
-    for work in plan.work:
-        entry = cache.get(plan.definition(work))
-        if entry is not None:
-            yield ClientResult(work, entry.document, entry.tensors)
+@dataclass(eq=False)
+class _Run:
+    """The state of one run of an audit: the finished results, the failures and the time that is spent."""
+
+    plan: AuditPlan
+    cache: Cache
+    running: Running
+    stop_after: int | None
+    results: dict[Work, ClientResult] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    problem: Exception | None = None
+    interrupted: bool = False
+    started: int = 0
+    new: int = 0
+    forecast: Forecast | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    def stage(self, works: Sequence[Work]) -> None:
+        """Run the attacks that are not in the cache, and add all results."""
+        if self.interrupted:
+            return
+        self.started += len(works)
+        missing = []
+        for work in works:
+            entry = self.cache.get(self.plan.definition(work))
+            if entry is None:
+                missing.append(work)
+            else:
+                self.results[work] = ClientResult(work, entry.document, entry.tensors)
+        if missing:
+            self._run(missing)
+
+    def _run(self, works: Sequence[Work]) -> None:
+        running, common = self.running, {"plan": self.plan, "device": self.running.device}
+        tasks: list[Task] = []
+        try:
+            shares = self._expected().shares(works, time.monotonic() - self.began)
+            tasks += [_task(work, shares[work]) for work in works]
+            done = run_tasks(tasks, engine=running.engine, jobs=running.jobs, watch=running.watch, common=common)
+            for task, (document, tensors) in done:
+                work = task.arguments["work"]
+                self.cache.put(self.plan.definition(work), document, tensors)
+                self.results[work] = ClientResult(work, document, tensors)
+                self.new += 1
+                if self.new == self.stop_after:
+                    self.interrupted = True
+                    break
+        except TasksFailed as problem:
+            self.failures |= problem.failures
+        except LeakgaugeError as problem:  # every task of this stage failed
+            self.problem = self.problem or problem
+            self.failures |= {task.name: str(problem) for task in tasks}
+        except KeyboardInterrupt:
+            self.interrupted = True  # the results so far are cached, and the audit is marked as incomplete
+
+    def _expected(self) -> Forecast:
+        """Return the expected cost of the audit. It is measured once, and shown to the listener."""
+        if self.forecast is None:
+            running = self.running
+            jobs = 1 if running.engine == "in-process" else running.jobs or usable_cores()
+            if self.plan.budget is None and running.watch is None:
+                self.forecast = Forecast(dict.fromkeys(self.plan.attacks, 0.0), jobs)
+            else:
+                self.forecast = forecast(self.plan, jobs)
+            if running.watch is not None:
+                running.watch.note(self.forecast.sentence(self.plan.work))
+        return self.forecast
+
+    def is_settled(self, work: Work) -> bool:
+        """Return whether an exact attack has already found every sample of this client, with this defence."""
+        return self.plan.portfolio and any(
+            result.document.get("settled") and (result.work.defence, result.work.client) == (work.defence, work.client)
+            for result in self.results.values()
+        )
+
+    def further_attempts(self) -> list[Work]:
+        """Return second attempts of attacks that found nothing and whose loss was still falling.
+
+        There are none if the user chose the attacks, or if the budget has no time for them.
+        """
+        if not self.plan.portfolio or self.plan.budget is None:
+            return []
+        negative = {_key(result.work) for result in self.best_results()} - {
+            _key_of(finding) for finding in _judged(self.plan, self.best_results()) if finding.verdict.leaks
+        }
+        again = [
+            replace(result.work, attempt=1)
+            for result in self.best_results()
+            if _key(result.work) in negative and result.document.get("falling") and result.document["scale"] == 1
+        ]
+        left = self.plan.budget - (time.monotonic() - self.began)
+        return again if again and self._expected().total(again) < left else []
+
+    def unsuccessful(self) -> list[str]:
+        """Return the attacks that found no samples in at least one set-up. They need their positive controls.
+
+        If every client of the audit has a defence, all attacks are returned, because the set-up without a defence is
+        the baseline with which the defence is compared.
+        """
+        if UNDEFENDED in self.plan.controls:
+            return list(self.plan.attacks)
+        findings = _judged(self.plan, self.best_results())
+        failed = {finding.attack for finding in findings if finding.verdict is not Verdict.RECOVERS_DATA}
+        return [name for name in self.plan.attacks if name in failed]
+
+    def climb(self, findings: Sequence[Finding]) -> list[Work]:
+        """Return the attacks on the rungs of the ladder for which the budget has time, on one client each."""
+        name = strongest_attack(findings)
+        if name is None or not self.plan.portfolio or self.plan.budget is None:
+            return []
+        left = self.plan.budget - (time.monotonic() - self.began)
+        seconds = self._expected().seconds[name] / max(1, self.plan.scenario.samples)
+        affordable = [rung for rung in self.plan.ladder.values() if 8 * seconds * rung.weight < left]
+        return [Work(UNDEFENDED, name, False, 0, rung.name) for rung in affordable]
+
+    def findings_on(self, versions: Collection[str]) -> list[Finding]:
+        """Return one finding for each attack on each of these versions of the set-up."""
+        groups: dict[tuple[str, str], list[dict[str, Measure]]] = {}
+        for result in self.results.values():
+            if result.work.control in versions:
+                groups.setdefault((result.work.attack, result.work.control), []).append(result.measures)
+        return [
+            Finding(attack, version, over_clients(scores), judge(scores, labels_granted=True))
+            for (attack, version), scores in groups.items()
+        ]
+
+    def best_results(self) -> list[ClientResult]:
+        """Return one result for each attack on each client, in the order of the plan.
+
+        Among several attempts, the attempt with the lowest loss counts. The attacker knows this loss.
+        """
+        chosen = []
+        for work in self.plan.work:
+            attempts = [self.results.get(one) for one in (work, replace(work, attempt=1))]
+            made = [result for result in attempts if result is not None]
+            if made:
+                chosen.append(min(made, key=lambda result: _loss(result.document)))
+        return chosen
+
+
+def _task(work: Work, share: float) -> Task:
+    return Task(str(work), attack_client, {"work": work, "scale": share * 2**work.attempt}, kind=work.attack)
+
+
+def _loss(document: dict[str, Any]) -> float:
+    loss = document.get("loss")
+    return math.inf if loss is None else float(loss)
 
 
 def _key(work: Work) -> tuple[str, str, bool]:
     return work.attack, work.defence, work.knows_defence
 
 
-def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield one finding for each combination of attack, defence and knowledge of the defence, in the order of the work.
+def _key_of(finding: Finding) -> tuple[str, str, bool]:
+    return finding.attack, finding.setup, finding.knows_defence
 
-    The verdict "nothing above chance" becomes "inconclusive" in two cases: the attack recovers nothing anywhere, not
-    even on a positive control, or the attack returned no samples.
+
+def _judged(plan: AuditPlan, results: Sequence[ClientResult]) -> list[Finding]:
+    """Return one finding for each combination of attack, defence and knowledge of the defence.
+
+    The verdicts do not take the strength of the attacks into account.
     """
-    found = []
+    findings = []
     for key in dict.fromkeys(_key(result.work) for result in results):
         scores = [result.measures for result in results if _key(result.work) == key]
         verdict = judge(scores, labels_granted=plan.scenario.labels_granted)
         attack, defence, knows_defence = key
-        found.append(Finding(attack, defence, over_clients(scores), verdict, knows_defence))
-    strong = {one.attack for one in (*controls, *found) if one.verdict is Verdict.RECOVERS_DATA}
-    for finding in found:
-        weak = finding.about_samples and (finding.attack not in strong or finding.returned_nothing)
-        unsupported = finding.verdict is Verdict.NOTHING_ABOVE_CHANCE and weak
-        yield replace(finding, verdict=Verdict.INCONCLUSIVE) if unsupported else finding
+        findings.append(Finding(attack, defence, over_clients(scores), verdict, knows_defence))
+    return findings
 
 
-def _controls(results: Iterable[ClientResult]) -> Iterator[Finding]:
-    """Yield one finding for each attack and each positive control."""
-    groups: dict[tuple[str, str], list[dict[str, Measure]]] = {}
-    for result in results:
-        groups.setdefault((result.work.attack, result.work.control), []).append(result.measures)
-    for (attack, control), scores in groups.items():
-        yield Finding(attack, control, over_clients(scores), judge(scores, labels_granted=True))
+def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequence[Finding]) -> list[Finding]:
+    """Return the findings with the reasons for their verdicts. Verdicts without support become inconclusive.
+
+    The set-up without a defence is judged first, because the verdicts on defences depend on it.
+    """
+    cut = {_key(result.work) for result in results if result.document.get("scale", 1.0) < 1}
+    findings = {_key_of(finding): finding for finding in _judged(plan, results)}
+    undefended = next((title for title, chain in plan.chains.items() if not chain), None)
+    order = sorted(findings, key=lambda key: key[1] != undefended)
+    for key in order:
+        attack, defence, _ = key
+        mine = {one.setup: one for one in controls if one.attack == attack}
+        baseline = mine.pop(UNDEFENDED, None) if undefended is None else findings.get((attack, undefended, False))
+        if baseline is not None and undefended is None:
+            baseline = with_support(baseline, Evidence(_needed(plan, mine)))
+        evidence = Evidence(_needed(plan, mine), None if defence == undefended else baseline, cut_short=key in cut)
+        findings[key] = with_support(findings[key], evidence)
+    return list(findings.values())
 
 
-def attack_client(plan: AuditPlan, work: Work, report: Report, device: str | None = None) -> Scored:
+def _needed(plan: AuditPlan, controls: Mapping[str, Finding]) -> dict[str, Finding]:
+    """Return the positive controls that an attack must pass.
+
+    If the message is too small to determine all samples, only the control with one sample is needed.
+    """
+    return {name: one for name, one in controls.items() if not plan.underdetermined or name == ONE_SAMPLE}
+
+
+def attack_client(plan: AuditPlan, work: Work, report: Report, device: str | None = None, scale: float = 1.0) -> Scored:
     """Attack one client, and score the result.
 
     Args:
@@ -165,8 +348,10 @@ def attack_client(plan: AuditPlan, work: Work, report: Report, device: str | Non
         work: The attack and the client.
         report: The function that is called after each step.
         device: The device of the attack.
+        scale: The multiple of the attack's steps that is run.
     """
     scenario = plan.scenario_of(work)
     observation, truth = scenario.observe(work.client, plan.chain_of(work), knows_defence=work.knows_defence)
-    trial = Trial(observation, truth, scenario.seed + work.client, plan.threshold, device)
+    seed = scenario.seed + work.client if not work.attempt else derive(scenario.seed, work.client, work.attempt)
+    trial = Trial(observation, truth, seed, plan.threshold, device, scale)
     return plan.attacks[work.attack](trial, report)

@@ -1,0 +1,114 @@
+"""The evidence for a negative verdict. Without evidence, the verdict on an attack that found nothing is inconclusive.
+
+An attack that finds nothing may be too weak. It supports "nothing above chance" only if all of these hold:
+
+- It was not cut short by the budget.
+- It returned samples, and these samples are not worse than a guess. An attacker whose result is worse than a guess
+  would have sent the guess, so such a result shows a failed attack.
+- It succeeds on easier versions of the same set-up, which are called positive controls. These are one sample whose
+  label is known, and a quarter of the client's samples. If a client has a defence, the attack must succeed without the
+  defence, or its failure without the defence must itself be supported.
+
+A negative verdict needs no strong attack in two cases. Either a guess without the message is already right, so that the
+message cannot add anything, or a defence has a proof (:mod:`leakgauge.evaluation.bounds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from leakgauge.core.measure import Measure
+from leakgauge.evaluation.verdict import Finding, Verdict
+
+#: A result that is this much worse than a guess is worse by more than rounding or luck.
+BELOW = {"psnr": 0.5, "features": 0.03}
+#: From this chance level on, a guess is already right.
+RIGHT = {"psnr": 30.0, "features": 0.98}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known about the strength of one attack on one set-up.
+
+    Args:
+        controls: A dictionary from the names of the positive controls to their findings, from the easiest control to
+            the hardest.
+        undefended: The finding of the same attack without the defence. ``None`` if the set-up has no defence.
+        cut_short: Whether the budget ended the attack before it had done its steps.
+        proof: A sentence that proves the absence of leakage, such as a bound of differential privacy. It is empty if
+            there is no proof.
+    """
+
+    controls: Mapping[str, Finding]
+    undefended: Finding | None = None
+    cut_short: bool = False
+    proof: str = ""
+
+
+def with_support(finding: Finding, evidence: Evidence) -> Finding:
+    """Return a finding with the reason for its verdict. A negative verdict without support becomes inconclusive.
+
+    Args:
+        finding: The finding.
+        evidence: The strength of the attack on this set-up.
+    """
+    labels_only = finding.verdict is Verdict.RECOVERS_ATTRIBUTES
+    if not finding.about_samples or not (labels_only or finding.verdict is Verdict.NOTHING_ABOVE_CHANCE):
+        return finding
+    if evidence.proof:
+        return replace(finding, reason=evidence.proof)
+    if _guess_is_right(finding.measures):
+        return replace(finding, reason="A guess without the message is already right, so the message adds nothing.")
+    weakness = _weakness(finding, evidence)
+    if labels_only:
+        return replace(finding, reason=f"Samples may leak too. {weakness}" if weakness else _strength(evidence))
+    if weakness:
+        return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=weakness)
+    return replace(finding, reason=_strength(evidence))
+
+
+def _weakness(finding: Finding, evidence: Evidence) -> str:
+    """Return a sentence about the reason why an attack cannot support a negative verdict, or an empty text."""
+    if evidence.cut_short:
+        return "The budget ended this attack before it had done its steps. Give it more time with --budget."
+    if finding.returned_nothing:
+        return "The attack returned no sample for some clients, because it could prove none."
+    below = below_chance(finding.measures)
+    if below is not None:
+        return (
+            f"The result is worse than a guess ({below.name} {below.value:.3g}, chance {below.chance:.3g}), so the "
+            "attack failed."
+        )
+    if evidence.undefended is not None and evidence.undefended.verdict is not Verdict.RECOVERS_DATA:
+        if evidence.undefended.verdict is Verdict.NOTHING_ABOVE_CHANCE:
+            return ""
+        return "The attack recovers nothing without the defence either, so the defence was not tested."
+    failed = [name for name, control in evidence.controls.items() if control.verdict is not Verdict.RECOVERS_DATA]
+    if failed and evidence.undefended is None:
+        return f"The attack recovers nothing on an easier version of this set-up either ({failed[0]})."
+    if not evidence.controls and evidence.undefended is None:
+        return "The attack was not tried on an easier version of this set-up."
+    return ""
+
+
+def _strength(evidence: Evidence) -> str:
+    if evidence.undefended is not None and evidence.undefended.verdict is Verdict.RECOVERS_DATA:
+        return "The same attack recovers data without the defence."
+    if evidence.undefended is not None:
+        return "Nothing comes back without the defence either, although the attack succeeds on easier versions."
+    return f"The same attack recovers data on easier versions of this set-up ({', '.join(evidence.controls)})."
+
+
+def _guess_is_right(measures: Mapping[str, Measure]) -> bool:
+    chances = {metric: measures[metric].chance for metric in RIGHT if metric in measures}
+    return any(chance is not None and chance >= RIGHT[metric] for metric, chance in chances.items())
+
+
+def below_chance(measures: Mapping[str, Measure]) -> Measure | None:
+    """Return the measure of samples that is clearly worse than a guess, or ``None`` if there is no such measure."""
+    for metric, margin in BELOW.items():
+        measure = measures.get(metric)
+        if measure is not None and measure.excess is not None and measure.excess < -margin:
+            return measure
+    return None

@@ -1,0 +1,118 @@
+"""The ladder of an audit: how many samples, how many local steps and how much noise the strongest attack gets through.
+
+Each rung is the audited set-up with one change. The strongest attack is run on one client of every rung.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from leakgauge.core.errors import LeakgaugeError
+from leakgauge.evaluation.verdict import Finding, Verdict
+from leakgauge.federation.defence import Defence
+from leakgauge.federation.defences import build
+from leakgauge.workflows.scenario import Scenario
+
+SAMPLES = (1, 4, 16, 64)
+LOCAL_STEPS = (1, 5, 25, 100)
+NOISE = (1e-4, 1e-3, 1e-2, 1e-1)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One version of the set-up.
+
+    Args:
+        dimension: The thing that changes: ``"samples"``, ``"local steps"`` or ``"noise"``.
+        value: The value of the thing that changes.
+        scenario: The changed set-up.
+        chain: The defences of the clients.
+    """
+
+    dimension: str
+    value: float
+    scenario: Scenario
+    chain: tuple[Defence, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the rung, such as ``"local steps 5"``."""
+        return f"{self.dimension} {self.value:g}"
+
+    @property
+    def weight(self) -> float:
+        """The cost of an attack on this rung, relative to the cost of an attack on the smallest client."""
+        return self.value if self.dimension != "noise" else float(self.scenario.samples)
+
+
+def rungs_of(scenario: Scenario) -> dict[str, Rung]:
+    """Return a dictionary from names to the rungs of a set-up. Rungs that cannot be simulated are left out.
+
+    Args:
+        scenario: The audited set-up.
+    """
+    rungs = [Rung("samples", count, _changed(scenario, samples=count)) for count in SAMPLES]
+    if scenario.training.get("sends", "weights") == "weights":
+        versions = {count: _changed(scenario, batch_size=scenario.samples, epochs=count) for count in LOCAL_STEPS}
+        rungs += [Rung("local steps", count, version) for count, version in versions.items()]
+    rungs += [Rung("noise", sigma, scenario, (build("gaussian_noise", sigma=sigma, on="update"),)) for sigma in NOISE]
+    return {rung.name: rung for rung in rungs if _works(rung)}
+
+
+def _changed(scenario: Scenario, **training: object) -> Scenario:
+    return replace(scenario, training={**scenario.training, **training})
+
+
+def _works(rung: Rung) -> bool:
+    try:
+        rung.scenario.share(0)
+    except LeakgaugeError:  # too few samples
+        return False
+    return True
+
+
+def strongest_attack(findings: Sequence[Finding]) -> str | None:
+    """Return the attack on samples that exceeds chance by most, or ``None`` if no attack recovers data.
+
+    Args:
+        findings: The findings on the set-up and on its positive controls.
+    """
+    strong = [one for one in findings if one.about_samples and one.verdict is Verdict.RECOVERS_DATA]
+    best = max(strong, key=_excess, default=None)
+    return None if best is None else best.attack
+
+
+def _excess(finding: Finding) -> float:
+    metric = "psnr" if "psnr" in finding.measures else "features"
+    scale = 1.0 if metric == "psnr" else 100.0
+    return scale * (finding.measures[metric].excess or 0.0)
+
+
+def sentences(rungs: Mapping[str, Rung], findings: Sequence[Finding]) -> list[str]:
+    """Return one sentence for each dimension of the ladder.
+
+    Args:
+        rungs: The rungs by name.
+        findings: The findings on the rungs.
+    """
+    reached: dict[str, list[tuple[float, bool]]] = {}
+    for finding in findings:
+        rung = rungs[finding.setup]
+        success = finding.verdict is Verdict.RECOVERS_DATA
+        reached.setdefault(rung.dimension, []).append((rung.value, success))
+    return [_sentence(dimension, sorted(values)) for dimension, values in reached.items()]
+
+
+def _sentence(dimension: str, values: Sequence[tuple[float, bool]]) -> str:
+    through = [value for value, success in values if success]
+    blocked = [value for value, success in values if not success]
+    if not through:
+        return f"{dimension.capitalize()}: nothing came back from {values[0][0]:g} on."
+    if not blocked:
+        return f"{dimension.capitalize()}: data came back up to {through[-1]:g}, the largest value that was tried."
+    gaps = [value for value in blocked if value < through[-1]]
+    also = f" (but not at {', '.join(f'{value:g}' for value in gaps)})" if gaps else ""
+    above = [value for value in blocked if value > through[-1]]
+    end = f", and not at {above[0]:g}" if above else ""
+    return f"{dimension.capitalize()}: data came back up to {through[-1]:g}{also}{end}."

@@ -1,0 +1,59 @@
+"""A negative verdict needs evidence that the attack is strong enough."""
+
+import pytest
+
+from leakgauge.core.measure import Measure
+from leakgauge.evaluation.support import Evidence, below_chance, with_support
+from leakgauge.evaluation.verdict import Finding, Verdict
+
+DATA, ATTRIBUTES, INCONCLUSIVE, NOTHING, _ = Verdict
+
+
+def finding(verdict=NOTHING, psnr=12.0, chance=12.0, worst=13.0, metric="psnr"):
+    return Finding("idlg", "as it is", {metric: Measure(metric, psnr, chance=chance, worst=worst)}, verdict)
+
+
+PASSED = {"one sample": finding(DATA, 40.0)}
+FAILED = {"one sample": finding(DATA, 40.0), "4 samples": finding(NOTHING)}
+
+
+@pytest.mark.parametrize(
+    ("found", "evidence", "verdict", "words"),
+    [
+        (finding(), Evidence(PASSED), NOTHING, "recovers data on easier versions"),
+        (finding(), Evidence(FAILED), INCONCLUSIVE, "4 samples"),
+        (finding(), Evidence({}), INCONCLUSIVE, "not tried on an easier version"),
+        (finding(), Evidence(PASSED, cut_short=True), INCONCLUSIVE, "--budget"),
+        (finding(psnr=5.6), Evidence(PASSED), INCONCLUSIVE, "worse than a guess"),
+        (finding(psnr=11.7), Evidence(PASSED), NOTHING, "easier versions"),
+        (finding(worst=0.0), Evidence(PASSED), INCONCLUSIVE, "returned no sample"),
+        (finding(psnr=98.0, chance=99.0), Evidence({}), NOTHING, "guess without the message is already right"),
+        (finding(), Evidence({}, undefended=finding(DATA, 40.0)), NOTHING, "without the defence"),
+        (finding(), Evidence(PASSED, undefended=finding(INCONCLUSIVE)), INCONCLUSIVE, "without the defence either"),
+        (finding(), Evidence(PASSED, undefended=finding(NOTHING)), NOTHING, "Nothing comes back without the defence"),
+        (finding(psnr=5.6), Evidence({}, proof="No attack can."), NOTHING, "No attack can."),
+        (finding(DATA, 40.0), Evidence({}), DATA, ""),
+    ],
+)
+def test_only_strong_attacks_support_a_negative_verdict(found, evidence, verdict, words):
+    judged = with_support(found, evidence)
+    assert judged.verdict is verdict
+    assert words in judged.reason
+
+
+def test_leaked_labels_stay_a_leak_and_the_samples_stay_open():
+    weak = with_support(finding(ATTRIBUTES, psnr=5.0), Evidence(PASSED))
+    assert weak.verdict is ATTRIBUTES
+    assert "Samples may leak too" in weak.reason
+    assert "Samples may leak too" not in with_support(finding(ATTRIBUTES), Evidence(PASSED)).reason
+
+
+def test_attacks_on_attributes_need_no_control():
+    about_sex = finding(NOTHING, psnr=0.5, chance=0.5, metric="attribute_accuracy")
+    assert with_support(about_sex, Evidence({})) is about_sex
+
+
+def test_tables_can_be_below_chance_too():
+    assert below_chance({"features": Measure("features", 0.4, chance=0.55)}) is not None
+    assert below_chance({"features": Measure("features", 0.54, chance=0.55)}) is None
+    assert below_chance({"psnr": Measure("psnr", 5.0)}) is None  # there is no guess to compare with
