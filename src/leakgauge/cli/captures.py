@@ -1,6 +1,7 @@
 """The commands attack and infer, which read captures.
 
-Captures are observations that were recorded from a federation or saved by hand.
+A capture is a file that holds what a server saw of one client in one round. It was recorded from a federation or saved
+by hand.
 """
 
 from __future__ import annotations
