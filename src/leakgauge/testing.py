@@ -1,10 +1,11 @@
-"""Functions for your own tests, which check an attack against the rules of :class:`leakgauge.Attack` or limit leakage.
+"""Functions for your own tests. They check that an attack obeys the rules of attacks, or that an audit finds no leak.
 
 >>> from leakgauge.attacks import idlg
 >>> from leakgauge.testing import check_attack
 >>> check_attack(idlg(steps=20))
 
-Every check raises an ``AssertionError`` that names the broken rule or limit.
+The rules are those of :class:`leakgauge.Attack`. Every check raises an ``AssertionError`` that names the broken rule or
+limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands demo, audit, init and frontier. All of them are about simulated clients."""
+"""The commands demo, audit and frontier, which attack simulated clients, and init, which writes a configuration."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def audit(  # noqa: PLR0913
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Attack simulated clients, and measure how much of their data comes back. Exit with 1 if a limit is broken."""
+    """Attack simulated clients, and measure how much of their data is recovered. Exit with 1 if a limit is broken."""
     from leakgauge.reports.audit import by_defence
     from leakgauge.runtime import check_engine
     from leakgauge.workflows.audit import audit as run

@@ -1,8 +1,8 @@
 """Functions that save observations to files and load them again.
 
-A file holds the name and the options of the client's model, and :func:`load` builds the model from them. For safety,
-this works only for the models of Leakgauge, so that a file cannot make Python import other code. Any other model must
-be passed to :func:`load`.
+An observation is what a server sees of one client in one round. A file also holds the name and the options of the
+client's model, and :func:`load` builds the model from them. For safety, this works only for the models of Leakgauge, so
+that a file cannot make Python import other code. Any other model must be passed to :func:`load`.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def _max_bytes(path: Path, model: nn.Module | None, document: Mapping[str, Any])
     """Return the largest allowed size in bytes of an observation file. It depends on the size of the model.
 
     ``model`` is the model that the user passed. If it is ``None``, the model that the file names is used, and the limit
-    is capped.
+    has a fixed maximum.
     """
     if model is not None:
         return _COPIES * 8 * _size(model) + _BESIDES

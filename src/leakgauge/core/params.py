@@ -1,4 +1,4 @@
-"""Arithmetic on dictionaries ``{name: tensor}``, the form of weights, gradients and updates."""
+"""Arithmetic on dictionaries ``{name: tensor}``, which hold weights, gradients or updates."""
 
 from __future__ import annotations
 

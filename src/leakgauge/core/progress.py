@@ -19,8 +19,8 @@ def progress_bar(description: str, progress: bool | Report | None = None) -> Ite
 
     Args:
         description: The text beside the bar.
-        progress: ``True`` shows a bar on standard error, ``False`` shows nothing, and a function gets the reports
-            instead of the bar. By default, a bar is shown if standard error is a terminal.
+        progress: ``True`` shows a bar on standard error, and ``False`` shows nothing. By default, a bar is shown if
+            standard error is a terminal. A function is yielded as it is, and no bar is shown.
     """
     if callable(progress):
         yield progress

@@ -79,7 +79,7 @@ def load_cifar10(
         folder: The data folder, which has one subfolder for each dataset. If it is given, files are read only from
             there.
         download: Whether missing files may be downloaded.
-        limit: The number of pictures to load, from the first one on. The default is all pictures.
+        limit: The number of pictures to load, starting with the first. The default is all pictures.
     """
     path = _obtain(SOURCE_CIFAR10, folder, download, limit)
     images, labels = _read(CIFAR10, path, split, limit)
@@ -101,7 +101,7 @@ def load_cifar100(
         folder: The data folder, which has one subfolder for each dataset. If it is given, files are read only from
             there.
         download: Whether missing files may be downloaded.
-        limit: The number of pictures to load, from the first one on. The default is all pictures.
+        limit: The number of pictures to load, starting with the first. The default is all pictures.
         coarse: Whether the labels are the 20 coarse classes. By default, they are the 100 fine classes.
     """
     path = _obtain(SOURCE_CIFAR100, folder, download, limit)

@@ -124,7 +124,9 @@ class Dataset:
         )
 
     def others(self, limit: int = 512, seed: int = 0) -> Dataset | None:
-        """Return samples of the population that this client does not hold, or ``None`` if there are none.
+        """Return samples of the client's population that the client does not hold, or ``None`` if there are none.
+
+        The population is the larger dataset from which the client's samples were taken.
 
         Args:
             limit: The largest number of samples to return. If there are more, ``limit`` of them are drawn at random.

@@ -49,14 +49,14 @@ _Part = tuple[str, Bytes, torch.Tensor]
 def load(*, folder: Folder = None, download: bool = True, writers: int | None = None) -> Dataset:
     """Load the images. Each writer is a group.
 
-    Classes 0 to 9 are digits, 10 to 35 are capital letters, and 36 to 61 are small letters. The paper has the pixel
-    value 1.0, and ink has lower values.
+    Classes 0 to 9 are digits, 10 to 35 are capital letters, and 36 to 61 are small letters. The white background has
+    the pixel value 1.0, and ink has lower values.
 
     Args:
         folder: The data folder, which has one subfolder for each dataset. If it is given, files are read only from
             there.
         download: Whether missing files may be downloaded.
-        writers: The number of writers to load, from the first one on. The default is all writers.
+        writers: The number of writers to load, starting with the first. The default is all writers.
     """
     if writers is not None:
         whole_number("writers", writers)

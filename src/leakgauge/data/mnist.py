@@ -36,7 +36,7 @@ def load(
         folder: The data folder, which has one subfolder for each dataset. If it is given, files are read only from
             there.
         download: Whether missing files may be downloaded.
-        limit: The number of digits to load, from the first one on. The default is all digits.
+        limit: The number of digits to load, starting with the first. The default is all digits.
         by_writer: Whether each writer of digits is a group. The writers are read from QMNIST's label file (Yadav and
             Bottou 2019).
     """

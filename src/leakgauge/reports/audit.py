@@ -207,7 +207,8 @@ def _joined(results: Sequence[ClientResult], name: str) -> Tensor:
 def _curves(audit: Audit) -> list[Section]:
     """Return a section with the loss curves of the attacks on the first client.
 
-    The client uses the first defence of the audit, and the attackers do not know it.
+    The client uses the first defence in the list of the audit, which may also be no defence. The attackers do not know
+    the defence.
     """
     first = next(iter(audit.plan.chains))
     curves = {}

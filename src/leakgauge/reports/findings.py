@@ -56,8 +56,8 @@ def main_metric(finding: Finding) -> str | None:
 def strongest(findings: Sequence[Finding]) -> Finding | None:
     """Return the finding of the strongest attack, or ``None`` if the attacks cannot be compared.
 
-    Attacks are compared by PSNR. If there is no PSNR, they are compared by the share of recovered features, else of
-    inferred attributes, else of records whose owner is found.
+    Attacks are compared by the first of these metrics that a finding has: the PSNR, the share of recovered features,
+    the share of inferred attributes, and the share of records whose owner is found.
     """
     for name in ("psnr", "features", "attribute_accuracy", "source_accuracy"):
         having = [finding for finding in findings if name in finding.measures]

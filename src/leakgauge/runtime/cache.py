@@ -100,7 +100,7 @@ class Cache:
             return [key for (key,) in connection.execute("select key from entries order by made, key")]
 
     def get(self, definition: Any) -> Entry | None:
-        """Return the stored result of a definition. A damaged entry is removed from the cache.
+        """Return the stored result with the given definition. A damaged entry is removed from the cache.
 
         Args:
             definition: Everything that the result depends on, as plain values.
@@ -121,7 +121,7 @@ class Cache:
             return None
 
     def put(self, definition: Any, document: Any, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """Store the result of a definition on disk. An earlier result of the same definition is replaced.
+        """Store a result on disk. An earlier result with the same definition is replaced.
 
         Args:
             definition: Everything that the result depends on, as plain values.
@@ -138,7 +138,7 @@ class Cache:
             )
 
     def forget(self, definition: Any) -> None:
-        """Remove the stored result of a definition, if there is one."""
+        """Remove the stored result with the given definition, if there is one."""
         key = key_of(definition)
         with self._open(writing=True) as connection:
             connection.execute("delete from entries where key = ?", (key,))
@@ -171,7 +171,7 @@ class Cache:
 
 
 def key_of(definition: Any) -> str:
-    """Return the key under which the result of a definition is stored.
+    """Return the key under which a result with the given definition is stored.
 
     The key is a hash of the definition and of Leakgauge's source code.
     """

@@ -60,8 +60,8 @@ def source_digest(*objects: Any) -> str:
 class _Sources:
     """A collection of the source code on which objects depend.
 
-    Each text in ``entries`` consists of the name of a module, class or function with a hash of its code, or of the name
-    of a global constant with its value.
+    The set ``entries`` holds one text for each module, class or function, with its name and a hash of its code. It also
+    holds one text for each global constant, with its name and its value.
     """
 
     def __init__(self) -> None:

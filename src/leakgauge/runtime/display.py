@@ -58,9 +58,10 @@ class _Running:
 class Clock(Watch):
     """A listener that estimates the remaining time of all tasks.
 
-    The remaining time of a running task is extrapolated from the steps that it has reported. Without reported steps,
-    the task is expected to take as long as the finished tasks of its kind. A waiting task is expected to take as long
-    as the finished tasks of its kind, or else as long as the running ones. Tasks without an estimate are not counted.
+    The remaining time of a running task is extrapolated from the steps that it has reported. All other estimates assume
+    that tasks of the same kind take the same time. A task without reported steps is expected to take as long as the
+    finished tasks of its kind. If no such task has finished, a waiting task is expected to take as long as the running
+    tasks of its kind. Tasks without an estimate are not counted.
     """
 
     def __init__(self) -> None:
@@ -103,7 +104,7 @@ class Clock(Watch):
     def seconds(self, task: Task) -> float:
         """Return the seconds that a running task has taken so far.
 
-        If the task is not running, return the seconds of the last finished task of its kind.
+        If the task is not running, return the seconds that the last finished task of the same kind took.
         """
         if task.name in self._running:
             return self._running[task.name].seconds()
@@ -136,7 +137,10 @@ class Clock(Watch):
         return sum(taken) / len(taken) if taken else None
 
     def rest(self) -> str:
-        """Return the remaining time of all tasks as text, such as "about 5 min left". It is empty if it is unknown."""
+        """Return the remaining time of all tasks as text, such as "about 5.0 min left".
+
+        Return an empty text if the remaining time is unknown.
+        """
         seconds, everything = self.left()
         if self.ended == self.total or (seconds == 0 and not everything):
             return ""

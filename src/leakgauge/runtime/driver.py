@@ -1,4 +1,4 @@
-"""The loop that runs tasks on workers. It starts tasks, restarts them if a worker dies, and gives up after many tries.
+"""The loop that runs tasks on workers. After a failure, it restarts the task if that may help, or gives the task up.
 
 The process that runs this loop is called the driver.
 
@@ -59,7 +59,10 @@ class Workers(Protocol):
         """Return the new messages of workers. If there are none, wait for at most ``timeout`` seconds."""
 
     def stop(self, attempt: int) -> None:
-        """Kill the worker that runs an attempt. Later messages about this attempt are not returned."""
+        """Kill the worker that runs a task. Later messages about the task are not returned.
+
+        ``attempt`` is the index with which the task was started.
+        """
 
     def free(self) -> int | None:
         """Return the free memory in bytes, or ``None`` if the workers limit their memory themselves, as Ray does."""

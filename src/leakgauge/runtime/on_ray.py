@@ -141,7 +141,7 @@ class OnRay:
         return events
 
     def stop(self, attempt: int) -> None:
-        """Kill the worker that runs the attempt with this index."""
+        """Kill the worker that runs a task. ``attempt`` is the index with which the task was started."""
         for reference in [reference for reference, number in self._attempts.items() if number == attempt]:
             del self._attempts[reference]
             self._ray.cancel(reference, force=True)
@@ -215,7 +215,7 @@ def _reason(problem: Exception) -> str:
 
 @contextlib.contextmanager
 def _connected(address: str, cores: int, shared: int) -> Iterator[Any]:
-    """Connect to a Ray cluster or start one. At the end, stop the cluster only if it was started here."""
+    """Connect to a Ray cluster or start one. At the end of the ``with`` block, stop a cluster that was started here."""
     import ray
 
     if ray.is_initialized():

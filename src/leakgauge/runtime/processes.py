@@ -93,7 +93,7 @@ class Processes:
         return events
 
     def stop(self, attempt: int) -> None:
-        """Kill the worker that runs the attempt with this index."""
+        """Kill the worker that runs a task. ``attempt`` is the index with which the task was started."""
         for worker in [worker for worker in self._workers if worker.attempt == attempt]:
             self._workers.remove(worker)
             worker.end(at_once=True)
@@ -109,7 +109,7 @@ class Processes:
 
 
 class _Worker:
-    """A worker process with its pipe and its current task, as the driver uses it."""
+    """A worker process, with its pipe and its current task. It is used in the process that started the worker."""
 
     def __init__(self, common: bytes) -> None:
         context = multiprocessing.get_context("spawn")
@@ -161,7 +161,7 @@ class _Worker:
 
 
 def worker_main(connection: Connection) -> None:
-    """Run one task after another in a worker process, until the driver ends this process."""
+    """Run one task after another in a worker process, until the process that started the worker ends it."""
     prepare_worker()
     lock = threading.Lock()
 
@@ -189,7 +189,7 @@ def usable_cores() -> int:
 
 
 def prepare_worker() -> None:
-    """Limit a worker process to one thread, and make it end when its driver ends."""
+    """Limit a worker process to one thread, and make it end when the process that started it ends."""
     import torch  # not at the top, so that the command line starts quickly
 
     torch.set_num_threads(1)
@@ -199,7 +199,10 @@ def prepare_worker() -> None:
 
 
 def _end_with_the_driver() -> None:
-    """Wait until the driver ends, and then exit. Without this, workers would outlive a driver that is killed."""
+    """Exit when the process that started this worker ends.
+
+    Without this, the worker would keep running if that process was killed.
+    """
     driver = multiprocessing.parent_process()
     if driver is not None:
         multiprocessing.connection.wait([driver.sentinel])

@@ -81,7 +81,7 @@ class WorkerLost(RuntimeError):
 
 
 def execute(task: Task, common: Mapping[str, Any], send: Callable[..., None], *, pace: float = PACE) -> tuple[Any, ...]:
-    """Execute a task in a worker, and return the last message for the driver.
+    """Execute a task in a worker, and return the last message for the driver, the process that sent the task.
 
     During the task, the worker calls ``send("step", step, total, loss, peak)`` and ``send("beat", peak)``. ``peak`` is
     the largest memory in bytes that the worker has held since the task began.
