@@ -1,10 +1,11 @@
-"""Checks that an attack keeps the promises of :class:`leakgauge.Attack`.
+"""Functions for your own tests. They check that an attack obeys the rules of attacks, or that an audit finds no leak.
 
 >>> from leakgauge.attacks import idlg
 >>> from leakgauge.testing import check_attack
 >>> check_attack(idlg(steps=20))
 
-Every check raises an ``AssertionError`` that names the broken promise.
+The rules are those of :class:`leakgauge.Attack`. Every check raises an ``AssertionError`` that names the broken rule or
+limit.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ def assert_no_leak(
     output: Location | None = None,
     jobs: int | None = 1,
 ) -> None:
-    """Audit a configuration in a test, and raise an ``AssertionError`` if a limit is broken.
+    """Run an audit inside a test, and raise an ``AssertionError`` if a limit is broken or the audit is not complete.
 
     The error names every broken limit and the attack that broke it.
 
     Args:
-        config: The configuration of :func:`leakgauge.audit`.
-        fail_if: The conditions that break a limit, such as ``"recovered > 0.05"``.
-        output: The folder of the audit page. ``None`` writes no page.
+        config: The configuration, as for :func:`leakgauge.audit`.
+        fail_if: The limits, each as a condition that must not be true, such as ``"recovered > 0.05"``.
+        output: The folder for the page of the audit. ``None`` writes no page.
         jobs: The number of attacks that run at the same time.
     """
     from leakgauge.workflows.audit import audit
@@ -71,15 +72,15 @@ def assert_no_leak(
 def small_case(
     kind: Case = "gradient", *, network: Network = "lenet", dtype: torch.dtype = torch.float32
 ) -> tuple[Observation, Truth]:
-    """Return the message of a small client that leaks, and the truth behind the message.
+    """Return an observation of a small client that leaks its data, and the client's true samples.
 
-    The client has 8 x 8 digits and an untrained network. An attack on the message takes seconds.
+    The client has digits of 8 x 8 pixels and an untrained network. An attack on the observation takes seconds.
 
     Args:
-        kind: ``"gradient"`` is the gradient of two digits (FedSGD). ``"weights"`` is the message of a client with four
-            digits after two epochs of two batches (FedAvg).
-        network: ``"lenet"`` has sigmoids and pixels without normalisation. ``"cnn"`` is a network like DLF's, with ReLU
-            and normalised pixels.
+        kind: ``"gradient"`` is the gradient of two digits (FedSGD). ``"weights"`` is the update of a client that
+            trained on four digits for two epochs of two batches (FedAvg).
+        network: ``"lenet"`` has sigmoids and pixels without normalisation. ``"cnn"`` is a network like those of DLF
+            (Dimitrov et al., TMLR 2022), with ReLU and normalised pixels.
         dtype: The precision of the network.
     """
     if kind not in ("gradient", "weights"):
@@ -104,14 +105,14 @@ def check_attack(
     truth: Truth | None = None,
     seed: int = 0,
 ) -> None:
-    """Run an attack on an observation, and check that the attack keeps the promises of :class:`Attack`.
+    """Run an attack, and raise an ``AssertionError`` if it breaks a rule of :class:`Attack`.
 
     The attack runs four times, so it should be quick.
 
     Args:
-        attack: The attack, or a factory that makes it.
-        observation: The observation. By default, ``small_case("gradient")``.
-        truth: The truth behind the observation. Without it, the quality of the result is not checked.
+        attack: The attack, or a function that makes the attack.
+        observation: The observation to attack. By default, ``small_case("gradient")``.
+        truth: The true samples of the client. Without them, the quality of the result is not checked.
         seed: The seed of the attack.
     """
     if not isinstance(attack, Attack):
@@ -133,12 +134,12 @@ def check_attack(
 
 
 def random_start(observation: Observation, seed: int = 0) -> Tensor:
-    """Return as many random samples as the client has, as pixels without normalisation.
+    """Return as many random samples as the client has, in the units of the data, such as pixels in [0, 1].
 
-    The samples are drawn from N(0, 1) in normalised pixels and then converted.
+    The samples are drawn from N(0, 1) as normalised inputs of the model. Then the normalisation is undone.
 
     Args:
-        observation: The observation.
+        observation: The observation of the client.
         seed: The seed of the draw.
     """
     data, samples = observation.data, int(observation.training.need("samples"))
@@ -152,7 +153,7 @@ def _promise(holds: bool, sentence: str) -> None:
 
 
 def _check_record(attack: Attack) -> None:
-    """Check that the ``repr`` of the attack shows all settings, and that the attack can be pickled."""
+    """Check that the attack is a dataclass, that its ``repr`` shows all settings, and that it can be pickled."""
     name = type(attack).__name__
     _promise(type(attack).__call__ is Attack.__call__, f"{name} overrides __call__. Write run() instead")
     _promise(
@@ -202,7 +203,7 @@ def _check_result(result: Reconstruction, observation: Observation) -> None:
 def _check_repeatable(attack: Attack, observation: Observation, first: Reconstruction) -> None:
     """Check that the same seed gives exactly the same result.
 
-    The result must not depend on the state of the global random generators or on the progress report.
+    The result must depend neither on the state of the global random generators nor on whether progress is reported.
     """
 
     def report(step: int, total: int | None, loss: float) -> None:
@@ -222,9 +223,9 @@ def _check_repeatable(attack: Attack, observation: Observation, first: Reconstru
 
 
 def _check_interrupt(attack: Attack, observation: Observation, seed: int) -> None:
-    """Check that Ctrl-C returns the best result so far.
+    """Check that the attack returns its best result so far when it is interrupted by Ctrl-C.
 
-    An attack that reports no progress cannot be interrupted this way.
+    The check interrupts the attack at its first progress report. An attack without progress reports is not interrupted.
     """
 
     def interrupt(step: int, total: int | None, loss: float) -> None:
@@ -238,7 +239,10 @@ def _check_interrupt(attack: Attack, observation: Observation, seed: int) -> Non
 
 
 def _check_quality(result: Reconstruction, observation: Observation, truth: Truth) -> None:
-    """Check that the error is below half of the error of a random start, and below the error of every blind guess."""
+    """Check that the error of the result is low.
+
+    It must be below half of the error of random samples, and below the error of the best guess without the message.
+    """
     error = _error(result.samples, truth)
     blind = fmean(_error(random_start(observation, guess), truth) for guess in range(10))
     _promise(
@@ -255,7 +259,7 @@ def _check_quality(result: Reconstruction, observation: Observation, truth: Trut
 
 
 def _error(samples: Tensor, truth: Truth) -> float:
-    """Return the mean squared error of the samples, paired with the true samples, in normalised pixels."""
+    """Pair the samples with the true samples, and return the mean squared error in normalised pixels."""
     samples = samples.to(truth.inputs.dtype)
     paired = pair(samples, truth.inputs).apply(samples)
     return float((truth.data.normalise(paired) - truth.data.normalise(truth.inputs)).square().mean())

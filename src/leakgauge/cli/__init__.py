@@ -1,6 +1,6 @@
-"""The command line. For a mistake of the user, it prints one sentence and exits with code 2, without a traceback.
+"""The command line. If the user makes a mistake, it prints one sentence and exits with code 2, without a traceback.
 
-Each module of this package holds some commands, and the import of a module registers its commands. A command imports
+Each module of this package defines some commands, which are registered when the module is imported. A command imports
 other modules only when it runs, so that ``leakgauge --help`` does not import torch.
 """
 
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _words(problem: Exception) -> str:
-    """Return the error message for a mistake on the command line, or for a bug."""
+    """Return the error message for a wrong command line, or for an unexpected error, which is a bug."""
     if hasattr(problem, "format_message"):  # the class of Typer's own errors depends on the version of Typer
         return str(problem.format_message())
     if os.environ.get("LEAKGAUGE_DEBUG"):

@@ -1,4 +1,4 @@
-"""The commands demo, audit, init and frontier, which simulate the clients of a federation."""
+"""The commands demo, audit and frontier, which attack simulated clients, and init, which writes a configuration."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def demo(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Audit example clients with and without a defence. Each client sends the gradient of one digit."""
+    """Audit example clients, with and without a defence. Each client sends the gradient of one handwritten digit."""
     from leakgauge.workflows.demo import write_demo
 
     config = write_demo(output, clients=clients, seed=seed)
@@ -61,7 +61,7 @@ def audit(  # noqa: PLR0913
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Attack the clients of a set-up, and measure what comes back. Exit with 1 if a limit is broken."""
+    """Attack simulated clients, and measure how much of their data is recovered. Exit with 1 if a limit is broken."""
     from leakgauge.reports.audit import by_defence
     from leakgauge.runtime import check_engine
     from leakgauge.workflows.audit import audit as run

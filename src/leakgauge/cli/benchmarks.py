@@ -1,4 +1,4 @@
-"""The command bench, which runs the papers' tables, writes the pages of the papers, or measures the speed."""
+"""The command bench, which reproduces tables of papers, writes a page about each paper, or measures speed."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def bench(  # noqa: PLR0913
     readme: Annotated[bool, typer.Option("--readme", help="Write the papers' pages from the saved results.")] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Number of turns, for speed only.")] = 3,
 ) -> None:
-    """Run a paper's tables, and print our figures, the published figures, the chance levels and the times.
+    """Reproduce a paper's tables, and print our figures, the published figures, the chance levels and the times.
 
-    With speed instead of a paper, compare the time of an attack step with the time of the client's training.
+    With the word speed in place of a paper, compare the time of an attack step with the time of the client's training.
     """
     if readme:
         _write_pages(quiet=quiet)
@@ -77,7 +77,10 @@ def _write_pages(*, quiet: bool) -> None:
 
 
 def _find_rows(context: typer.Context, paper: str | None, pattern: str | None, *, names: bool) -> list[Row]:
-    """Return the rows of a paper. If ``--list`` was given, print the names of the rows or of the papers."""
+    """Return the rows of a paper's tables. Each row is one setting of a table.
+
+    If ``--list`` was given, print the names of the rows, or the names of the papers if no paper was given.
+    """
     from leakgauge.reproduction.rows import find_rows, papers
 
     known = [*papers(), "speed"]
@@ -97,7 +100,7 @@ def _find_rows(context: typer.Context, paper: str | None, pattern: str | None, *
 
 
 def _refuse(context: typer.Context, benchmark: str, names: set[str]) -> None:
-    """Raise an error if an option on the command line belongs to another benchmark."""
+    """Raise an error if the user gave one of the options in ``names``, which this benchmark does not have."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if option.param_type_name == "option" and option.name in names and source and source.name == "COMMANDLINE":
@@ -116,7 +119,7 @@ def _run(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run rows. Print and save each result as soon as it is complete."""
+    """Run rows of a paper's tables. Print and save each result as soon as it is complete."""
     from leakgauge.reproduction.results import save_result
     from leakgauge.reproduction.runner import run_rows
     from leakgauge.runtime import check_engine
@@ -134,7 +137,7 @@ def _run(
 
 
 def _show_result(result: RowResult) -> None:
-    """Print the result of one method of one row as a small table."""
+    """Print the result of one attack method for one row of a paper's table."""
     screen.print(f"[bold]{escape(result.row.name)}[/bold] {escape(result.method.name)}", highlight=False)
     screen.print(
         f"  {result.clients} clients, {result.steps} steps, {result.seconds:.1f} seconds a client", style="dim"

@@ -1,6 +1,7 @@
 """The commands attack and infer, which read captures.
 
-Captures are observations that were recorded from a federation or saved by hand.
+A capture is a file that holds what a server saw of one client in one round. It was recorded from a federation or saved
+by hand.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def attack(  # noqa: PLR0913
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Attack captures. Pass --data to score the results. Captures that are finished are not attacked again."""
+    """Attack captures, which are recorded client updates. Pass --data to score. Results of earlier runs are reused."""
     from leakgauge.reports.captures import captures_table, refused_sentences, summary
     from leakgauge.workflows.attack_captures import attack as run
 

@@ -77,11 +77,11 @@ def watching(quiet: bool) -> Iterator[Watch | None]:
 
 
 def show(rows: Sequence[Sequence[str]], colours: Sequence[str] = ()) -> None:
-    """Print a table. Markup in the texts is not interpreted, because the texts may come from files.
+    """Print a table. Markup in the texts is shown as it is, because the texts may come from files.
 
     Args:
-        rows: The rows of the table. The first row is the head.
-        colours: The colour of the last cell of each row after the head.
+        rows: The rows of the table. The first row holds the headings.
+        colours: The colour of the last cell in each row below the headings.
     """
     head, *body = rows
     table = Table(padding=(0, 1))
@@ -99,11 +99,11 @@ def show(rows: Sequence[Sequence[str]], colours: Sequence[str] = ()) -> None:
 def present(
     result: WorkflowResult, tables: Sequence[Sequence[Sequence[str]]], summary: str, *, quiet: bool, as_json: bool
 ) -> None:
-    """Print the result of a workflow, and exit with the exit code of the result.
+    """Print the result of a command, and exit with the exit code of the result.
 
     Args:
-        result: The result of the workflow.
-        tables: Further tables, which are printed before the table of findings.
+        result: The result to print.
+        tables: Tables that are printed before the table of all attacks and verdicts.
         summary: The verdict as a sentence.
         quiet: Whether only errors are printed.
         as_json: Whether JSON is printed instead of tables.
@@ -132,7 +132,7 @@ def present(
 
 
 def settings(pairs: list[str] | None) -> dict[str, Any]:
-    """Convert words of the form ``key=value`` to a dictionary. A value that is not valid JSON is kept as a text."""
+    """Convert texts of the form ``key=value`` to a dictionary. Values are read as JSON, or else kept as text."""
     values: dict[str, Any] = {}
     for pair in pairs or ():
         key, sign, value = pair.partition("=")
@@ -146,7 +146,7 @@ def settings(pairs: list[str] | None) -> dict[str, Any]:
 
 
 def complain(sentence: str) -> int:
-    """Print an error message, and return the exit code 2."""
+    """Print an error message on standard error, and return the exit code 2."""
     lines = [printable(line, longest=2000) for line in sentence.splitlines()]  # a file name may contain anything
     print("leakgauge:", "\n".join(lines), file=sys.stderr)
     return 2

@@ -1,4 +1,4 @@
-"""The commands list and data, which show what Leakgauge has and which datasets are on this machine."""
+"""The commands list and data, which list Leakgauge's attacks, defences and so on, and the datasets on this machine."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The types and tools that all other packages share."""
+"""The basic types that all other packages use, such as observations, true samples, measures and errors."""

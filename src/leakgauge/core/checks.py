@@ -1,4 +1,4 @@
-"""Checks of numeric arguments, made before any work starts.
+"""Checks of the numbers and booleans that users pass as arguments.
 
 Each check returns the value, or raises :class:`~leakgauge.core.errors.InvalidInput` with the name of the argument.
 """

@@ -1,7 +1,7 @@
-"""Files that hold tensors and a JSON document about them, in the safetensors format.
+"""Safetensors files that hold tensors and a JSON object, which is called the document of the file.
 
-A file is written under a temporary name and then renamed, so that a reader never sees a half-written file. A
-digest over the document and the tensors reveals any change. Nothing is ever unpickled.
+A file is written under a temporary name and then renamed, so that a reader never sees a half-written file. Each file
+stores a checksum of its document and its tensors, so that any change is detected. No file is ever unpickled.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ Location = str | os.PathLike[str]
 def write_container(
     path: Location, kind: str, version: int, document: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> Path:
-    """Write a file atomically, and return its path.
+    """Write tensors and a JSON object to a safetensors file, and return the path of the file.
+
+    The file is written atomically, which means completely or not at all.
 
     Args:
-        path: The file, whose name ends in ``.safetensors``.
-        kind: The kind of content, such as "observation".
-        version: The version of the file format for this kind.
-        document: A JSON document.
+        path: The path of the file. The name must end in ``.safetensors``.
+        kind: One word for the content of the file, such as "observation". It is stored in the file.
+        version: The version of the file format. It is stored in the file.
+        document: The JSON object to store beside the tensors.
         tensors: A dictionary from names to tensors.
     """
     target = Path(path)
@@ -64,17 +66,17 @@ def write_container(
 def read_container(
     path: Location, kind: str, version: int, max_bytes: Callable[[Mapping[str, Any]], int] | None = None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read a file, check that it is intact, and return its document and tensors.
+    """Read a file of :func:`write_container`, verify its checksum, and return its JSON object and its tensors.
 
-    If a file is larger than 16 MB, its size is compared with the limit from ``max_bytes`` before its tensors are read,
-    so that a file cannot fill the memory. At that time, the document has not been verified yet. Therefore,
-    ``max_bytes`` must use the document only to compute the limit.
+    If ``max_bytes`` is given, a file of more than 16 MB is read only if its size is within the limit that ``max_bytes``
+    returns. This keeps a file from filling the memory. The checksum is verified later, so the JSON object that
+    ``max_bytes`` gets may be wrong. ``max_bytes`` must use it only to compute the limit.
 
     Args:
-        path: The file.
-        kind: The expected kind of content.
-        version: The newest version that can be read. Older versions are read too.
-        max_bytes: A function that returns the largest allowed size in bytes of a file with a given document.
+        path: The path of the file.
+        kind: The word for the content that the file must have, such as "observation".
+        version: The newest version of the file format that can be read. Older versions are read too.
+        max_bytes: A function that gets the JSON object of the file and returns the largest allowed file size in bytes.
     """
     source = Path(path)
     header, raw = _read_bytes(source, kind, version, max_bytes)
@@ -97,7 +99,7 @@ def read_container(
 def _read_bytes(
     source: Path, kind: str, version: int, max_bytes: Callable[[Mapping[str, Any]], int] | None
 ) -> tuple[dict[str, Any], bytes]:
-    """Check the kind and the version of a file, and return its metadata and its whole content."""
+    """Check the header and the size of a file, and return the metadata in the header and all bytes of the file."""
     try:
         with open(source, "rb", opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
@@ -144,10 +146,10 @@ def write_atomically(target: Path, contents: bytes) -> None:
 
 
 def _unnamed(target: Path, contents: bytes) -> Path | None:
-    """Write a file without a name, give it a temporary name when it is complete, and return its path.
+    """Write the contents to a file without a name, link it to a temporary name, and return the temporary path.
 
-    Even if the process is killed, no half-written file is left. Only Linux has files without a name. On other systems,
-    ``None`` is returned.
+    A process that is killed while it writes leaves no half-written file behind. Return ``None`` if the operating system
+    or the file system does not support files without a name (``O_TMPFILE`` of Linux).
     """
     try:
         file = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, 0o666)
@@ -188,12 +190,12 @@ def _umask() -> int:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a path and return its file descriptor. Do not block on a pipe that has no writer."""
+    """Open a file and return its descriptor. Return at once even if the path is a pipe that has no writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _start(source: Path, file: BinaryIO, size: int) -> bytes:
-    """Return the first bytes of a file. They hold the length of the header and then the header itself."""
+    """Return the first bytes of a safetensors file, which are the length of the header and the header itself."""
     start = file.read(8)
     length = int.from_bytes(start, "little")
     if size < 8 or length > size - 8:
@@ -216,7 +218,7 @@ def _header(source: Path, start: bytes) -> dict[str, Any]:
 
 
 def _check_kind(source: Path, header: Mapping[str, Any], kind: str, version: int) -> None:
-    """Raise an error if the file is of another kind or of a newer version."""
+    """Raise an error if the metadata names other content than ``kind`` or a newer file format than ``version``."""
     actual = header.get("leakgauge")
     if actual != kind:
         description = f"{_article(actual)} of Leakgauge" if isinstance(actual, str) else "not a file of Leakgauge"

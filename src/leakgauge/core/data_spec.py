@@ -14,11 +14,12 @@ from leakgauge.core.errors import InvalidInput
 class DataSpec:
     """The shape of one sample, its target, and the normalisation of the model's inputs.
 
-    Samples are stored as a person sees them: pixels in [0, 1], or table values in their own units. The input of
-    a model is ``(sample - mean) / std``.
+    Samples are stored without normalisation, as pixels in [0, 1] or as table values in their own units. The input of a
+    model is ``(sample - mean) / std``.
 
     Args:
-        shape: The shape of one sample: (channels, height, width) for an image, (columns,) for a row of a table.
+        shape: The shape of one sample, which is (channels, height, width) for an image and (columns,) for a row of a
+            table.
         classes: The number of classes, or ``None`` for a regression.
         mean: The mean of the samples, as one number or as one number for each channel or column.
         std: The standard deviation of the samples, as one number or as one number for each channel or column.
@@ -50,7 +51,7 @@ class DataSpec:
             raise InvalidInput(f"column names must be texts, not {self.columns}")
 
     def _check_shape(self) -> None:
-        """Check the shape and the number of classes, and convert both to plain integers, which JSON can hold."""
+        """Check ``shape`` and ``classes``, and convert both to plain integers, so that they can be saved as JSON."""
         if not self.shape:
             raise InvalidInput("a sample's shape must have at least one size, such as (columns,)")
         sizes = tuple(whole_number("each size of a sample's shape", size) for size in self.shape)
@@ -95,11 +96,11 @@ class DataSpec:
         return like.new_tensor(self.mean).reshape(shape), like.new_tensor(self.std).reshape(shape)
 
     def normalise(self, samples: Tensor) -> Tensor:
-        """Normalise samples that are given as a person sees them, and return the inputs of the model."""
+        """Convert samples to inputs of the model. Return ``(samples - mean) / std``."""
         mean, std = self._statistics(samples)
         return (samples - mean) / std
 
     def denormalise(self, inputs: Tensor) -> Tensor:
-        """Undo the normalisation of inputs of the model, and return the samples as a person sees them."""
+        """Convert inputs of the model back to samples. Return ``inputs * std + mean``."""
         mean, std = self._statistics(inputs)
         return inputs * std + mean

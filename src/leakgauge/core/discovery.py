@@ -1,4 +1,4 @@
-"""A walk over the modules of a package, for registries that collect what these modules declare."""
+"""A function that imports all modules of a package. Registries use it to collect the objects of these modules."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from types import ModuleType
 
 
 def modules_of(package: str, *, without: str) -> Iterator[ModuleType]:
-    """Import and yield the modules of a package, in the order of their names.
+    """Import and yield the modules of a package, sorted by name.
 
     Args:
-        package: The full name of the package. Packages inside this package are left out.
-        without: The full name of one module that is left out too. A registry passes its own name here.
+        package: The full name of the package. Its subpackages are left out.
+        without: The full name of one module that is left out. A registry passes its own name here.
     """
     for module in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
         if module.name != without and not module.ispkg:

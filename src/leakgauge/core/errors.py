@@ -6,14 +6,14 @@ Each message explains what is wrong, why, and what to do next. The command line 
 
     LeakgaugeError
     ├── InvalidInput        an argument, tensor or recipe cannot be used (also a ValueError)
-    │   └── UnknownName     a name is not in a table of names (also a KeyError)
-    ├── MissingKnowledge    an attack needs something that the observation does not hold
+    │   └── UnknownName     a name, such as that of a model, does not exist (also a KeyError)
+    ├── MissingKnowledge    an observation lacks a fact that an attack needs, such as the labels
     ├── FileError           a file cannot be read or written
-    │   ├── CorruptFile     a file is truncated, altered, of another kind, or holds impossible values
+    │   ├── CorruptFile     a file is truncated or altered, or holds other content than expected
     │   └── FutureVersion   a file was written by a newer Leakgauge
     ├── DataNotFound        a dataset is not on this machine and cannot be downloaded
     ├── MissingExtra        an optional dependency is not installed (also an ImportError)
-    └── TasksFailed         some tasks of a sweep failed, and the others are done
+    └── TasksFailed         some of many tasks failed, and the others are done
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class InvalidInput(LeakgaugeError, ValueError):
 
 
 class UnknownName(InvalidInput, KeyError):
-    """The error for a name that is not in a table of names.
+    """The error for a name that does not exist, such as the name of a model.
 
     The message lists the valid names and suggests the most similar name.
 
     Args:
-        kind: The kind of thing that has the name, such as "model".
+        kind: A word for the named thing, such as "model". The error message contains it.
         name: The unknown name.
         valid: The names that exist.
     """
@@ -53,7 +53,7 @@ class UnknownName(InvalidInput, KeyError):
 
 
 class MissingKnowledge(LeakgaugeError):
-    """The error for an attack that needs knowledge that the observation does not hold."""
+    """The error for an observation that lacks a fact that the attack needs, such as the labels."""
 
 
 class FileError(LeakgaugeError):
@@ -61,7 +61,7 @@ class FileError(LeakgaugeError):
 
 
 class CorruptFile(FileError):
-    """The error for a file that is truncated, altered or of another kind, or that holds impossible values."""
+    """The error for a file that is truncated or altered, or that holds other content than expected."""
 
 
 class FutureVersion(FileError):
@@ -77,8 +77,8 @@ class MissingExtra(LeakgaugeError, ImportError):
 
     Args:
         feature: The feature that needs the package, in words. The error message begins with these words.
-        package: The missing package.
-        extra: The extra of Leakgauge that installs the package.
+        package: The name of the missing package.
+        extra: The name of the group of optional dependencies ("extra") that contains the package.
     """
 
     def __init__(self, feature: str, package: str, extra: str) -> None:
@@ -89,7 +89,7 @@ class MissingExtra(LeakgaugeError, ImportError):
 
 
 class TasksFailed(LeakgaugeError):
-    """The error for a sweep in which some tasks failed. The other tasks are done.
+    """The error for a run of many tasks in which some tasks failed. All other tasks are done.
 
     Args:
         failures: A dictionary from the name of each failed task to one sentence about its failure.
@@ -110,7 +110,7 @@ class TasksFailed(LeakgaugeError):
 
 
 def install_line(extra: str) -> str:
-    """Return the command that installs an extra from a checkout of Leakgauge.
+    """Return the command that installs a group of optional dependencies ("extra") in a checkout of Leakgauge.
 
     >>> print(install_line("search"))
     pip install -c constraints.txt ".[search]"

@@ -1,4 +1,4 @@
-"""One figure with its interval, its chance level and the number of values behind it."""
+"""The value of one metric, with its confidence interval and its chance level."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ Direction = Literal["higher", "lower"]
 
 @dataclass(frozen=True, eq=False)
 class Measure:
-    """One metric over samples, records or clients, with its 95% interval and its chance level.
+    """The value of one metric over samples, records or clients, with its 95% interval and its chance level.
 
     Args:
         name: The name of the metric, as in :data:`leakgauge.evaluation.METRICS`.
-        value: The mean or the share over all values.
-        low: The lower end of the 95% interval, or ``None`` if there is no interval, as for a single value.
-        high: The upper end of the 95% interval, or ``None`` if there is no interval, as for a single value.
-        chance: The value that an attacker reaches by guessing, without the message, or ``None`` if no guess is defined.
-        n: The number of values behind the figure.
-        of: The kind of the values, such as samples, labels, records or clients.
-        direction: The direction in which the figure is worse for the client, ``"higher"`` or ``"lower"``.
-        worst: The single value that is worst for a client.
+        value: The value, such as the mean PSNR over all samples or the share of recovered samples.
+        low: The lower end of the 95% interval, or ``None`` if there is no interval, as for a single sample.
+        high: The upper end of the 95% interval, or ``None`` if there is no interval, as for a single sample.
+        chance: The value that an attacker reaches by guessing, without the client's message. ``None`` if no guess is
+            defined.
+        n: The number of samples, records or clients from which ``value`` was computed.
+        of: A word for what ``n`` counts, such as samples, labels, records or clients.
+        direction: ``"higher"`` if higher values are worse for the client, or ``"lower"`` if lower values are worse.
+        worst: The value that is worst for the client, among the values of single samples, records or clients.
         unit: The unit, such as dB.
-        chance_source: The guess that reaches the chance level, in words.
+        chance_source: A description of the guess that reaches the chance level.
         data_range: The range of pixel values that the metric assumes.
         per_sample: One value for each original sample, or ``None`` if the metric is computed over all samples together.
     """
@@ -49,7 +50,7 @@ class Measure:
 
     @property
     def above_chance(self) -> bool:
-        """Whether the whole interval, or the value if there is no interval, is better for the attacker than chance."""
+        """Whether the attacker does better than chance. If there is an interval, all of it must be better."""
         if self.chance is None:
             return False
         tolerance = 1e-6 * max(1.0, abs(self.chance))
@@ -59,22 +60,22 @@ class Measure:
 
     @property
     def excess(self) -> float | None:
-        """The difference between the value and chance. It is positive if the attacker does better than chance."""
+        """The amount by which the attacker does better than chance, or ``None`` if there is no chance level."""
         if self.chance is None:
             return None
         return self.value - self.chance if self.direction == "higher" else self.chance - self.value
 
     def interval(self, digits: int = 4) -> str:
-        """Return the interval as text, or a dash if there is no interval."""
+        """Return the 95% interval as text, such as ``0.1 to 0.3``, or a dash if there is no interval."""
         return "-" if self.low is None or self.high is None else f"{self.low:.{digits}g} to {self.high:.{digits}g}"
 
     def to_row(self) -> dict[str, Any]:
-        """Return the figure as a plain dictionary, without the values of single samples."""
+        """Return the measure as a dictionary of plain values, for JSON or CSV files. ``per_sample`` is left out."""
         row = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "per_sample"}
         return {"metric": row.pop("name"), **row, "above_chance": self.above_chance}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Measure:
-        """Return the figure that a dictionary from :meth:`to_row` describes."""
+        """Return the measure from which :meth:`to_row` made the given dictionary."""
         known = {one.name for one in fields(cls)}
         return cls(row["metric"], **{key: value for key, value in row.items() if key in known and key != "name"})

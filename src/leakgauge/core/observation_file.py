@@ -1,7 +1,8 @@
 """Functions that save observations to files and load them again.
 
-A file stores the architecture as the name and options for :func:`leakgauge.models.build`. A file never decides which
-code is imported. Therefore, a model that is not part of Leakgauge must be passed to :func:`load`.
+An observation is what a server sees of one client in one round. A file also holds the name and the options of the
+client's model, and :func:`load` builds the model from them. For safety, this works only for the models of Leakgauge, so
+that a file cannot make Python import other code. Any other model must be passed to :func:`load`.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ _DOCUMENT = {"model", "frozen", "data", "training", "client", "round", "kind", "
 
 
 def save(observation: Observation, path: Location) -> Path:
-    """Save one observation to a file, atomically, and return the path.
+    """Save one observation to a file, and return the path of the file.
 
     Args:
-        observation: The observation.
-        path: The file, whose name ends in ``.safetensors``.
+        observation: The observation to save.
+        path: The path of the file. The name must end in ``.safetensors``.
     """
     recipe = recipe_of(observation.model)
     document = {
@@ -68,12 +69,13 @@ def save(observation: Observation, path: Location) -> Path:
 def load(path: Location, model: nn.Module | None = None) -> Observation:
     """Load one observation from a file.
 
-    An error is raised if the file is cut short, altered, of another kind or of a newer version. An error is also raised
-    if the tensors hold NaN or do not fit the model. The error names the file, the problem and the expected content.
+    An error is raised if the file is truncated, was altered, holds no observation, or was written by a newer version of
+    Leakgauge. An error is also raised if the tensors hold NaN or do not fit the model. The error message names the file
+    and explains what is wrong.
 
     Args:
-        path: The file.
-        model: The model. It is needed if the architecture is not a model of Leakgauge.
+        path: The path of the file.
+        model: The client's model. It is needed only if it is not one of Leakgauge's models.
     """
     document, tensors = read_container(path, KIND, VERSION, max_bytes=partial(_max_bytes, Path(path), model))
     try:
@@ -87,10 +89,10 @@ def load(path: Location, model: nn.Module | None = None) -> Observation:
 
 
 def save_all(observations: Iterable[Observation], folder: Location) -> list[Path]:
-    """Save observations into a folder, and return their paths.
+    """Save observations into a folder, and return the paths of the files.
 
     Args:
-        observations: The observations.
+        observations: The observations to save.
         folder: The folder. Each observation gets one file, whose name consists of the client and the round.
     """
     paths: list[Path] = []
@@ -105,7 +107,7 @@ def save_all(observations: Iterable[Observation], folder: Location) -> list[Path
 
 
 def stem(observation: Observation) -> str:
-    """Return the name of an observation's file without the suffix. It consists of the client and the round."""
+    """Return the file name of an observation without its suffix. The name consists of the client and the round."""
     return f"{plain(observation.client)}_round-{observation.round:06d}"
 
 
@@ -113,19 +115,19 @@ def load_all(folder: Location, model: nn.Module | None = None) -> list[Observati
     """Load every observation of a folder, in the order of the file names.
 
     Args:
-        folder: A folder, or a single file.
-        model: The model. It is needed if the architecture is not a model of Leakgauge.
+        folder: The folder, or the path of a single file.
+        model: The client's model. It is needed only if it is not one of Leakgauge's models.
     """
     return [load(path, model) for path in observation_files(folder)]
 
 
 def load_rounds(folder: Location, client: str, model: nn.Module | None = None) -> list[Observation]:
-    """Load all observations of one client in the order of the rounds, for attacks on many rounds.
+    """Load all observations of one client, sorted by round. Attacks on many rounds need them in this order.
 
     Args:
-        folder: A folder of observations.
+        folder: The folder with the observations.
         client: The name of the client.
-        model: The model. It is needed if the architecture is not a model of Leakgauge.
+        model: The client's model. It is needed only if it is not one of Leakgauge's models.
     """
     files = observation_files(folder)
     candidates = [path for path in files if path.name.startswith(f"{plain(client)}_round-")]
@@ -140,8 +142,8 @@ def observation_files(location: Location) -> list[Path]:
     """Return the paths of the observation files in a folder.
 
     Args:
-        location: A folder, or a single file. If the folder itself holds no observations, but exactly one recorded run,
-            the paths of the files of this run are returned.
+        location: The folder, or the path of a single file. If the folder has no observation files but exactly one
+            subfolder ``run-*``, the files in this subfolder are returned.
     """
     place = Path(location)
     if not place.exists():
@@ -168,7 +170,7 @@ def _files_in(folder: Path) -> list[Path]:
 def _assemble(
     path: Path, document: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn.Module | None
 ) -> Observation:
-    """Return the observation that a document and tensors describe."""
+    """Build the observation from the JSON object and the tensors of its file."""
     trees = _trees(path, tensors)
     document = {"defences": None, **document}  # version 1 has no defences
     wrong = sorted(document.keys() ^ _DOCUMENT)
@@ -196,7 +198,10 @@ def _assemble(
 
 
 def _trees(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Split keys of the form ``tree/name``, and return a dictionary from each tree to its named tensors."""
+    """Split the tensors of a file into one dictionary for each prefix of their keys. Labels are left out.
+
+    For example, the key ``sent/conv.weight`` becomes the entry ``conv.weight`` in the dictionary ``sent``.
+    """
     trees: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         if key not in LABEL_FIELDS:
@@ -217,7 +222,11 @@ def _from_json(kind: type, values: Mapping[str, Any]) -> Any:
 
 
 def _max_bytes(path: Path, model: nn.Module | None, document: Mapping[str, Any]) -> int:
-    """Return the largest allowed size of a file in bytes. The limit is lower if no model is passed."""
+    """Return the largest allowed size in bytes of an observation file. It depends on the size of the model.
+
+    ``model`` is the model that the user passed. If it is ``None``, the model that the file names is used, and the limit
+    has a fixed maximum.
+    """
     if model is not None:
         return _COPIES * 8 * _size(model) + _BESIDES
     try:
@@ -232,9 +241,9 @@ def _size(model: nn.Module) -> int:
 
 
 def _outline(path: Path, recipe: Mapping[str, Any] | None) -> nn.Module:
-    """Build the model that a file names, on the meta device, where no memory is allocated.
+    """Build the model that a file names on the meta device, where tensors have shapes but no memory.
 
-    Raise an error if the model is not a model of Leakgauge.
+    Raise an error if the file does not name one of Leakgauge's models.
     """
     if recipe is None or recipe["name"] not in MODELS:
         maker = "" if recipe is None else f" (it was made by {recipe['name']!r})"
@@ -254,7 +263,10 @@ def _outline(path: Path, recipe: Mapping[str, Any] | None) -> nn.Module:
 def _rebuild(
     path: Path, recipe: Mapping[str, Any] | None, frozen: Sequence[str], sent: Mapping[str, Tensor]
 ) -> nn.Module:
-    """Build the model that a file names, and check that the weights in the file fit the model."""
+    """Build the model that a file names, and freeze the parameters in ``frozen``.
+
+    Raise an error if the weights in the file do not have the shapes of the model.
+    """
     outline = _outline(path, recipe)
     assert recipe is not None
     expected = {name: tuple(value.shape) for name, value in outline.named_parameters()}
@@ -271,6 +283,6 @@ def _rebuild(
 
 
 def plain(text: str) -> str:
-    """Return a text, such as a client's name, in a form that is safe inside a file name."""
+    """Replace all characters of a text, such as a client's name, that are not safe inside a file name."""
     safe = "".join(character if character.isalnum() or character in "-_" else "-" for character in text)
     return safe[:40] or "client"  # a character may take four bytes, and a file name may have 255

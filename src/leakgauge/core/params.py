@@ -1,4 +1,4 @@
-"""Arithmetic on dictionaries ``{name: tensor}``, the form of weights, gradients and updates."""
+"""Arithmetic on dictionaries ``{name: tensor}``, which hold weights, gradients or updates."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def buffers_of(model: nn.Module) -> Params:
 
 
 def elementwise(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Params:
-    """Apply a function to the tensors with the same name in all dictionaries, and return a dictionary of results.
+    """Apply a function to tensors of the same name in several dictionaries, and return a dictionary of the results.
 
     Args:
-        function: The function. It gets one tensor from each dictionary.
+        function: The function, which gets one tensor from each dictionary.
         trees: The dictionaries, all with the same names.
     """
     return {name: function(*(tree[name] for tree in trees)) for name in trees[0]}
@@ -68,10 +68,10 @@ def flatten(a: Mapping[str, Tensor]) -> Tensor:
 
 
 def detach(a: Mapping[str, Tensor]) -> Params:
-    """Return the same values without their computation graph."""
+    """Return a dictionary of the same tensors, detached from their computation graph."""
     return elementwise(torch.Tensor.detach, a)
 
 
 def to(a: Mapping[str, Tensor], device: torch.device | str) -> Params:
-    """Return the same values on another device."""
+    """Return a dictionary of the same tensors, moved to another device."""
     return elementwise(lambda value: value.to(device), a)

@@ -1,4 +1,4 @@
-"""The progress bar for long work."""
+"""A progress bar for attacks and other long computations."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ Report = Callable[[int, int | None, float], None]
 
 
 def silent(step: int, total: int | None, loss: float) -> None:
-    """Ignore a report about progress."""
+    """Do nothing. This function is used in place of the progress bar if no progress is shown."""
 
 
 @contextmanager
 def progress_bar(description: str, progress: bool | Report | None = None) -> Iterator[Report]:
-    """Yield a function ``report(step, total, loss)`` that shows the progress.
+    """Yield a function ``report(step, total, loss)`` that an attack calls to show its progress.
 
     Args:
         description: The text beside the bar.
-        progress: A function that gets the reports, or ``True`` to show a bar on standard error, or ``False`` to show
-            nothing. By default, a bar is shown if standard error is a terminal.
+        progress: ``True`` shows a bar on standard error, and ``False`` shows nothing. By default, a bar is shown if
+            standard error is a terminal. A function is yielded as it is, and no bar is shown.
     """
     if callable(progress):
         yield progress

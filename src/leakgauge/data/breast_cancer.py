@@ -1,4 +1,4 @@
-"""569 malignant or benign tumours with 30 measures of their cell nuclei (Wisconsin, from scikit-learn)."""
+"""569 malignant or benign tumours with 30 measurements of their cell nuclei (Wisconsin, from scikit-learn)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leakgauge.data.dataset_source import Source
 
 
 def load() -> Dataset:
-    """Load the tumours, with the measures in their own units. Class 0 is malignant, class 1 is benign."""
+    """Load the tumours, with all measurements in their original units. Class 0 is malignant, and class 1 is benign."""
     from sklearn.datasets import load_breast_cancer
 
     content = load_breast_cancer()

@@ -32,12 +32,12 @@ class Variant:
 
     Args:
         name: The name of the dataset.
-        archive: The name of the official archive.
+        archive: The file name of the official archive.
         extracted: The name of the folder inside the archive.
-        members: The names of the files in that folder, for each split.
-        label_bytes: The number of label bytes before each picture.
-        mean: The mean of each colour.
-        std: The standard deviation of each colour.
+        members: A dictionary from each split to the names of its files in that folder.
+        label_bytes: The number of bytes before each picture that hold its labels.
+        mean: The mean of each colour channel.
+        std: The standard deviation of each colour channel.
     """
 
     name: str
@@ -76,9 +76,10 @@ def load_cifar10(
 
     Args:
         split: "train" or "test".
-        folder: A data folder. If it is given, no other place is tried.
-        download: Whether a download is allowed.
-        limit: The number of pictures to load, from the first one on. The default is all pictures.
+        folder: The data folder, which has one subfolder for each dataset. If it is given, files are read only from
+            there.
+        download: Whether missing files may be downloaded.
+        limit: The number of pictures to load, starting with the first. The default is all pictures.
     """
     path = _obtain(SOURCE_CIFAR10, folder, download, limit)
     images, labels = _read(CIFAR10, path, split, limit)
@@ -97,9 +98,10 @@ def load_cifar100(
 
     Args:
         split: "train" or "test".
-        folder: A data folder. If it is given, no other place is tried.
-        download: Whether a download is allowed.
-        limit: The number of pictures to load, from the first one on. The default is all pictures.
+        folder: The data folder, which has one subfolder for each dataset. If it is given, files are read only from
+            there.
+        download: Whether missing files may be downloaded.
+        limit: The number of pictures to load, starting with the first. The default is all pictures.
         coarse: Whether the labels are the 20 coarse classes. By default, they are the 100 fine classes.
     """
     path = _obtain(SOURCE_CIFAR100, folder, download, limit)
@@ -120,7 +122,7 @@ def _dataset(variant: Variant, images: Bytes, labels: Bytes, path: Path, classes
 
 
 def _read(variant: Variant, path: Path, split: str, limit: int | None) -> tuple[Bytes, Bytes]:
-    """Return the pictures and the labels of one split. CIFAR-100 has two columns of labels, coarse and fine."""
+    """Return the pictures of one split and their labels. CIFAR-100 has two columns of labels, coarse and fine."""
     if path.suffix == ".npz":
         images, labels = _read_npz(path, split, coarse=variant.label_bytes == 2)
     elif path.suffix == ".bin":

@@ -1,4 +1,4 @@
-"""A dataset of samples with targets, and the share of a dataset that one client holds."""
+"""The class for a dataset, and for the part of a dataset that one client holds."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from leakgauge.core.errors import InvalidInput
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Samples and their targets.
+    """Samples and their targets, either of a whole dataset or of one client.
 
-    The method :meth:`share` makes the share of a client. The share refers to the dataset that it was taken from. The
-    other samples of that dataset are used to compute the chance level of the client.
+    :meth:`share` makes the dataset of a client, which holds some samples of this dataset. The larger dataset is the
+    client's population. The client's chance level is computed from the population's other samples.
 
     Args:
-        inputs: The samples as a person sees them. They are pixels in [0, 1], or table values in their own units.
-        targets: One target for each sample. It is the index of a class, or any value for a regression.
-        spec: The description of one sample.
+        inputs: The samples without normalisation, as pixels in [0, 1] or as table values in their own units.
+        targets: One target for each sample, which is the index of a class, or any number for a regression.
+        spec: The shape and the normalisation of one sample.
         name: The name of the dataset or of the client.
-        groups: The index of the natural owner of each sample. An owner is, for example, a writer.
-        group_names: The names of the owners, in the order of the indices in ``groups``.
+        groups: For each sample, the index of the person or device that it belongs to, such as the writer of a digit.
+        group_names: The names of these people or devices, in the order of the indices in ``groups``.
         sensitive: The name of the column that attribute inference tries to recover.
-        population: The dataset that a share was taken from. :meth:`share` sets it.
-        rows: The rows of the population that a share holds. :meth:`share` sets it.
+        population: The larger dataset from which the samples of a client were taken. :meth:`share` sets it.
+        rows: The indices of the client's samples in ``population``. :meth:`share` sets it.
     """
 
     inputs: Tensor
@@ -98,11 +98,11 @@ class Dataset:
         return len(self.inputs)
 
     def share(self, rows: Sequence[int] | Tensor, name: str | None = None) -> Dataset:
-        """Return the share of a client, which holds some rows of this dataset and has this dataset as its population.
+        """Return the dataset of one client, which holds some samples of this dataset.
 
         Args:
-            rows: The rows of this dataset that the client holds.
-            name: The name of the client.
+            rows: The indices of the client's samples in this dataset.
+            name: The name of the client. The default is the name of this dataset.
         """
         index = torch.as_tensor(rows, dtype=torch.long)
         if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(self)):
@@ -124,11 +124,13 @@ class Dataset:
         )
 
     def others(self, limit: int = 512, seed: int = 0) -> Dataset | None:
-        """Return samples of the population that are not in this share, or ``None`` if there are no such samples.
+        """Return samples of the client's population that the client does not hold, or ``None`` if there are none.
+
+        The population is the larger dataset from which the client's samples were taken.
 
         Args:
             limit: The largest number of samples to return. If there are more, ``limit`` of them are drawn at random.
-            seed: The seed of the draw.
+            seed: The seed of the random draw.
         """
         if self.population is None or self.rows is None:
             return None

@@ -1,4 +1,4 @@
-"""The classes with which the module of a dataset declares where the data is and how it is loaded."""
+"""Classes that describe where the files of a dataset are and which function loads them."""
 
 from __future__ import annotations
 
@@ -44,18 +44,19 @@ class PackageFile:
 class Source:
     """A dataset that :func:`leakgauge.data.load` can load.
 
-    The module of a dataset declares one ``Source`` at its top level, and the registry finds it there.
+    Each module with a dataset defines a ``Source`` at its top level, where the registry finds it.
 
     Args:
-        name: The name of the dataset. In a data folder, the folder of the dataset has the same name.
+        name: The name of the dataset. The subfolder of the data folder with the files has the same name.
         summary: A description of the dataset in one line, for listings.
-        origin: The origin of the data. It is ``"installed"``, ``"folder or download"`` or ``"generated"``.
+        origin: Where the data comes from, which is ``"installed"``, ``"folder or download"`` or ``"generated"``.
         loader: The function that returns the dataset. It may have the arguments ``split``, ``folder`` and ``download``.
             Its other arguments are the options of the dataset.
         splits: The names of the splits. The first one is the default.
-        files: The patterns of the files in a data folder. The first pattern that matches is used.
+        files: Glob patterns for the dataset's files in a data folder. Only the first pattern that matches a file is
+            used.
         remotes: A dictionary from file names to the files that can be downloaded.
-        package_file: The file with the dataset, if the dataset is inside an installed package.
+        package_file: The file of an installed package that holds the dataset, or ``None``.
         position: The position in listings. Lower positions come first. Datasets with equal positions are sorted by
             name.
     """

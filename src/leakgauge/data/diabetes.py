@@ -1,4 +1,4 @@
-"""442 patients with ten measures and the progression of their diabetes after a year (scikit-learn)."""
+"""442 diabetes patients with ten measurements and the progression of the disease after one year (scikit-learn)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from leakgauge.data.dataset_source import Source
 
 
 def load() -> Dataset:
-    """Load the patients, with the measures in their own units. The target is the progression, which is a number.
+    """Load the patients, with all measurements in their original units. The target is the progression, a number.
 
-    ``sex`` is the sensitive column. The file encodes it as 1 and 2, and the source of the file does not explain these
-    values. The loader converts 1 to 0 and 2 to 1.
+    The sensitive column is ``sex``. The file encodes it as 1 and 2, without an explanation of these values. The loader
+    converts 1 to 0 and 2 to 1.
     """
     from sklearn.datasets import load_diabetes
 

@@ -1,4 +1,4 @@
-"""1,797 handwritten digits of 8 x 8 pixels, from scikit-learn (UCI Optical Recognition, test part)."""
+"""1,797 handwritten digits of 8 x 8 pixels, from scikit-learn (the test set of UCI Optical Recognition)."""
 
 from __future__ import annotations
 

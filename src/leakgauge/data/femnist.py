@@ -1,11 +1,11 @@
-"""FEMNIST of LEAF: digits and letters of 62 classes, handwritten, dark on white, with writers (Caldas et al. 2018).
+"""FEMNIST of LEAF: handwritten digits and letters in 62 classes, dark on white, by writer (Caldas et al. 2018).
 
-The folder ``femnist`` may hold one of three kinds of files:
+The subfolder ``femnist`` of the data folder may hold files in one of three formats:
 
 - npz files with the arrays ``x`` (bytes, white is 255), ``y``, ``writer`` (an index into ``writer_ids``) and
   ``writer_ids``.
 - the JSON files that LEAF's preprocessing writes.
-- the HDF5 files of TensorFlow Federated, which h5py reads. If there is no folder ``femnist``, the archive of the HDF5
+- the HDF5 files of TensorFlow Federated, which are read with h5py. If there are no files, the archive with these HDF5
   files is downloaded.
 """
 
@@ -47,15 +47,16 @@ _Part = tuple[str, Bytes, torch.Tensor]
 
 
 def load(*, folder: Folder = None, download: bool = True, writers: int | None = None) -> Dataset:
-    """Load the images. The groups are the writers.
+    """Load the images. Each writer is a group.
 
-    Classes 0 to 9 are digits, 10 to 35 are capital letters, and 36 to 61 are small letters. Pixels of paper are 1.0,
-    and pixels of ink are darker.
+    Classes 0 to 9 are digits, 10 to 35 are capital letters, and 36 to 61 are small letters. The white background has
+    the pixel value 1.0, and ink has lower values.
 
     Args:
-        folder: A data folder. If it is given, no other place is tried.
-        download: Whether a download is allowed.
-        writers: The number of writers to load, from the first one on. The default is all writers.
+        folder: The data folder, which has one subfolder for each dataset. If it is given, files are read only from
+            there.
+        download: Whether missing files may be downloaded.
+        writers: The number of writers to load, starting with the first. The default is all writers.
     """
     if writers is not None:
         whole_number("writers", writers)
@@ -112,7 +113,7 @@ def _read_json(path: Path, limit: int | None) -> list[_Part]:
 
 
 def _to_bytes(path: Path, identity: str, pixels: object, expected: str) -> Bytes:
-    """Convert the pixels of one writer from values between 0 and 1 to bytes."""
+    """Convert one writer's pixels from values between 0 and 1 to bytes."""
     values = np.asarray(pixels, dtype=np.float64).reshape(-1, 28, 28)
     if values.size and not 0 <= values.min() <= values.max() <= 1:
         raise corrupt(path, f"some pixels of {identity} are outside [0, 1]", expected)
@@ -133,7 +134,7 @@ def _unpack(archive: Path) -> list[Path]:
 
 
 def _read_hdf5(paths: Sequence[Path], limit: int | None) -> list[_Part]:
-    """Return the data of each writer, sorted by the writer's name. The train and test parts of a writer are joined."""
+    """Return the name, images and labels of each writer, sorted by name. Training and test images are joined."""
     try:
         import h5py
     except ImportError as error:

@@ -1,7 +1,7 @@
 """Functions that read the file formats of datasets. No function unpickles a file.
 
-If a file is wrong in any way, the functions raise :class:`~leakgauge.core.errors.CorruptFile`. The error message names
-the file, the problem and the expected content.
+If a file does not have the expected format or content, the functions raise :class:`~leakgauge.core.errors.CorruptFile`.
+The error message names the file, what is wrong and the expected content.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _FAULTS = (OSError, EOFError, ValueError, KeyError, zlib.error, zipfile.BadZipFi
 
 
 def corrupt(path: Path, problem: str, expected: str) -> CorruptFile:
-    """Return the error for a file with the wrong content.
+    """Return the error for a file that does not hold the expected content.
 
     Args:
-        path: The file.
-        problem: The problem in words. In the error message, the words follow the name of the file.
-        expected: The content that was expected.
+        path: The path of the file.
+        problem: What is wrong with the file, such as "has no rows". It follows the path in the error message.
+        expected: A description of the expected content, for the error message.
     """
     return CorruptFile(
         f"{path}: {problem}, expected {expected}. Replace the file, or remove it so that other places are tried."
@@ -44,11 +44,11 @@ def corrupt(path: Path, problem: str, expected: str) -> CorruptFile:
 
 @contextmanager
 def reading(path: Path, expected: str) -> Iterator[None]:
-    """Convert errors inside the ``with`` block to :class:`~leakgauge.core.errors.CorruptFile`.
+    """Convert errors while a file is read in the ``with`` block to :class:`~leakgauge.core.errors.CorruptFile`.
 
     Args:
-        path: The file.
-        expected: The content that was expected.
+        path: The path of the file.
+        expected: A description of the expected content, for the error message.
     """
     try:
         yield
@@ -60,8 +60,8 @@ def read_bytes(path: Path, expected: str) -> bytes:
     """Return the content of a file, decompressed if its name ends with .gz.
 
     Args:
-        path: The file.
-        expected: The content that was expected, for the error message.
+        path: The path of the file.
+        expected: A description of the expected content, for the error message.
     """
     with reading(path, expected):
         if path.suffix == ".gz":
@@ -74,7 +74,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[Any]:
     """Read a file in MNIST's idx format, which holds an array of bytes or of 32-bit integers.
 
     Args:
-        path: The file, which may be compressed with gzip.
+        path: The path of the file, which may be compressed with gzip.
         dimensions: The expected number of dimensions.
     """
     expected = f"an idx file with {dimensions} dimensions"
@@ -94,7 +94,7 @@ def read_npz(path: Path, shapes: Mapping[str, tuple[int | None, ...]]) -> dict[s
     """Read the named arrays of an npz file, and check their shapes.
 
     Args:
-        path: The file.
+        path: The path of the file.
         shapes: A dictionary from the name of each array to its expected shape. ``None`` in a shape stands for any size.
     """
     expected = f"an npz file of plain arrays named {', '.join(shapes)}"
@@ -119,11 +119,11 @@ def read_npz(path: Path, shapes: Mapping[str, tuple[int | None, ...]]) -> dict[s
 
 
 def read_pgm(content: bytes, path: Path) -> Bytes:
-    """Decode a binary PGM file (P5), which is a grey picture with 256 levels.
+    """Decode a binary PGM file (P5), which is a grey picture with 256 levels, to an array.
 
     Args:
         content: The content of the file.
-        path: The file, for the error message.
+        path: The path of the file, for the error message.
     """
     header = re.match(rb"P5\s+(?:#[^\n]*\n\s*)*(\d+)\s+(\d+)\s+255\s", content)
     if header is None:
@@ -135,12 +135,12 @@ def read_pgm(content: bytes, path: Path) -> Bytes:
 
 
 def require_bytes(path: Path, name: str, array: NDArray[Any]) -> Bytes:
-    """Return the array if its values are bytes, or raise an error.
+    """Return the array if its values are bytes, and raise an error otherwise.
 
     Args:
-        path: The file, for the error message.
+        path: The path of the file, for the error message.
         name: The name of the array, for the error message.
-        array: The array.
+        array: The array to check.
     """
     if array.dtype != np.uint8:
         raise corrupt(path, f"{name} holds {array.dtype}", "uint8")
@@ -148,13 +148,13 @@ def require_bytes(path: Path, name: str, array: NDArray[Any]) -> Bytes:
 
 
 def require_labels(path: Path, labels: NDArray[Any], samples: int, classes: int) -> Tensor:
-    """Return the labels as a tensor, or raise an error if some sample has no valid label.
+    """Return the labels as a tensor, and raise an error unless there is one valid label for each sample.
 
     Args:
-        path: The file, for the error message.
-        labels: The labels.
+        path: The path of the file, for the error message.
+        labels: The labels to check.
         samples: The number of samples.
-        classes: The number of classes.
+        classes: The number of classes. Valid labels are 0 to ``classes - 1``.
     """
     if labels.dtype.kind not in "iu":
         raise corrupt(path, f"labels are {labels.dtype}", "whole numbers")
@@ -166,9 +166,9 @@ def require_labels(path: Path, labels: NDArray[Any], samples: int, classes: int)
 
 
 def to_pixels(images: Bytes) -> Tensor:
-    """Convert pictures from bytes to floats in [0, 1], of shape (N, C, H, W).
+    """Convert pictures from bytes to floats in [0, 1], of shape (pictures, channels, height, width).
 
-    Grey pictures of shape (N, H, W) get an axis for the channel. Coloured pictures have this axis already.
+    Grey pictures may have the shape (pictures, height, width). They get an axis for their single channel.
     """
     pixels = torch.from_numpy(np.ascontiguousarray(images).astype(np.float32)).div_(255)
     return pixels if pixels.ndim == 4 else pixels.unsqueeze(1)

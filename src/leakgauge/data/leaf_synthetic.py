@@ -39,20 +39,21 @@ def load(
     binary_attribute: bool = False,
     seed: int = 0,
 ) -> Dataset:
-    """Generate one dataset whose groups are the clients.
+    """Generate the data of all clients as one dataset. Each client is a group.
 
-    The defaults are those of the LMRA paper, except for the number of classes, which is LEAF's default.
+    The defaults are those of Local Model Reconstruction Attacks (LMRA; Driouich et al.), except for the number of
+    classes, which is LEAF's default.
 
     Args:
         clients: The number of clients.
         classes: The number of classes.
         features: The number of features.
         clusters: The number of clusters of clients.
-        samples: The number of samples of each client. If it is ``None``, the number of samples of each client is drawn
-            as in LEAF. The drawn number is min(5 + lognormal(3, 2), 1000).
+        samples: The number of samples of each client. ``None`` draws the number for each client as LEAF does, which is
+            min(5 + lognormal(3, 2), 1000).
         binary_attribute: Whether ``feature_0`` is binary and sensitive, for attribute inference. Before labels are
-            drawn, the values of ``feature_0`` become 1 if they are above the client's mean, and 0 otherwise. The LMRA
-            paper only says "one synthetic binary attribute". ``feature_0`` was chosen because it has the largest
+            drawn, the values of ``feature_0`` become 1 if they are above the client's mean, and 0 otherwise. The paper
+            only mentions "one synthetic binary attribute". ``feature_0`` was chosen because it has the largest
             variance.
         seed: The seed of all random draws.
     """

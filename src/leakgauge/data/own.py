@@ -1,7 +1,8 @@
 """Loaders for your own data: a folder of pictures, an npz file or a CSV table.
 
-Samples are stored as a person sees them. The inputs of the model are normalised with a mean and a standard deviation.
-By default, both are computed from the data. Use ``mean=0, std=1`` for a model that takes samples without normalisation.
+A loaded dataset holds samples without normalisation. The inputs of the model are normalised with a mean and a standard
+deviation. By default, both are computed from the data. Use ``mean=0, std=1`` for a model that takes samples without
+normalisation.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ def from_images(
     mean: Statistic = None,
     std: Statistic = None,
 ) -> Dataset:
-    """Load a folder that holds one folder of pictures for each class.
+    """Load pictures from a folder that has one subfolder for each class.
 
-    The folders of the classes are sorted by name. The class of a picture is the index of its folder in this order.
+    The subfolders are sorted by name. The class of a picture is the index of its subfolder in this order.
 
     Args:
-        folder: The folder.
+        folder: The folder with the subfolders.
         size: The (height, width) to which all pictures are scaled. By default, pictures are not scaled, and all must
             have the same size.
         grey: Whether the pictures are converted to grey.
-        mean: The mean. It is one value, or one value for each colour. The default is computed from the data.
-        std: The standard deviation. It is one value, or one value for each colour. The default is computed from the
-            data.
+        mean: The mean for the normalisation, as one value or as one value for each colour. The default is computed from
+            the data.
+        std: The standard deviation for the normalisation, in the same form. The default is computed from the data.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -82,20 +83,20 @@ def from_npz(
     mean: Statistic = None,
     std: Statistic = None,
 ) -> Dataset:
-    """Load an npz file with two plain arrays, the samples and their targets.
+    """Load an npz file with two arrays, the samples and their targets.
 
     Samples are pictures or rows of a table. Pictures are bytes or values in [0, 1], and their shape is N x height x
     width, with colours first or last. Rows of a table have the shape N x columns. Targets of an integer type are
     classes. Targets of a floating-point type are those of a regression.
 
     Args:
-        path: The file.
+        path: The path of the file.
         inputs: The name of the array of samples.
         targets: The name of the array of targets.
         classes: The number of classes. The default is the largest target plus one, but at least 2.
-        mean: The mean. It is one value, or one value for each colour or column. The default is computed from the data.
-        std: The standard deviation. It is one value, or one value for each colour or column. The default is computed
-            from the data.
+        mean: The mean for the normalisation, as one value or as one value for each colour or column. The default is
+            computed from the data.
+        std: The standard deviation for the normalisation, in the same form. The default is computed from the data.
     """
     file = Path(path)
     expected = f"an npz file with plain arrays named {inputs} and {targets}"
@@ -127,18 +128,19 @@ def from_csv(
 ) -> Dataset:
     """Load a CSV table with a header.
 
-    Columns of numbers are not changed. A column of words becomes one 0/1 column for each word.
+    Columns of numbers are not changed. A column of words becomes several columns of 0 and 1, one for each different
+    word.
 
     Args:
-        path: The file.
+        path: The path of the file.
         target: The name of the column to predict.
         sensitive: The name of the column that attribute inference tries to recover. The column holds 0 and 1, or two
             different words.
-        regression: Whether the target is a number. By default, the target is a class if the column holds words, or at
-            most 100 different whole numbers.
-        mean: The mean. It is one value, or one value for each column. The default is computed from the data.
-        std: The standard deviation. It is one value, or one value for each column. The default is computed from the
-            data.
+        regression: ``True`` if the target is a number to predict, and ``False`` if it is a class. By default, the
+            target is a class if the column holds words, or at most 100 different whole numbers.
+        mean: The mean for the normalisation, as one value or as one value for each column. The default is computed from
+            the data.
+        std: The standard deviation for the normalisation, in the same form. The default is computed from the data.
     """
     file = Path(path)
     table = _read_table(file)
@@ -210,7 +212,8 @@ def _check_columns(file: Path, table: _Table, target: str, sensitive: str | None
 def _numeric_columns(table: _Table, sensitive: str | None) -> dict[str, list[float]]:
     """Convert all columns of a table to numbers.
 
-    A column of words becomes one 0/1 column for each word. A sensitive column of two words becomes a single 0/1 column.
+    A column of words becomes several columns of 0 and 1, one for each different word. A sensitive column with two
+    different words becomes a single column of 0 and 1.
     """
     columns: dict[str, list[float]] = {}
     for name, column in table.items():
@@ -226,9 +229,9 @@ def _numeric_columns(table: _Table, sensitive: str | None) -> dict[str, list[flo
 
 
 def _are_classes(values: NDArray[np.float64], regression: bool | None) -> bool:
-    """Return whether targets are classes.
+    """Return whether the targets are classes, and not numbers to predict.
 
-    Classes are whole numbers. If ``regression`` is ``None``, the targets must also have few different values.
+    Classes are whole numbers. If ``regression`` is ``None``, there must also be at most 100 different values.
     """
     if regression is True or not bool(np.all(values == np.round(values))):
         return False
@@ -236,7 +239,7 @@ def _are_classes(values: NDArray[np.float64], regression: bool | None) -> bool:
 
 
 def _to_samples(file: Path, values: NDArray[np.generic]) -> tuple[Tensor, bool]:
-    """Convert an array to samples as a person sees them. Return the samples, and whether they are pixels."""
+    """Convert an array to samples, with bytes scaled to [0, 1]. Also return whether the samples are pixels."""
     if values.dtype == np.uint8:
         samples = torch.from_numpy(values.astype(np.float32) / 255)
     elif np.issubdtype(values.dtype, np.number) and not np.issubdtype(values.dtype, np.complexfloating):
@@ -256,7 +259,7 @@ def _to_samples(file: Path, values: NDArray[np.generic]) -> tuple[Tensor, bool]:
 def _to_targets(
     file: Path, values: NDArray[np.generic], samples: int, classes: int | None
 ) -> tuple[Tensor, int | None]:
-    """Return an array as targets, and the number of classes. For a regression, the number of classes is ``None``."""
+    """Convert an array to targets. Also return the number of classes, which is ``None`` for a regression."""
     if values.shape != (samples,):
         raise corrupt(file, f"holds targets of shape {tuple(values.shape)}", f"one for each of {samples} samples")
     if np.issubdtype(values.dtype, np.integer) or values.dtype == np.bool_:
@@ -291,7 +294,7 @@ def _spec(
     std: Statistic,
     columns: tuple[str, ...] = (),
 ) -> DataSpec:
-    """Return the description of the samples. A mean or std that is not given is computed from the samples."""
+    """Return the shape and the normalisation of the samples. A missing mean or std is computed from the samples."""
     if not bool(inputs.isfinite().all()):
         raise InvalidInput("samples hold NaN or Inf. Clean or impute them first.")
     other_dimensions = [dimension for dimension in range(inputs.dim()) if dimension != 1]

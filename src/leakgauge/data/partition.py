@@ -1,7 +1,6 @@
-"""Partitions of a dataset into clients. Each function returns one share of the dataset for each client.
+"""Functions that divide a dataset among clients. Each function returns a list with one dataset for each client.
 
-Each share refers to the dataset as its population. All random draws depend on ``seed`` alone. The global random
-generators are neither used nor changed.
+The random draws depend only on ``seed``. No global random generator is used or changed.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ _ATTEMPTS = 1000
 
 
 def iid(dataset: Dataset, clients: int, seed: int = 0) -> list[Dataset]:
-    """Shuffle the samples, and cut them into parts whose sizes differ by at most one.
+    """Shuffle the samples, and divide them evenly. The sizes of two clients differ by at most one sample.
 
     Args:
-        dataset: The dataset.
+        dataset: The dataset to divide.
         clients: The number of clients.
         seed: The seed of the shuffle.
     """
@@ -37,12 +36,13 @@ def iid(dataset: Dataset, clients: int, seed: int = 0) -> list[Dataset]:
 def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int = 0, minimum: int = 1) -> list[Dataset]:
     """Divide each class among the clients in proportions drawn from Dirichlet(alpha) (Hsu et al. 2019).
 
-    Clients then have different shares of each label. The draw is repeated until every client has enough samples.
+    Clients then differ in the proportions of their classes. The draw is repeated until every client has at least
+    ``minimum`` samples.
 
     Args:
-        dataset: The dataset, which must have classes.
+        dataset: The dataset to divide, which must have classes.
         clients: The number of clients.
-        alpha: The concentration. With a small value, each client has few classes. A large value is close to
+        alpha: The concentration parameter. With a small value, each client has few classes. A large value is close to
             :func:`iid`.
         seed: The seed of all draws.
         minimum: The smallest number of samples of a client.
@@ -85,15 +85,16 @@ def by_group(
     limit: int | None = None,
     seed: int = 0,
 ) -> list[Dataset]:
-    """Return one client for each natural owner of samples, such as a writer or a person.
+    """Make one client for each person or device that samples belong to, such as each writer.
 
-    Clients and samples keep the order that they have in the dataset.
+    The groups of the dataset define these owners. Clients and samples keep the order that they have in the dataset.
 
     Args:
-        dataset: The dataset, which must have groups.
-        clients: The number of owners to draw at random. The default is all owners.
+        dataset: The dataset to divide, which must have groups.
+        clients: The number of owners to draw at random. Each becomes a client. The default is all owners.
         minimum: The smallest number of samples of an owner. Owners with fewer samples are left out.
-        limit: The number of samples to draw at random from each owner. The default is all samples.
+        limit: The largest number of samples of a client. If an owner has more, ``limit`` samples are drawn at random.
+            The default is no limit.
         seed: The seed of the draws of owners and samples.
     """
     if dataset.groups is None:
@@ -124,17 +125,19 @@ def by_group(
 
 
 def adult_phd(dataset: Dataset, seed: int = 0, total: int | None = 12_300) -> list[Dataset]:
-    """Make the LMRA paper's ten clients for Adult (appendix C.1).
+    """Divide Adult among ten clients as in Local Model Reconstruction Attacks (Driouich et al., appendix C.1).
 
     Clients 0, 1 and 2 hold the people with a doctorate. Client 0 has those younger than 38, client 1 those from 38 to
     52, and client 2 those older than 52. People without a doctorate are divided at random and evenly among the other
     seven clients.
 
-    The paper does not say how its 12,300 records were chosen, or which 53 features they have. In Table 3 of the paper,
-    the first three clients have 2, 3 and 2 % of the records, which is about 860 people. Adult has only 594 people with
-    a doctorate (127, 281 and 186 in the three groups), and 544 of these have no missing value. Therefore no choice of
-    rows reproduces Table 3. This function keeps every person with a doctorate. With the rows of both files that have no
-    missing value, the first three clients hold 1.0, 2.2 and 1.3 % of the records, and the other seven hold 13.7 % each.
+    The sizes of the clients differ from Table 3 of the paper. In Table 3, the first three clients have 2, 3 and 2 % of
+    the 12,300 records, which is about 860 people. Adult has only 594 people with a doctorate (127, 281 and 186 in the
+    three groups), and 544 of these have no missing value. Therefore, Table 3 cannot be reproduced. This function keeps
+    every person with a doctorate. If the dataset holds the training and test rows without missing values, the first
+    three clients have 1.0, 2.2 and 1.3 % of the records, and the other seven have 13.7 % each.
+
+    The paper does not explain how its 12,300 records were chosen, or which 53 features they have.
 
     Args:
         dataset: The dataset, loaded with ``load("adult")``.
@@ -168,22 +171,23 @@ def adult_phd(dataset: Dataset, seed: int = 0, total: int | None = 12_300) -> li
 
 
 def orl_lmra(dataset: Dataset, seed: int = 0, images: tuple[int, int] = (3, 4)) -> list[Dataset]:
-    """Make the LMRA paper's ten clients for the ORL faces (appendix C.1).
+    """Divide the ORL faces among ten clients as in Local Model Reconstruction Attacks (Driouich et al., appendix C.1).
 
-    Each client holds every picture of four people, and 3 or 4 random pictures of every other person. The same picture
-    can therefore belong to several clients.
+    Each client holds all pictures of four people, and a few random pictures of every other person. The same picture can
+    therefore belong to several clients. No two clients have the same person among their four people. The paper leaves
+    this open.
 
-    The paper does not say whether two clients may have the same four people. There are 40 people and ten clients, so
-    here each person is one of the four people of exactly one client. In Table 4 of the paper, clients 0, 1, 2, 3 and 9
-    have 12 % of the 1,800 records each, and the other clients have 8 % each. Here, clients 0, 1, 2, 3 and 9 get
-    ``images[1]`` pictures of every other person, and the other clients get ``images[0]``. With the paper's 3 and 4
-    pictures, the shares are 8.9 and 11.1 % of 1,660 records. With ``images=(3, 5)``, the shares are 8 and 12 % as in
-    Table 4, of 1,840 records.
+    Clients 0, 1, 2, 3 and 9 get the larger number of random pictures, because Table 4 of the paper lists more records
+    for them. The size of each of these clients, and of each other client, is:
+
+    - 12 % and 8 % of 1,800 records in Table 4 of the paper.
+    - 11.1 % and 8.9 % of 1,660 records with ``images=(3, 4)``, which are the numbers in the text of the paper.
+    - 12 % and 8 % of 1,840 records with ``images=(3, 5)``.
 
     Args:
         dataset: The dataset, loaded with ``load("orl_faces")``.
         seed: The seed of all draws.
-        images: The two possible counts of pictures of every other person. The smaller count comes first.
+        images: The smaller and the larger number of random pictures of every other person.
     """
     people, counts = np.unique(dataset.targets.numpy(), return_counts=True)
     if len(people) != 40:

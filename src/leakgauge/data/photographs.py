@@ -1,4 +1,4 @@
-"""Eight colour photographs of 224 x 224 pixels, as in ImageNet, from the package scikit-image."""
+"""Eight colour photographs from the package scikit-image, in the size that is usual for ImageNet (224 x 224)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def load(*, size: int = 224) -> Dataset:
-    """Load the photographs. Each one is its own class.
+    """Load the photographs. Each photograph is a class of its own.
 
     Args:
         size: The height and width in pixels. The middle square of each photograph is scaled to this size.

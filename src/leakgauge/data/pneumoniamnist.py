@@ -17,8 +17,9 @@ def load(split: str = "train", *, folder: Folder = None, download: bool = True) 
 
     Args:
         split: "train", "val" or "test".
-        folder: A data folder. If it is given, no other place is tried.
-        download: Whether a download is allowed.
+        folder: The data folder, which has one subfolder for each dataset. If it is given, files are read only from
+            there.
+        download: Whether missing files may be downloaded.
     """
     [path] = locations.obtain(SOURCE, folder, download)
     names = f"{split}_images", f"{split}_labels"

@@ -1,4 +1,4 @@
-"""The table of all datasets, and the functions that load or locate the dataset with a given name."""
+"""The table of all datasets, and functions that load or find a dataset by its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leakgauge.data.where import Place, places_of
 
 
 def discover() -> dict[str, Source]:
-    """Return a dictionary from names to all :class:`Source` objects of this package, in the order of listings."""
+    """Return a dictionary from names to the :class:`Source` objects of all datasets, in the order of listings."""
     sources: dict[str, Source] = {}
     for module in modules_of("leakgauge.data", without=__name__):
         for value in vars(module).values():
@@ -34,9 +34,10 @@ def load(
     Args:
         name: A name from :data:`DATASETS`.
         split: The split to load. The default is the training split, or all data if the dataset has no splits.
-        folder: A data folder. If it is given, no other place is tried.
-        download: Whether a download is allowed. ``LEAKGAUGE_OFFLINE=1`` forbids it everywhere.
-        options: The options of the dataset. The docstring of the dataset's module explains them.
+        folder: The data folder, which has one subfolder for each dataset. If it is given, files are read only from
+            there.
+        download: Whether missing files may be downloaded. ``LEAKGAUGE_OFFLINE=1`` forbids all downloads.
+        options: Further arguments of the dataset's own loader, such as ``by_writer`` for MNIST.
     """
     source = _source(name)
     if split is not None and split not in source.splits:
@@ -55,14 +56,14 @@ def load(
 
 
 def locate(name: str, folder: Folder = None) -> list[Place]:
-    """Return the places where :func:`load` looks for a dataset, in the order of the search. Nothing is downloaded.
+    """Return the places where :func:`load` searches for a dataset, in the order of the search. Download nothing.
 
-    If a dataset can be downloaded, the last place is the server. The attribute ``found`` of the server means that the
-    download is allowed.
+    If a dataset can be downloaded, the last place is the server. For a server, ``found`` means that downloads are
+    allowed.
 
     Args:
         name: A name from :data:`DATASETS`.
-        folder: A data folder, instead of ``LEAKGAUGE_DATA``.
+        folder: The data folder. The default is the folder in the environment variable ``LEAKGAUGE_DATA``.
     """
     return places_of(_source(name), folder)
 

@@ -1,4 +1,4 @@
-"""Data files in other installed packages, found without importing those packages."""
+"""Functions that find data files in other installed packages. The packages are not imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leakgauge.data.dataset_source import PackageFile, Source
 
 
 def find(file: PackageFile) -> Path | None:
-    """Return the path of a file in an installed package, or ``None`` if the package or the file is missing."""
+    """Return the path of a data file in an installed package, or ``None`` if the package or the file is missing."""
     spec = find_spec(file.package)
     for folder in (spec.submodule_search_locations if spec else None) or ():
         path = Path(folder, file.path)
@@ -22,7 +22,7 @@ def find(file: PackageFile) -> Path | None:
 def require(source: Source) -> Path:
     """Return the path of a dataset's file in an installed package.
 
-    If the package is missing, raise an error with the command that installs it.
+    If the package or the file is missing, raise an error with the command that installs the package.
     """
     assert source.package_file is not None
     path = find(source.package_file)

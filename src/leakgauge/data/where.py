@@ -1,4 +1,4 @@
-"""The places where Leakgauge looks for a dataset, described in words."""
+"""The places where Leakgauge searches for a dataset, with a sentence about each place."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from leakgauge.data.locations import Folder
 
 
 class Place(NamedTuple):
-    """One place where Leakgauge looks for a dataset.
+    """One place where Leakgauge searches for a dataset.
 
     Args:
-        place: The kind of place, such as "folder".
-        found: Whether the dataset is there.
-        detail: A sentence about the place.
+        place: A short name for the place, such as "folder", "cache" or "download".
+        found: Whether the dataset is there. For a download, whether downloads are allowed.
+        detail: A sentence about the place, such as the path of the file.
     """
 
     place: str
@@ -26,11 +26,11 @@ class Place(NamedTuple):
 
 
 def places_of(source: Source, folder: Folder = None) -> list[Place]:
-    """Return the places where Leakgauge looks for a dataset, in the order of the search.
+    """Return the places where Leakgauge searches for a dataset, in the order of the search.
 
     Args:
         source: The dataset.
-        folder: A data folder, instead of ``LEAKGAUGE_DATA``.
+        folder: The data folder. The default is the folder in the environment variable ``LEAKGAUGE_DATA``.
     """
     if source.origin == "generated":
         return [Place("generated", True, "generated from a seed")]

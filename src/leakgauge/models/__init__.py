@@ -1,4 +1,4 @@
-"""The networks of the papers, and the function :func:`build`, which builds a network of a paper or your own network.
+"""The networks that papers on attacks use, and the function :func:`build`, which builds these or your own network.
 
 Every network takes ``shape`` (the shape of one sample), ``classes`` (the number of outputs) and ``seed``. The last
 layer of every network is a linear layer called ``head``. No network has in-place operations, because attacks

@@ -71,7 +71,7 @@ def cnn(
     initialisation: str = "lecun",
     seed: int | None = None,
 ) -> ConvolutionalNetwork:
-    """Build a network with the structure of DLF's networks, of any size.
+    """Build a convolutional network of any size, like those of DLF (Dimitrov et al., TMLR 2022).
 
     Args:
         shape: The (channels, height, width) of an image.
@@ -103,7 +103,7 @@ def dlf_femnist(
     initialisation: str = "lecun",
     seed: int | None = None,
 ) -> ConvolutionalNetwork:
-    """Build DLF's network for FEMNIST.
+    """Build the network of DLF (Dimitrov et al., TMLR 2022) for FEMNIST.
 
     Args:
         shape: The (channels, height, width) of an image.
@@ -128,7 +128,7 @@ def dlf_cifar100(
     initialisation: str = "lecun",
     seed: int | None = None,
 ) -> ConvolutionalNetwork:
-    """Build DLF's network for CIFAR-100.
+    """Build the network of DLF (Dimitrov et al., TMLR 2022) for CIFAR-100.
 
     Args:
         shape: The (channels, height, width) of an image.

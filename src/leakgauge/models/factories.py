@@ -1,4 +1,7 @@
-"""Functions that find and call the factory of a model. Each way to fail has its own error message."""
+"""Functions that import and call a factory, which is a function that builds a model.
+
+Each mistake, such as a wrong name or a missing option, has its own error message.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ Factory = Callable[..., nn.Module]
 
 @contextmanager
 def current_directory_importable() -> Iterator[None]:
-    """Let imports inside the ``with`` block find modules in the current directory.
+    """Let imports inside the ``with`` block also find modules in the current directory.
 
-    Python does not search the current directory when it runs an installed command.
+    Python itself does not search the current directory when it runs an installed command.
     """
     here = str(Path.cwd())
     added = here not in sys.path
@@ -36,7 +39,7 @@ def current_directory_importable() -> Iterator[None]:
 
 
 def find_factory(name: str) -> Factory:
-    """Import the factory of the given name, which has the form ``"module:factory"``."""
+    """Import the function that builds a user's own model. Its name has the form ``"module:factory"``."""
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
         raise InvalidInput(f"the name of your own model must be 'module:factory', not {name!r}")
@@ -63,13 +66,13 @@ def find_factory(name: str) -> Factory:
 
 
 def call_factory(name: str, factory: Factory, options: Mapping[str, object]) -> nn.Module:
-    """Check the options, call the factory with these options, and return the model.
+    """Check the options, call the function that builds a model with these options, and return the model.
 
     Args:
         name: The name of the model, for error messages.
-        factory: The factory.
-        options: The options. If the factory has no argument ``seed``, the option ``seed`` sets torch's random state
-            during the call.
+        factory: The function that builds the model.
+        options: The keyword arguments of the function. If the function has no argument ``seed``, the option ``seed``
+            seeds torch's global random generator during the call.
     """
     arguments = {key: _tuples(value) for key, value in options.items()}
     seed = None if _takes(factory, "seed") else arguments.pop("seed", None)
@@ -89,7 +92,7 @@ def call_factory(name: str, factory: Factory, options: Mapping[str, object]) -> 
 
 
 def _parameters(factory: Factory) -> Mapping[str, inspect.Parameter] | None:
-    """Return the parameters of a factory, or ``None`` if they cannot be read."""
+    """Return the parameters of a function that builds a model, or ``None`` if Python cannot determine them."""
     try:
         return inspect.signature(factory).parameters
     except (TypeError, ValueError):  # some callables written in C have no signature
@@ -97,7 +100,7 @@ def _parameters(factory: Factory) -> Mapping[str, inspect.Parameter] | None:
 
 
 def _named(parameters: Mapping[str, inspect.Parameter]) -> dict[str, inspect.Parameter]:
-    """Return the parameters that a caller can give by name."""
+    """Return the parameters that can be passed as keyword arguments."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {key: value for key, value in parameters.items() if value.kind in named}
 

@@ -55,7 +55,7 @@ def lenet(
     initialisation: Literal["uniform", "default"] = "uniform",
     seed: int | None = None,
 ) -> LeNet:
-    """Build DLG's LeNet.
+    """Build the LeNet of Deep Leakage from Gradients (DLG; Zhu, Liu, Han, NeurIPS 2019).
 
     Args:
         shape: The (channels, height, width) of an image.

@@ -1,4 +1,4 @@
-"""Functions that check the options of networks, and the context in which weights are drawn from a seed."""
+"""Checks of the options of networks, and a context manager that seeds the initial weights."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"sigmoid": nn.Sigmoid, "relu"
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Seed the weights of models that are built inside the ``with`` block.
-
-    If a seed is given, torch's global random state is the same before and after the block.
+    """Seed the initial weights of models that are built inside the ``with`` block.
 
     Args:
-        seed: The seed. If it is ``None``, weights are drawn from torch's global random state, which then changes.
+        seed: The seed. Torch's global random state is restored after the block. If the seed is ``None``, the initial
+            weights are drawn from torch's global random state, which is not restored.
     """
     if seed is None:
         yield
@@ -36,12 +35,12 @@ def seeded(seed: int | None) -> Iterator[None]:
 
 
 def choose(kind: str, name: str, table: Mapping[str, Value]) -> Value:
-    """Return the entry of a table, or raise an error that lists the valid names.
+    """Return the value with the given name, or raise an error that lists the valid names.
 
     Args:
-        kind: The kind of thing that is chosen, such as "initialisation". The error message contains these words.
-        name: The name of the entry.
-        table: A dictionary from names to entries.
+        kind: A word for the values, such as "initialisation". The error message contains it.
+        name: The name of the value.
+        table: A dictionary from all valid names to values.
     """
     if name not in table:
         raise UnknownName(kind, name, table)
@@ -53,7 +52,7 @@ def sizes(name: str, values: object, count: int | None = None) -> tuple[int, ...
 
     Args:
         name: The name of the option, for the error message.
-        values: The values of the option.
+        values: The values to check.
         count: The expected number of values. By default, any number of values is valid.
     """
     if not isinstance(values, Sequence) or isinstance(values, str):

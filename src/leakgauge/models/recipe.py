@@ -19,7 +19,7 @@ class Recipe:
 
     Args:
         name: The name of the model.
-        options: The options of the model's factory.
+        options: The options of the function that builds the model.
     """
 
     name: str
@@ -27,11 +27,11 @@ class Recipe:
 
 
 def make_recipe(name: str, options: Mapping[str, object]) -> Recipe:
-    """Return a recipe. Its options are converted to JSON and back, so that tuples become lists.
+    """Return the recipe of a model. Tuples in the options become lists, because JSON has no tuples.
 
     Args:
         name: The name of the model.
-        options: The options of the model's factory. A value that JSON cannot store raises an error.
+        options: The options of the function that builds the model. A value that JSON cannot store raises an error.
     """
     json_options: dict[str, object] = {}
     for key, value in options.items():

@@ -1,4 +1,4 @@
-"""The table of all networks, and the function that builds the network with a given name."""
+"""The table of all networks, and the function that builds a network by its name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from leakgauge.models.recipe import attach_recipe, make_recipe
 
 
 def discover() -> dict[str, Callable[..., nn.Module]]:
-    """Return a dictionary from names to factories.
+    """Return a dictionary from the names of all networks to the functions that build them.
 
-    Each module of this package lists its factories in a tuple ``NETWORKS``.
+    Each module of this package lists its functions in a tuple ``NETWORKS``.
     """
     factories: dict[str, Callable[..., nn.Module]] = {}
     for module in modules_of("leakgauge.models", without=__name__):
@@ -40,8 +40,8 @@ def build(name: str, **options: object) -> nn.Module:
     Args:
         name: A name from :data:`MODELS`, or ``"module:factory"`` for a function in your own module. Your module must be
             installed, or it must be a file in the current directory.
-        options: The arguments of the factory. A ``seed`` makes the initial weights reproducible, even if your factory
-            has no argument ``seed``.
+        options: The keyword arguments of the function that builds the model. A ``seed`` makes the initial weights
+            reproducible, even if your own function has no argument ``seed``.
 
     >>> from leakgauge.models import recipe_of
     >>> model = build("lenet", shape=(1, 28, 28), classes=62, seed=0)
@@ -55,7 +55,7 @@ def build(name: str, **options: object) -> nn.Module:
 
 
 def parameters(name: str) -> tuple[str, ...]:
-    """Return the names of the options that a model's factory takes.
+    """Return the names of the options of a model, as they can be passed to :func:`build`.
 
     >>> parameters("lenet")[:2]
     ('shape', 'classes')

@@ -1,8 +1,8 @@
-"""Residual networks (He et al., CVPR 2016), as the papers on gradient inversion use them.
+"""Residual networks (He et al., CVPR 2016), as in the papers Inverting Gradients, AGIC and AWA on gradient inversion.
 
-The papers are Inverting Gradients, AGIC and AWA. A network consists of stages, and a stage consists of blocks of two
-convolutions. From one stage to the next, the height and width of the features halve, and the number of channels (the
-width of the stage) doubles. If a block changes the shape, its shortcut is a 1x1 convolution.
+A network consists of stages, and a stage consists of blocks of two convolutions. From one stage to the next, the height
+and width of the features halve, and the number of channels (the width of the stage) doubles. If a block changes the
+shape, its shortcut is a 1x1 convolution.
 
 ===============  ===========================  ==================
 network          widths of the stages         blocks in a stage
@@ -12,9 +12,9 @@ network          widths of the stages         blocks in a stage
 ===============  ===========================  ==================
 
 The initial weights of convolutions are drawn from Kaiming's normal distribution with fan-out (``"kaiming"``), or as
-PyTorch does by default (``"default"``). The choice affects attacks. With ResNet20-4 and ``"kaiming"``, our attack
-reconstructs one image as published, but not four images. With ``"default"``, our attack reconstructs both one image and
-four images, in fewer steps (docs/benchmarks.md).
+PyTorch does by default (``"default"``). The choice affects attacks. With ResNet20-4 and ``"kaiming"``, Leakgauge's
+attack reconstructs one image as published, but fails on four images. With ``"default"``, the attack reconstructs both
+one image and four images, in fewer steps (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ INITIALISATIONS: dict[str, Callable[[nn.Module], None]] = {"kaiming": _kaiming, 
 
 
 def _convolution(before: int, after: int, kernel: int, stride: int, norm: str) -> list[nn.Module]:
-    """Return a convolution with same padding, followed by its normalisation.
+    """Return a convolution with same padding, and the normalisation layer that follows it.
 
-    The convolution has a bias only if there is no normalisation.
+    The convolution has a bias only if ``norm`` is "none".
     """
     return [
         nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, bias=norm == "none"),

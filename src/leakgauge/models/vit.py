@@ -52,7 +52,7 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """A block of self-attention and a small perceptron. Each of the two follows a normalisation and has a shortcut."""
+    """A block of self-attention and a small perceptron, each with a normalisation before and a shortcut around it."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def _learned(tokens: int, width: int) -> Tensor:
 
 
 def _fixed(tokens: int, width: int) -> Tensor:
-    """Return sines and cosines that encode the position of each token (Vaswani et al., NeurIPS 2017).
+    """Return fixed position encodings of sines and cosines, one for each token (Vaswani et al., NeurIPS 2017).
 
     The shape of the result is (1, tokens, width).
     """

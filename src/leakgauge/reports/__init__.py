@@ -1,4 +1,4 @@
-"""Pages, pictures and plots for people, and files for programs."""
+"""Reports on results, with HTML pages, pictures and plots for people, and JSON and CSV files for programs."""
 
 from leakgauge.reports.curves import course, loss_curves, running_minimum, stacked
 from leakgauge.reports.page import Page, Section, write_page

@@ -1,4 +1,4 @@
-"""The report of an audit, with a page for people and two files for programs."""
+"""The report of an audit, which consists of an HTML page, a JSON file and a CSV file."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ UNDEFENDED = "no defence"
 
 
 def write_audit(audit: Audit, folder: Location, *, command: str = "", redact: str = "none") -> Path:
-    """Write ``audit.html``, ``audit.json`` and ``results.csv``, and return the path of the page.
+    """Write the files ``audit.html``, ``audit.json`` and ``results.csv``, and return the path of the HTML page.
 
     Args:
-        audit: The audit.
-        folder: The folder to write into.
-        command: The command line, which the page shows.
+        audit: The result of the audit.
+        folder: The folder for the files.
+        command: The command line of the audit, which the page shows.
         redact: ``"none"`` shows clients' samples on the page, ``"blur"`` blurs them, and ``"omit"`` leaves them out.
     """
     target = output_folder(folder)
@@ -60,7 +60,7 @@ def write_audit(audit: Audit, folder: Location, *, command: str = "", redact: st
 
 
 def client_rows(audit: Audit) -> list[dict[str, Any]]:
-    """Return the figures as rows. Each row is about one attacked client, one attack, one defence and one metric."""
+    """Return the rows of ``results.csv``, one for each attacked client, attack, defence and metric."""
     return [
         {
             "attack": result.work.attack,
@@ -111,7 +111,7 @@ def _summary(audit: Audit) -> str:
 
 
 def by_defence(audit: Audit) -> str:
-    """Return a single line of text that holds the verdicts on all defences."""
+    """Return one line of text with the verdict on each defence."""
     return "; ".join(f"{title}: {audit.verdict_on(title)}" for title in audit.tried)
 
 
@@ -120,9 +120,9 @@ def _findings_on(audit: Audit, title: str) -> list[Finding]:
 
 
 def _by_defence(audit: Audit) -> Section:
-    """Return a section with the verdict on each defence and with the strongest attack on this defence.
+    """Return a section with a table of defences. It shows the verdict and the strongest attack on each defence.
 
-    If every client of the audit has a defence, the first row is the same set-up without a defence.
+    If every client of the audit has a defence, the first line of the table is the set-up without a defence.
     """
     rows = [["defence", "verdict", "strongest attack", "metric", "value", "chance"]]
     baseline = [finding for finding in audit.controls if finding.setup == UNDEFENDED]
@@ -173,7 +173,7 @@ def _left_out(audit: Audit) -> dict[str, str]:
 
 
 def _controls(audit: Audit) -> list[Section]:
-    """Return a section about the positive controls, which are the same attacks on easier versions of the set-up."""
+    """Return a section about positive controls, which are the same attacks on easier versions of the same set-up."""
     if not audit.controls:
         return []
     rows = [["attack", "easier version", "result", "clients", "verdict"]]
@@ -215,7 +215,10 @@ def _cost(audit: Audit) -> list[Section]:
 
 
 def _pictures(audit: Audit, redact: str) -> list[Section]:
-    """Return a picture for each defence, with originals, reconstructions by the strongest attack, and a guess."""
+    """Return one section for each defence, with a picture of samples.
+
+    The picture shows original samples, their reconstructions by the strongest attack, and a guess without the update.
+    """
     sections = []
     for title in audit.tried:
         shown = [
@@ -259,7 +262,11 @@ def _joined(results: Sequence[ClientResult], name: str) -> Tensor:
 
 
 def _curves(audit: Audit) -> list[Section]:
-    """Return a section with the loss curves of all attacks on the first client, in the set-up without a defence."""
+    """Return a section with the loss curves of the attacks on the first client.
+
+    The client uses the first defence in the list of the audit, which may also be no defence. The attackers do not know
+    the defence.
+    """
     first = next(iter(audit.plan.chains))
     curves = {}
     for finding in _findings_on(audit, first):

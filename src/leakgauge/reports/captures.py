@@ -1,4 +1,7 @@
-"""The report of an attack on captures, with a page and pictures for people and ``captures.json`` for programs."""
+"""The report of an attack on captures, which consists of an HTML page, pictures and ``captures.json``.
+
+Captures are files that hold what a server saw of one client in one round.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,9 @@ def write_captures(result: CaptureAttack, folder: Path, *, command: str = "", re
     """Write the page, one picture for each capture and ``captures.json``, and return the path of the page.
 
     Args:
-        result: The attacked captures.
-        folder: The folder to write into.
-        command: The command line, which the page shows.
+        result: The result of the attack on the captures.
+        folder: The folder for the files.
+        command: The command line of the attack, which the page shows.
         redact: ``"none"`` shows clients' samples on pictures, ``"blur"`` blurs them, and ``"omit"`` draws no pictures.
     """
     sections = [
@@ -52,17 +55,17 @@ def write_captures(result: CaptureAttack, folder: Path, *, command: str = "", re
 
 
 def summary(result: CaptureAttack) -> str:
-    """Return the verdict on all captures as a sentence."""
+    """Return the verdict on all captures as a sentence, with the number of captures."""
     count = len(result.attacked)
     return f"{result.verdict.sentence} Attacked: {count} capture{'s' * (count != 1)}."
 
 
 def captures_table(result: CaptureAttack, *, brief: bool = False) -> list[list[str]]:
-    """Return the attacked captures as rows of a table. The first row is the head.
+    """Return a table with one row for each attacked capture. The first row holds the headings.
 
     Args:
-        result: The attacked captures.
-        brief: Whether the outcomes are shortened.
+        result: The result of the attack on the captures.
+        brief: Whether the texts about the outcomes of attacks are shortened.
     """
     metrics = [name for name in METRICS if any(one.score and name in one.score for one in result.attacked)]
     rows = [["client", "round", "loss", "seconds", *(f"{name} (chance)" for name in metrics), "outcome"]]
@@ -80,7 +83,10 @@ def captures_table(result: CaptureAttack, *, brief: bool = False) -> list[list[s
 
 
 def refused_sentences(refused: tuple[str, ...]) -> list[str]:
-    """Return sentences about refused files. The first files are named, and the others are only counted."""
+    """Return sentences about capture files that could not be used.
+
+    There is one sentence for each of the first twelve files. A last sentence counts the other files.
+    """
     more = [f"and {len(refused) - MOST_NAMED} more files were refused"] if len(refused) > MOST_NAMED else []
     return [printable(reason) for reason in refused[:MOST_NAMED]] + more
 

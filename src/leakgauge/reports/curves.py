@@ -1,8 +1,9 @@
-"""Curves over the steps of attacks and over the trials of a hyper-parameter search.
+"""Line charts over the steps of attacks and over the trials of a hyper-parameter search.
 
-:func:`loss_curves` draws losses on a logarithmic scale, like figure 2 of EPAFL. :func:`running_minimum` draws the
-lowest value of a search so far on a logarithmic scale, like figure 1 of AWA. :func:`course` draws the quality of the
-iterates of an attack on a linear scale, like figure 4 of AWA.
+:func:`loss_curves` draws losses on a logarithmic scale, like figure 2 of EPAFL (Tabassum et al. 2024).
+:func:`running_minimum` draws the lowest value so far of a search on a logarithmic scale, like figure 1 of AWA (Song,
+Wang, Zuazua 2023). :func:`course` draws the quality of the reconstruction at each step on a linear scale, like figure 4
+of AWA.
 """
 
 from __future__ import annotations
@@ -62,13 +63,12 @@ def running_minimum(
     size: tuple[int, int] = (760, 420),
     title: str = "",
 ) -> Image.Image:
-    """Draw the lowest value that a search has found up to each trial, on a logarithmic scale.
+    """Draw the lowest value that a hyper-parameter search has found up to each trial, on a logarithmic scale.
 
     Args:
         values: A mapping from the name of each search to the values of its trials. Trials are counted from 1. A value
             that is not finite or not above zero, such as the value of a failed trial, is ignored.
-        guided: The number of random trials before the guided trials. A dashed line marks the beginning of the guided
-            trials.
+        guided: The number of random trials, after which the guided trials begin. A dashed line marks this point.
         size: The width and the height in pixels.
         title: The title of the picture.
     """
@@ -88,11 +88,11 @@ def running_minimum(
 def course(
     values: Mapping[str, Mapping[int, float]], *, size: tuple[int, int] = (760, 300), title: str = ""
 ) -> Image.Image:
-    """Draw the quality of iterates over the steps of attacks, on a linear scale.
+    """Draw the quality of the reconstruction, such as its PSNR, over the steps of attacks, on a linear scale.
 
     Args:
-        values: A mapping from the name of each curve to the quality at each measured step. Values that are not finite
-            are left out.
+        values: A mapping from the name of each curve to a mapping from steps to values. Values that are not finite are
+            left out.
         size: The width and the height in pixels.
         title: The title of the picture.
     """
@@ -124,10 +124,11 @@ class _Scale:
 
 
 def _logarithmic_scale(least: float, most: float) -> _Scale:
-    """Return a logarithmic scale from one whole power of ten to another, such that both given exponents lie inside.
+    """Return a logarithmic scale that begins and ends at whole powers of ten.
 
-    There is a tick at each power of ten, or only at some powers if the scale is long. A short scale also has ticks at 2
-    and 5 times a power of ten.
+    ``least`` and ``most`` are the base-10 logarithms of the smallest and the largest value to show. There is a tick at
+    each power of ten, or only at some powers if the scale is long. A short scale also has ticks at 2 and 5 times a
+    power of ten.
     """
     low, high = math.floor(least), max(math.ceil(most), math.floor(least) + 1)
     ticks = [
@@ -139,21 +140,21 @@ def _logarithmic_scale(least: float, most: float) -> _Scale:
 
 
 def _linear_scale(least: float, most: float) -> _Scale:
-    """Return a linear scale from one round number to another, such that both values lie inside."""
+    """Return a linear scale that begins and ends at round numbers and contains both given values."""
     levels = round_numbers([least, most])
     return _Scale(levels[0], levels[-1], [(level, f"{level:.4g}") for level in levels])
 
 
 @dataclass(frozen=True)
 class _Chart:
-    """The title, the axes and the marks of a picture of curves.
+    """The size, the titles, the scale and the marked steps of a line chart.
 
     Args:
         size: The width and the height in pixels.
         title: The title of the picture.
         x_title: The title of the horizontal axis.
         marks: The steps that are marked by a dashed line.
-        mark_sides: The words on the left and on the right of each dashed line.
+        mark_sides: The text to the left and the text to the right of each dashed line.
         scale: The function that returns the scale of the vertical axis for the lowest and the highest value.
     """
 
@@ -166,7 +167,7 @@ class _Chart:
 
 
 def _draw(points: Mapping[str, Sequence[Point]], lines: Mapping[str, Sequence[Segment]], chart: _Chart) -> Image.Image:
-    """Draw the lines of every curve. The axes are long enough for all points."""
+    """Draw a line chart. All ``points`` and all ends of ``lines`` lie inside the axes, and only ``lines`` are drawn."""
     ends = [point for segments in lines.values() for segment in segments for point in segment]
     every = [*(point for curve in points.values() for point in curve), *ends]
     last = max(1, *(step for step, _ in every), *chart.marks)
@@ -204,7 +205,7 @@ def _draw_ticks(canvas: Canvas, axes: Axes, scale: _Scale) -> None:
 
 
 def _draw_mark(canvas: Canvas, axes: Axes, step: float, sides: tuple[str, str]) -> None:
-    """Draw a dashed vertical line at a step, with words on both sides of the line."""
+    """Draw a dashed vertical line at a step, with one text to its left and one to its right."""
     x = axes.place(step, axes.y_range[1])[0]
     for y in range(axes.top, axes.bottom, 11):
         canvas.pen.line((x, y, x, min(y + 6, axes.bottom)), fill=_STOP)
@@ -213,12 +214,15 @@ def _draw_mark(canvas: Canvas, axes: Axes, step: float, sides: tuple[str, str]) 
 
 
 def _logarithms(values: Iterable[float], first: int = 0) -> list[Point]:
-    """Return the step and the logarithm of each value that is finite and above zero."""
+    """Return pairs of a step and a base-10 logarithm, one for each value that is finite and above zero.
+
+    The step of the first value is ``first``.
+    """
     return [(step, math.log10(value)) for step, value in enumerate(values, first) if 0 < value < math.inf]
 
 
 def _stairs(points: Sequence[Point]) -> list[Segment]:
-    """Return the lines of a staircase.
+    """Convert points to a staircase of horizontal and vertical lines.
 
     Each point becomes a horizontal line, which is as wide as one trial. Vertical lines join the horizontal lines.
     """
@@ -227,7 +231,7 @@ def _stairs(points: Sequence[Point]) -> list[Segment]:
 
 
 def _round_step(last: int) -> int:
-    """Return a distance between ticks such that there are about six ticks from 0 to ``last``.
+    """Return a distance between ticks so that there are about six ticks from 0 to ``last``.
 
     The distance is 1, 2 or 5 times a power of ten.
 

@@ -19,7 +19,7 @@ GRID: Colour = (225, 225, 225)
 
 
 class Canvas:
-    """An image to draw on, which is empty at first, and a font.
+    """An empty image to draw on, with a font for texts.
 
     Args:
         size: The width and the height in pixels.
@@ -32,13 +32,14 @@ class Canvas:
         self.font = ImageFont.load_default(size=font_size)
 
     def text(self, x: float, y: float, text: str, anchor: Anchor, colour: Colour = INK) -> None:
-        """Write a text.
+        """Write a text on the image.
 
         Args:
             x: The column of the anchor in pixels, counted from the left.
             y: The row of the anchor in pixels, counted from the top.
-            text: The text.
-            anchor: The point of the text that is placed at ``x`` and ``y``.
+            text: The text to write.
+            anchor: The point of the text that is placed at ``x`` and ``y``, as Pillow names it, such as ``"mm"`` for
+                the middle.
             colour: The colour of the text.
         """
         self.pen.text((x, y), text, colour, self.font, anchor=anchor)
@@ -50,7 +51,7 @@ class Canvas:
 
 @dataclass(frozen=True)
 class Axes:
-    """The rectangle of an image that holds the axes, and the values at the sides of the rectangle.
+    """The rectangle of a chart inside its image, and the values at the sides of the rectangle.
 
     Args:
         left: The first column of pixels.
@@ -69,7 +70,7 @@ class Axes:
     y_range: tuple[float, float]
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """Return the pixel of a point, as a column counted from the left and a row counted from the top."""
+        """Convert values on the two axes to a position in pixels, counted from the left and the top of the image."""
         (x_low, x_high), (y_low, y_high) = self.x_range, self.y_range
         return (
             self.left + (self.right - self.left) * (x - x_low) / (x_high - x_low),
@@ -78,7 +79,7 @@ class Axes:
 
 
 def round_numbers(values: list[float]) -> list[float]:
-    """Return about six round numbers at equal distances, such that all values lie between the first and the last.
+    """Return about six round numbers at equal distances, which cover the range of the given values.
 
     >>> round_numbers([12.0, 31.0])
     [10.0, 15.0, 20.0, 25.0, 30.0, 35.0]

@@ -1,4 +1,7 @@
-"""The parts of a report that all commands share: tables of findings, limits, failures, and JSON."""
+"""Functions that all reports share, for tables of findings, for sections about limits and failures, and for JSON files.
+
+A finding consists of the figures of one attack on one set-up and the verdict on these figures.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,12 @@ SHOWN = (
 
 
 def metrics_in(findings: Sequence[Finding]) -> list[str]:
-    """Return the metrics that at least one finding has, in the order in which tables show the metrics."""
+    """Return the names of the metrics that at least one finding has, in the order of the columns in tables."""
     return [name for name in SHOWN if any(name in finding.measures for finding in findings)]
 
 
 def cell(measure: Measure | None) -> str:
-    """Return a measure with its interval and its chance level, for a cell of a table."""
+    """Format a measure with its interval and its chance level as the text of a table cell."""
     if measure is None:
         return "-"
     interval = "" if measure.low is None else f" ({measure.interval(3)})"
@@ -43,7 +46,7 @@ def cell(measure: Measure | None) -> str:
 
 
 def main_metric(finding: Finding) -> str | None:
-    """Return the metric that shows how strong a finding's attack is, or ``None`` if there is no such metric."""
+    """Return the name of the metric by which the strength of an attack is shown, or ``None`` if there is none."""
     for name in ("psnr", "features", "attribute_accuracy", "source_accuracy", "label_errors", "target_error"):
         if name in finding.measures:
             return name
@@ -51,9 +54,10 @@ def main_metric(finding: Finding) -> str | None:
 
 
 def strongest(findings: Sequence[Finding]) -> Finding | None:
-    """Return the finding with the highest PSNR, or ``None`` if no finding has a suitable metric.
+    """Return the finding of the strongest attack, or ``None`` if the attacks cannot be compared.
 
-    If no finding has a PSNR, the highest share of recovered features, attributes or owners decides, in this order.
+    Attacks are compared by the first of these metrics that a finding has: the PSNR, the share of recovered features,
+    the share of inferred attributes, and the share of records whose owner is found.
     """
     for name in ("psnr", "features", "attribute_accuracy", "source_accuracy"):
         having = [finding for finding in findings if name in finding.measures]
@@ -63,11 +67,11 @@ def strongest(findings: Sequence[Finding]) -> Finding | None:
 
 
 def brief_table(findings: Sequence[Finding], setup: str = "set-up") -> list[list[str]]:
-    """Return the findings as a table for a terminal. The first row is the head.
+    """Return the findings as a table for a terminal. The first row holds the headings.
 
     Args:
         findings: The findings.
-        setup: The heading of the column that shows the set-ups.
+        setup: The heading of the column that names what was attacked, such as "defence".
     """
     rows = [["attack", setup, "result (chance)", "n", "verdict"]]
     for finding in findings:
@@ -90,7 +94,7 @@ def _digits(metric: str) -> str:
 
 
 def shared_sections(result: WorkflowResult) -> list[Section]:
-    """Return a section about failures and a section about limits. A section without content is left out."""
+    """Return a section about failed tasks and a section about limits. A section without content is left out."""
     sections = []
     if result.failed is not None:
         named = [f"{name}: {reason}" for name, reason in result.failed.failures.items()]
@@ -101,12 +105,12 @@ def shared_sections(result: WorkflowResult) -> list[Section]:
 
 
 def limit(check: Check) -> str:
-    """Return a sentence about a limit, which says whether the limit is broken or kept."""
+    """Return a sentence about a limit that the user set. It begins with "BROKEN" or "kept"."""
     return ("BROKEN: " if check.failed else "kept: ") + check.sentence()
 
 
 def document(result: WorkflowResult) -> dict[str, Any]:
-    """Return a result as a dictionary of plain values, in the form that all commands share."""
+    """Convert the result of any command to a dictionary of plain values, for its JSON file."""
     return {
         "leakgauge": leakgauge.__version__,
         "verdict": str(result.verdict),
@@ -123,7 +127,7 @@ def document(result: WorkflowResult) -> dict[str, Any]:
 
 
 def plain_finding(finding: Finding) -> dict[str, Any]:
-    """Return a finding as a dictionary of plain values."""
+    """Convert a finding to a dictionary of plain values, for a JSON file."""
     return {
         "attack": finding.attack,
         "setup": finding.setup,
@@ -135,12 +139,15 @@ def plain_finding(finding: Finding) -> dict[str, Any]:
 
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:
-    """Write plain values as JSON, atomically."""
+    """Write a dictionary to a JSON file, completely or not at all."""
     write_atomically(path, json.dumps(content, indent=1).encode())
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write rows as CSV, atomically. The keys of the first row are the names of the columns."""
+    """Write rows to a CSV file, completely or not at all.
+
+    The keys of the first row are the names of the columns.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["attack"])
     writer.writeheader()

@@ -1,4 +1,7 @@
-"""The report of a frontier, with a page for people, and ``frontier.json`` and ``frontier.csv`` for programs."""
+"""The report of a frontier, which consists of an HTML page, pictures, ``frontier.json`` and ``frontier.csv``.
+
+A frontier compares defences by what an attacker still recovers and by the accuracy that each defence costs.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,13 @@ LEAKAGE: dict[str, tuple[str, float, str]] = {
 
 
 def write_frontier(frontier: Frontier, folder: Path, command: str = "") -> Path:
-    """Write the figures, the pictures and the page, and return the path of the page.
+    """Write the page, the pictures, ``frontier.json`` and ``frontier.csv``, and return the path of the page.
 
-    ``frontier.png`` shows the first metric of leakage. ``frontier-METRIC.png`` shows each other metric.
+    ``frontier.png`` shows the first metric of leakage. Each other metric is shown in ``frontier-METRIC.png``.
 
     Args:
-        frontier: The frontier.
-        folder: The folder to write into.
+        frontier: The measured frontier.
+        folder: The folder for the files.
         command: The command line, which the page shows.
     """
     output_folder(folder)
@@ -70,11 +73,11 @@ def write_frontier(frontier: Frontier, folder: Path, command: str = "") -> Path:
 
 
 def sentence(point: Point, plan: FrontierPlan) -> str:
-    """Return a sentence about one point.
+    """Return a text about one defence, with its verdict, its leakage and its accuracy.
 
     Args:
-        point: The point.
-        plan: The plan that the point belongs to.
+        point: The point of the frontier for this defence.
+        plan: The settings of the frontier.
     """
     parts = [
         _leakage(metric, measure, short=place > 0) for place, (metric, measure) in enumerate(point.leakage.items())
@@ -100,12 +103,12 @@ def _leakage(metric: str, measure: Measure, *, short: bool) -> str:
 
 
 def draw_frontier(points: Sequence[Point], plan: FrontierPlan, metric: str) -> Image.Image:
-    """Draw all points of the frontier for one metric of leakage. Points that are lower in the picture leak less.
+    """Draw one point for each defence, with its accuracy and one metric of leakage. Lower points leak less.
 
     Args:
-        points: The points.
-        plan: The plan that the points belong to.
-        metric: The metric of leakage.
+        points: The points of the frontier, one for each defence.
+        plan: The settings of the frontier.
+        metric: The metric of leakage, such as "psnr".
     """
     description, factor, unit = LEAKAGE[metric]
     samples = plan.scenario.samples
@@ -132,7 +135,10 @@ def draw_frontier(points: Sequence[Point], plan: FrontierPlan, metric: str) -> I
 
 
 def _title(point: Point) -> str:
-    """Return the title of a point. The epsilon that was spent is added if the title contains no epsilon."""
+    """Return the title of a point, with the spent privacy budget epsilon.
+
+    Epsilon is left out if the title contains it already or if the defence has no budget.
+    """
     named = point.epsilon is None or "epsilon" in point.title.lower()
     return point.title if named else f"{point.title} (epsilon {point.epsilon:.2g})"
 

@@ -1,4 +1,7 @@
-"""The report of inference from many rounds, with a page for people and ``inferred.json`` for programs."""
+"""The report of inference from many rounds, which consists of an HTML page and ``inferred.json``.
+
+The attacks rebuild the clients' own models, and infer hidden attributes and the owners of records.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ def write_inference(result: InferredCaptures, folder: Path, command: str = "") -
     """Write the page and ``inferred.json``, and return the path of the page.
 
     Args:
-        result: The inferred facts.
-        folder: The folder to write into.
-        command: The command line, which the page shows.
+        result: The result of the inference.
+        folder: The folder for the files.
+        command: The command line of the inference, which the page shows.
     """
     sections = [
         *shared_sections(result),
@@ -53,10 +56,10 @@ def write_inference(result: InferredCaptures, folder: Path, command: str = "") -
 
 
 def models_table(result: InferredCaptures, *, brief: bool = False) -> list[list[str]]:
-    """Return the rebuilt models as rows of a table. The first row is the head.
+    """Return a table of the rebuilt models, one row for each client. The first row holds the headings.
 
     Args:
-        result: The inferred facts.
+        result: The result of the inference.
         brief: Whether the column of outcomes is left out.
     """
     compared = list(dict.fromkeys(name for losses in result.losses.values() for name in losses))
@@ -70,10 +73,10 @@ def models_table(result: InferredCaptures, *, brief: bool = False) -> list[list[
 
 
 def inferences_table(result: InferredCaptures, *, brief: bool = False) -> list[list[str]]:
-    """Return the share of records for which each attack is right, as rows of a table. The first row is the head.
+    """Return a table with the share of records for which each attack is right. The first row holds the headings.
 
     Args:
-        result: The inferred facts.
+        result: The result of the inference.
         brief: Whether some columns are left out, for a narrow terminal.
     """
     rows = [HEAD]
@@ -87,6 +90,6 @@ def inferences_table(result: InferredCaptures, *, brief: bool = False) -> list[l
 
 
 def sentences(result: InferredCaptures) -> list[str]:
-    """Return the notes, followed by sentences about the refused captures."""
+    """Return the notes about the result, followed by sentences about captures that could not be used."""
     refused = [f"refused: {reason}" for reason in refused_sentences(result.refused)]
     return [*(printable(note, longest=1000) for note in result.notes), *refused]

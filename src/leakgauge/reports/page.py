@@ -1,6 +1,6 @@
-"""A self-contained HTML page. It loads nothing from the network, can be printed, and has tables that can be sorted.
+"""The HTML page of a report. It is a single file, which loads nothing from the network and can be printed.
 
-The page has dark and light colours.
+Tables can be sorted. The page has light and dark colours.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from leakgauge.evaluation.verdict import Verdict
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page.
+    """A section of a report page.
 
     Args:
         heading: The heading.
         sentences: The paragraphs below the heading.
-        table: The rows of a table. The first row is the head.
+        table: The rows of a table. The first row holds the headings.
         picture: The bytes of a PNG picture.
         alt: The description of the picture for people who cannot see it.
-        code: The text of a command, which is shown without changes.
+        code: A command or other text, which is shown without changes.
     """
 
     heading: str
@@ -36,13 +36,13 @@ class Section:
 
     @property
     def picture_data(self) -> str:
-        """The picture as Base64 text, which is written into the page."""
+        """The picture as Base64 text, so that it can be part of the HTML file."""
         return base64.b64encode(self.picture or b"").decode()
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page that begins with the verdict.
+    """The content of a report page, which begins with the verdict.
 
     Args:
         title: The title.
@@ -58,7 +58,7 @@ class Page:
 
 
 def write_page(page: Page, path: str | Path) -> Path:
-    """Write the page as one file, and return the path of the file.
+    """Write the page as one HTML file, and return the path of the file.
 
     Args:
         page: The page.

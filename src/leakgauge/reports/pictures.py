@@ -1,4 +1,4 @@
-"""Pictures that show samples in rows with captions, or the iterates of attacks."""
+"""Pictures of samples in rows with captions, and pictures of the intermediate results of attacks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def contact_sheet(
     Pixels are enlarged without smoothing, so that the picture shows exactly what was reconstructed.
 
     Args:
-        rows: A mapping from the title of each row to its images, (N, C, H, W) in [0, 1].
+        rows: A mapping from the title of each row to its images, (images, channels, height, width) in [0, 1].
         captions: A mapping from the title of a row to the texts below its images.
         size: The width and the height of an image on the sheet, in pixels.
         columns: The largest number of samples side by side. Further samples are drawn in a new block of rows below.
@@ -56,7 +56,7 @@ def contact_sheet(
 
 @dataclass(frozen=True)
 class _Layout:
-    """The positions of the images on a contact sheet."""
+    """The positions of the images on a contact sheet, which is a picture with many images in rows and columns."""
 
     rows: Mapping[str, Tensor]
     captions: Mapping[str, Sequence[str]]
@@ -69,7 +69,7 @@ class _Layout:
 
     @property
     def block_height(self) -> int:
-        """The height of all rows of one block, including the gap below the block."""
+        """The height of one block, which has one row for each title, including the gap below the block."""
         return sum(map(self.row_height, self.rows)) + _GAP
 
     @cached_property
@@ -79,7 +79,11 @@ class _Layout:
         return max(int(measure.text_width(title)) for title in self.rows) + 14
 
     def corner(self, index: int) -> tuple[int, int]:
-        """Return the upper left corner of a sample in the first row of the sample's block."""
+        """Return the position in pixels of a sample's image in the first row of images.
+
+        The position is the upper left corner of the image. If there are more samples than columns, the sheet has
+        several blocks of rows, and the first row of the sample's block counts.
+        """
         x = _MARGIN + self.title_width + (index % self.columns) * (self.size + _GAP)
         return x, _MARGIN + (index // self.columns) * self.block_height
 
@@ -97,15 +101,15 @@ def progress_strip(
     size: int = 72,
     columns: int = 10,
 ) -> Image.Image:
-    """Draw the iterates of each attack side by side, like figures 1, 4 and 5 of EPAFL.
+    """Draw the intermediate images of attacks side by side, like figures 1, 4 and 5 of EPAFL (Tabassum et al. 2024).
 
     Args:
-        iterates: A mapping from the title of each attack to its steps and the images at these steps.
-        originals: A mapping from the title of an attack to the original image, which is drawn after the iterates.
+        iterates: A mapping from the title of each attack to pairs of a step and the image at this step.
+        originals: A mapping from the title of an attack to the original image, which is drawn last.
         size: The width and the height of an image on the strip, in pixels.
-        columns: The largest number of iterates. If an attack has more iterates, the picture shows the first, the last
-            and some between them. More early iterates than late iterates are shown, because most changes happen in
-            early steps.
+        columns: The largest number of intermediate images. If an attack has more, the picture shows the first, the last
+            and some between them. Early steps are shown more often than late steps, because images change most in early
+            steps.
     """
     rows, captions = {}, {}
     for title, course in iterates.items():
@@ -120,18 +124,18 @@ def progress_strip(
 
 
 def iterates_of(result: Reconstruction, data: DataSpec) -> list[tuple[int, Tensor]]:
-    """Return the recorded steps of an attack, each with the first sample at this step as an image in [0, 1].
+    """Return pairs of a recorded step of an attack and the image of the first sample at this step.
 
     Args:
         result: The result of an attack that ran with ``snapshot_every``.
-        data: The description of the data, whose normalisation is undone.
+        data: The normalisation of the data. It is undone, so that pixels lie in [0, 1].
     """
     snapshots = [] if result.trace is None else result.trace.snapshots
     return [(step, data.denormalise(variables["inputs"][:1])[0].clamp(0, 1)) for step, variables in snapshots]
 
 
 def _spread(count: int, limit: int) -> list[int]:
-    """Choose at most ``limit`` of the indices 0 to ``count - 1``. More early indices than late indices are chosen.
+    """Choose at most ``limit`` of the indices 0 to ``count - 1``. Small indices are chosen more often than large ones.
 
     >>> _spread(100, 6)
     [0, 8, 23, 44, 69, 99]
@@ -143,7 +147,7 @@ def _spread(count: int, limit: int) -> list[int]:
 
 
 def blurred(images: Tensor) -> Tensor:
-    """Reduce each image to four by four blocks, each of a single colour, so that nothing can be recognised."""
+    """Replace each image by 4 x 4 blocks of a single colour each, so that nothing can be recognised."""
     return F.interpolate(F.adaptive_avg_pool2d(images, 4), size=images.shape[-2:], mode="nearest")
 
 

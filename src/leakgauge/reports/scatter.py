@@ -36,17 +36,17 @@ def scatter(
 ) -> Image.Image:
     """Draw named points and a dashed horizontal line.
 
-    An alarming point is a filled orange disc. Any other point is a blue ring. Discs and rings can also be told apart
-    without colours.
+    A point that is marked as alarming is a filled orange disc. Any other point is a blue ring.
 
     Args:
-        points: A mapping from the name of each point to the point. A point is a horizontal value, a vertical value, and
-            whether the point is alarming. Points with values that are not finite are left out.
+        points: A mapping from the name of each point to its horizontal value, its vertical value, and whether it is
+            alarming. Points with values that are not finite are left out.
         across: The title of the horizontal axis.
         up: The title of the vertical axis.
         line: The vertical value of the dashed line, and the name of the line.
         title: The title of the picture.
-        legend: The meaning of a disc, the meaning of a ring, and a remark. By default, there is no legend.
+        legend: Three texts, which are the meaning of a disc, the meaning of a ring, and a remark. By default, there is
+            no legend.
         size: The width and the height in pixels.
     """
     finite = {name: point for name, point in points.items() if all(map(math.isfinite, point[:2]))}
@@ -85,7 +85,7 @@ def _draw_ticks(canvas: Canvas, axes: Axes, x_ticks: list[float], y_ticks: list[
 
 
 def _draw_level(canvas: Canvas, axes: Axes, level: float, name: str) -> None:
-    """Draw the dashed line, with the name of the line above its left end."""
+    """Draw the dashed horizontal line, with its name above its left end."""
     for x in range(axes.left, axes.right, 10):
         canvas.pen.line((x, level, min(x + 6, axes.right), level), fill=_SOFT)
     canvas.text(axes.left + 4, level - 10, name, "lm", _SOFT)
@@ -97,7 +97,7 @@ def _draw_point(canvas: Canvas, x: float, y: float, *, alarming: bool) -> None:
 
 
 def _draw_legend(canvas: Canvas, legend: tuple[str, str, str], right: float, y: float) -> None:
-    """Draw the legend. Its parts are placed from right to left."""
+    """Draw the legend in one line that ends at ``right``."""
     for text, alarming in zip(reversed(legend), (None, False, True), strict=True):
         canvas.text(right, y, text, "rm")
         right -= canvas.text_width(text) + 12
@@ -109,11 +109,11 @@ def _draw_legend(canvas: Canvas, legend: tuple[str, str, str], right: float, y: 
 
 @dataclass(frozen=True)
 class _Labels:
-    """The labels of points. Each label is written at a free place.
+    """The names of points on a chart. Each name is written where nothing else is drawn, if possible.
 
     Args:
         canvas: The canvas to write on.
-        axes: The axes. Every label lies between their top and their bottom.
+        axes: The axes. Every name lies between their top and their bottom.
         taken: The rectangles in which something is already drawn.
     """
 
@@ -124,7 +124,7 @@ class _Labels:
     def write(self, text: str, x: float, y: float) -> None:
         """Write the name of a point beside the point, or farther away with a line to the point.
 
-        If no place is free, the name is written beside the point and covers other things.
+        If no place is free, write the name beside the point, over other things.
         """
         width = self.canvas.text_width(text)
         for number, (side, offset) in enumerate((*_NEAR, *_FAR)):

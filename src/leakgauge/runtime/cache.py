@@ -1,8 +1,9 @@
-"""The cache of finished work: one SQLite file for results, and safetensors files for their tensors.
+"""A cache of finished results on disk, with one SQLite file for figures and texts, and safetensors files for tensors.
 
-A result is stored under a hash of its definition and of Leakgauge's own source code. A result from another version of
-the code is therefore never returned. An entry is complete or absent, even after a process was killed. Several processes
-may write to the same folder.
+A result is stored under a key, which is a hash of the result's definition and of Leakgauge's source code. The
+definition holds everything that the result depends on. After a change of the code, old results are not returned any
+more. An entry is either complete or absent, even if a process is killed while it writes. Several processes may write to
+the same folder.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ create table if not exists entries (
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """The stored result of one finished piece of work.
+    """One result that is stored in the cache.
 
     Args:
         document: The figures and texts of the result, as plain values and dataclasses of Leakgauge.
@@ -60,13 +61,13 @@ class Entry:
 
 
 class Cache:
-    """A folder of finished work.
+    """A folder of finished results, so that the same result is not computed twice.
 
     Args:
         folder: The folder. It is created if it does not exist. Files that the cache did not write are not changed.
 
     Raises:
-        FutureVersion: A newer Leakgauge wrote the cache.
+        FutureVersion: A newer version of Leakgauge wrote the cache.
         FileError: The folder cannot be written to, or its database is damaged.
     """
 
@@ -99,13 +100,13 @@ class Cache:
             return [key for (key,) in connection.execute("select key from entries order by made, key")]
 
     def get(self, definition: Any) -> Entry | None:
-        """Return the entry of a definition. A damaged entry is removed.
+        """Return the stored result with the given definition. A damaged entry is removed from the cache.
 
         Args:
             definition: Everything that the result depends on, as plain values.
 
         Returns:
-            The entry, or ``None`` if there is no entry or only a damaged entry.
+            The entry, or ``None`` if the entry is missing or damaged.
         """
         key = key_of(definition)
         with self._open() as connection:
@@ -120,11 +121,11 @@ class Cache:
             return None
 
     def put(self, definition: Any, document: Any, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """Store a result on disk before returning, and replace any earlier result of this definition.
+        """Store a result on disk. An earlier result with the same definition is replaced.
 
         Args:
             definition: Everything that the result depends on, as plain values.
-            document: The figures and texts, as plain values and dataclasses of Leakgauge.
+            document: The figures and texts of the result, as plain values and dataclasses of Leakgauge.
             tensors: A dictionary from names to the tensors of the result.
         """
         key, text = key_of(definition), encode(document)
@@ -137,7 +138,7 @@ class Cache:
             )
 
     def forget(self, definition: Any) -> None:
-        """Remove the entry of a definition, if there is one."""
+        """Remove the stored result with the given definition, if there is one."""
         key = key_of(definition)
         with self._open(writing=True) as connection:
             connection.execute("delete from entries where key = ?", (key,))
@@ -148,7 +149,7 @@ class Cache:
 
     @contextmanager
     def _open(self, *, writing: bool = False) -> Iterator[sqlite3.Connection]:
-        """Open one transaction. A writing transaction first waits for other writers."""
+        """Open the database for one transaction. If ``writing`` is true, first wait for other writers."""
         path = self.folder / FILE
         try:
             with closing(sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)) as connection, connection:
@@ -160,7 +161,7 @@ class Cache:
             ) from problem
 
     def _remove_leftovers(self, connection: sqlite3.Connection) -> None:
-        """Remove the cache's own files that interrupted runs left behind. Other files are kept."""
+        """Remove old files that the cache wrote in interrupted runs. Files that the cache did not write are kept."""
         known = {key for (key,) in connection.execute("select key from entries")}
         for path in self._tensors.iterdir():
             tensor_file = _TENSOR_FILE.fullmatch(path.name)
@@ -170,7 +171,10 @@ class Cache:
 
 
 def key_of(definition: Any) -> str:
-    """Return the key of a definition, which is a hash of its plain values and of Leakgauge's source code."""
+    """Return the key under which a result with the given definition is stored.
+
+    The key is a hash of the definition and of Leakgauge's source code.
+    """
     text = json.dumps([code_digest(), _text(definition)])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -178,7 +182,7 @@ def key_of(definition: Any) -> str:
 def run_cached(
     tasks: Sequence[Task], definitions: Mapping[str, Any], folder: Location | None, **options: Any
 ) -> Iterator[tuple[Task, Any]]:
-    """Yield each task with its result. Cached results come first. The other tasks are then run and cached.
+    """Yield each task with its result. Tasks with a cached result come first. The others are run, and then cached.
 
     Args:
         tasks: The tasks. Their results are plain values and dataclasses of Leakgauge.

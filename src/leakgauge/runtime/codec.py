@@ -1,8 +1,8 @@
-"""Conversion of results to JSON text and back. Results are plain values, or dataclasses and enums of Leakgauge.
+"""Functions that convert results to JSON text and back. Results are plain values, dataclasses and enums of Leakgauge.
 
-A dataclass is stored as its import path and its fields. Only paths inside ``leakgauge`` are written and read, so a file
-that was altered cannot make this process import or build anything else. Tuples stay tuples. The keys of dictionaries
-need not be text, and numbers may be infinite or NaN.
+A dataclass is stored as its import path and its fields. Only classes of Leakgauge are stored and read, so that an
+altered file cannot make Python import other code. Unlike plain JSON, the format keeps tuples, dictionary keys of any
+type, infinity and NaN.
 
 >>> decode(encode({"steps": (1, 2), 3: float("inf")}))
 {'steps': (1, 2), 3: inf}
@@ -23,15 +23,15 @@ _DATACLASS, _ENUM, _TUPLE, _DICT = "$dataclass", "$enum", "$tuple", "$dict"
 
 
 def encode(value: Any) -> str:
-    """Return a value as JSON text."""
+    """Convert a value to JSON text, which :func:`decode` can read."""
     return json.dumps(_to_plain(value))
 
 
 def decode(text: str) -> Any:
-    """Return the value that :func:`encode` wrote as JSON text.
+    """Convert JSON text from :func:`encode` back to the value.
 
     Raises:
-        CorruptFile: The text was altered, or names a class outside Leakgauge.
+        CorruptFile: The text was altered, or it names a class outside Leakgauge.
     """
     try:
         return _from_plain(json.loads(text))
@@ -96,7 +96,7 @@ def _path_of(kind: type) -> str:
 
 
 def _class_at(path: str, *, dataclass: bool) -> Any:
-    """Return the class at an import path, or raise an error if the path does not lead to a class of Leakgauge."""
+    """Return the class with the given import path, or raise an error if it is not a class of Leakgauge."""
     module, _, name = path.partition(":")
     if not _inside(module):
         raise CorruptFile(f"a stored result names the class {path!r}, which is not Leakgauge's; the file was altered")

@@ -1,4 +1,4 @@
-"""Digests of source code, so that a cache returns a result only if the code has not changed."""
+"""Hashes of source code (digests) for cache keys, so that cached results are not used after a change of the code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, types.NoneType)
 
 @functools.cache
 def code_digest() -> str:
-    """Return the digest of Leakgauge's own source files and templates, computed once for each process."""
+    """Return a hash of all source files and templates of Leakgauge. Each process computes the hash only once."""
     digest = hashlib.sha256()
     for path in sorted(path for path in _PACKAGE.rglob("*") if path.suffix in _CODE and path.is_file()):
         digest.update(f"{path.relative_to(_PACKAGE).as_posix()}\0{_file_digest(path)}\0".encode())
@@ -35,17 +35,18 @@ def code_digest() -> str:
 
 
 def source_digest(*objects: Any) -> str:
-    """Return the digest of the user's source code behind some objects.
+    """Return a hash of the user's own source code on which the given objects depend.
 
-    The digest covers the source files of the modules that define the given objects, the classes of the given objects,
-    or any object inside a given object. All modules that these modules import, directly or indirectly, are covered too.
-    The standard library, installed packages and Leakgauge are left out. If an object has no source file, as in a
-    notebook, the digest covers the source of this object and of everything that this object uses. The function never
-    raises an error. Code that cannot be read is left out.
+    The hash covers the source file of each given object, of its class, and of every object that it holds. It also
+    covers all modules that these files import, directly or indirectly. The standard library, installed packages and
+    Leakgauge are left out.
+
+    An object from a notebook has no source file. For such an object, the hash covers its own source text and that of
+    everything that it uses. The function never raises an error. Code that cannot be read is left out.
 
     Args:
-        objects: Models, datasets, factories, functions or classes. The submodules of an ``nn.Module`` and the
-            attributes of an instance are covered too.
+        objects: Models, datasets, functions or classes. The submodules of an ``nn.Module`` and the attributes of an
+            instance are covered too.
     """
     collected = _Sources()
     for item in objects:
@@ -57,7 +58,11 @@ def source_digest(*objects: Any) -> str:
 
 
 class _Sources:
-    """A collection of the source files and texts behind objects. Each of its ``entries`` is a name with a digest."""
+    """A collection of the source code on which objects depend.
+
+    The set ``entries`` holds one text for each module, class or function, with its name and a hash of its code. It also
+    holds one text for each global constant, with its name and its value.
+    """
 
     def __init__(self) -> None:
         self.entries: set[str] = set()
@@ -65,7 +70,7 @@ class _Sources:
         self._modules: set[str] = set()
 
     def add(self, item: Any) -> None:
-        """Add the code behind an object and behind all objects that it holds."""
+        """Add the code on which an object depends, including the code of all objects that it holds."""
         waiting = collections.deque([item])
         while waiting and len(self._objects) < _MOST_OBJECTS:
             item = waiting.popleft()
@@ -76,7 +81,7 @@ class _Sources:
                 waiting.extend(value for value in self._visit(item) if not isinstance(value, _PLAIN))
 
     def _visit(self, item: Any) -> Iterator[Any]:
-        """Add the code of one object, and yield the objects on which this object depends."""
+        """Add the code of one object, and yield the other objects on which it depends."""
         if isinstance(item, types.ModuleType):
             self._module(item.__name__)
         elif isinstance(item, functools.partial):
@@ -113,7 +118,10 @@ class _Sources:
         yield from members
 
     def _globals_of(self, function: types.FunctionType) -> Iterator[Any]:
-        """Yield the global objects that a function uses, and add the plain values among them to the entries."""
+        """Yield the values of the global names that a function uses.
+
+        Plain values, such as numbers and texts, are also added to ``entries``.
+        """
         for name in sorted(_names_in(function.__code__)):
             if name in function.__globals__:
                 value = function.__globals__[name]
@@ -122,9 +130,10 @@ class _Sources:
                 yield value
 
     def _text(self, item: Any, fallback: Callable[[], str]) -> None:
-        """Add the source text of an object whose module has no file.
+        """Add the source text of a function or class that has no source file.
 
-        If the object has no source text, add its compiled code.
+        If Python cannot return the source text, add the text that ``fallback`` returns, which describes the compiled
+        code.
         """
         try:
             text = inspect.getsource(item)
@@ -133,7 +142,11 @@ class _Sources:
         self.entries.add(f"{item.__module__}.{item.__qualname__}:{hashlib.sha256(text.encode()).hexdigest()}")
 
     def _module(self, name: str | None) -> bool:
-        """Add a module and its imports. Return ``False`` if the objects of the module must be added one by one."""
+        """Add the source files of a module and of all modules that it imports.
+
+        Return ``False`` if the module has no file, as in a notebook, or is the main script. The caller must then add
+        the functions and classes of the module one by one.
+        """
         if name is None or name in ("__main__", "__mp_main__"):
             return False
         if name in self._modules:
@@ -179,13 +192,16 @@ def _imported_names(node: ast.AST, package: str) -> Iterator[str]:
 
 
 def _with_packages(name: str) -> list[str]:
-    """Return the names of the packages around a module, from the outermost inwards, and then the module's own name."""
+    """Return the name of a module, preceded by the names of the packages that contain it.
+
+    For ``a.b.c``, the result is ``a``, ``a.b`` and ``a.b.c``.
+    """
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 def _files_of(names: Iterable[str], folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the name and the file of each module that has a file."""
+    """Yield the name and the path of each module that has a file. ``folder`` is searched before ``sys.path``."""
     for name in names:
         path = _file_of(name, folder)
         if path is not None:
@@ -193,15 +209,15 @@ def _files_of(names: Iterable[str], folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _root_of(module: str, path: Path) -> Path:
-    """Return the folder from which a module is imported by its full name."""
+    """Return the folder that must be in ``sys.path`` so that a module can be imported by its full name."""
     depth = module.count(".") + (path.name == "__init__.py")
     return path.parents[min(depth, len(path.parents) - 1)]
 
 
 def _file_of(name: str, folder: Path | None = None) -> Path | None:
-    """Return the file of a module without importing the module, or ``None`` if no file is found.
+    """Return the path of a module's file without importing the module, or ``None`` if there is no file.
 
-    ``folder`` is searched before the usual places.
+    ``folder`` is searched before ``sys.path``.
     """
     with contextlib.suppress(Exception):
         if name in sys.modules:
@@ -240,13 +256,13 @@ def _is_foreign_name(module: str) -> bool:
 
 
 def _names_in(code: types.CodeType) -> set[str]:
-    """Return the global names and attributes in a code object and in the code objects inside it."""
+    """Return the names of globals and attributes that a code object uses, including those in nested functions."""
     inner = [_names_in(value) for value in code.co_consts if isinstance(value, types.CodeType)]
     return set(code.co_names).union(*inner)
 
 
 def _code_text(code: types.CodeType) -> str:
-    """Return a code object as text that is the same in every process."""
+    """Return a text that describes compiled code. The text is the same in every process."""
 
     def text(value: Any) -> str:
         if isinstance(value, types.CodeType):
@@ -259,7 +275,7 @@ def _code_text(code: types.CodeType) -> str:
 
 
 def _member_text(member: Any) -> str:
-    """Return a member of a class as text. If the member is neither a function nor a plain value, the text is empty."""
+    """Return a text for a function or a plain value of a class. For other members, return an empty text."""
     if isinstance(member, types.FunctionType):
         return _code_text(member.__code__)
     return repr(member) if isinstance(member, _PLAIN) else ""

@@ -1,4 +1,4 @@
-"""The live display of a sweep on standard error, with one line for each running task and one line for the whole sweep.
+"""The display of the progress of many tasks on standard error, with a bar for each running task and one for all tasks.
 
 If standard error is not a terminal, one line is printed for each task that ends.
 """
@@ -22,7 +22,7 @@ from leakgauge.runtime import Task, Watch
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Yield a listener that shows the progress of a sweep, with bars on a terminal and with plain lines elsewhere."""
+    """Yield a listener that shows the progress of tasks, with bars on a terminal and with plain lines elsewhere."""
     if not sys.stderr.isatty():
         yield Lines()
         return
@@ -31,7 +31,7 @@ def watching() -> Iterator[Watch]:
 
 
 def bars(screen: Console) -> Progress:
-    """Return a live display. Each of its lines has a name, a bar, the progress and the time that is left."""
+    """Return a display of progress bars. Each line has a name, a bar, the progress and the remaining time."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
@@ -45,7 +45,7 @@ def bars(screen: Console) -> Progress:
 
 @dataclass
 class _Running:
-    """A running task with its kind, the time when it began, and the share of its steps that is done."""
+    """A running task, with its kind, its start time, and the fraction of its steps that is done."""
 
     kind: str
     began: float
@@ -56,11 +56,12 @@ class _Running:
 
 
 class Clock(Watch):
-    """An estimate of the time that is left in a sweep.
+    """A listener that estimates the remaining time of all tasks.
 
-    The expected time of a task is the average time of the finished tasks of its kind. If no such task has finished, the
-    time is extrapolated from the running tasks of its kind that have reported steps. If there are no such tasks either,
-    the task is not counted.
+    The remaining time of a running task is extrapolated from the steps that it has reported. All other estimates assume
+    that tasks of the same kind take the same time. A task without reported steps is expected to take as long as the
+    finished tasks of its kind. If no such task has finished, a waiting task is expected to take as long as the running
+    tasks of its kind. Tasks without an estimate are not counted.
     """
 
     def __init__(self) -> None:
@@ -70,7 +71,7 @@ class Clock(Watch):
         self._taken: dict[str, list[float]] = {}
 
     def planned(self, tasks: Sequence[Task]) -> None:
-        """Add tasks to the sweep."""
+        """Add tasks that will run later."""
         self.total += len(tasks)
         self._waiting |= {task.name: task.resolved_kind for task in tasks}
 
@@ -80,11 +81,11 @@ class Clock(Watch):
         self._running[task.name] = _Running(task.resolved_kind, time.monotonic())
 
     def step(self, task: Task, step: int, total: int | None, loss: float) -> None:
-        """Record the share of the steps that a task has done."""
+        """Record which fraction of its steps a task has done."""
         self._running[task.name].share = min(1.0, step / total) if total else 0.0
 
     def again(self, task: Task, why: str) -> None:
-        """Put a task back among the waiting tasks."""
+        """Treat a task that will be restarted as a waiting task."""
         self._running.pop(task.name, None)
         self._waiting[task.name] = task.resolved_kind
 
@@ -95,7 +96,7 @@ class Clock(Watch):
         self._taken.setdefault(run.kind, []).append(run.seconds())
 
     def failed(self, task: Task, why: str) -> None:
-        """Remove a task without recording its time."""
+        """Remove a failed task without recording its time."""
         self.ended += 1
         self._waiting.pop(task.name, None)
         self._running.pop(task.name, None)
@@ -103,20 +104,20 @@ class Clock(Watch):
     def seconds(self, task: Task) -> float:
         """Return the seconds that a running task has taken so far.
 
-        If the task is not running, return the seconds of the last finished task of its kind.
+        If the task is not running, return the seconds that the last finished task of the same kind took.
         """
         if task.name in self._running:
             return self._running[task.name].seconds()
         return self._taken[task.resolved_kind][-1]
 
     def left_of(self, task: Task) -> float | None:
-        """Return the seconds that a running task still needs, or ``None`` if this time is unknown."""
+        """Return the remaining time of a running task in seconds, or ``None`` if there is no estimate."""
         return self._left(self._running[task.name])
 
     def left(self) -> tuple[float, bool]:
-        """Return the seconds that the sweep still needs, and whether this estimate counts all tasks.
+        """Return the remaining time of all tasks in seconds, and whether every task has an estimate.
 
-        The estimate assumes that the number of tasks that run at a time does not change.
+        The result assumes that the number of tasks that run at a time does not change.
         """
         parts = [self._left(run) for run in self._running.values()] + list(map(self._usual, self._waiting.values()))
         known = [part for part in parts if part is not None]
@@ -136,7 +137,10 @@ class Clock(Watch):
         return sum(taken) / len(taken) if taken else None
 
     def rest(self) -> str:
-        """Return the remaining time in words, or an empty text if the remaining time is unknown."""
+        """Return the remaining time of all tasks as text, such as "about 5.0 min left".
+
+        Return an empty text if the remaining time is unknown.
+        """
         seconds, everything = self.left()
         if self.ended == self.total or (seconds == 0 and not everything):
             return ""
@@ -172,10 +176,10 @@ class Lines(Clock):
 
 
 class Bars(Clock):
-    """A display with one bar for each running task and one bar for the whole sweep. Ended tasks are listed above.
+    """A display with one bar for each running task and one bar for all tasks. Finished tasks are listed above.
 
     Args:
-        bars: The live display of :func:`bars`.
+        bars: The display from the function :func:`bars`.
     """
 
     def __init__(self, bars: Progress) -> None:
@@ -189,18 +193,18 @@ class Bars(Clock):
         self._bars.console.print(escape(printable(sentence, longest=2000)), highlight=False)
 
     def planned(self, tasks: Sequence[Task]) -> None:
-        """Add tasks to the sweep, and show the new number of tasks."""
+        """Add tasks that will run later, and show the new number of tasks."""
         super().planned(tasks)
         self._show()
 
     def began(self, task: Task) -> None:
-        """Add a bar for a task."""
+        """Show a new bar for a task."""
         super().began(task)
         self._remove(task)
         self._of[task.name] = self._bars.add_task(escape(printable(task.name)), total=None, far="", left="")
 
     def step(self, task: Task, step: int, total: int | None, loss: float) -> None:
-        """Move the bar of a task."""
+        """Update the bar of a task."""
         super().step(task, step, total, loss)
         far = f"step {step}" + ("" if total is None else f" of {total}")
         far += f", loss {loss:.3g}" if math.isfinite(loss) else ""
@@ -239,7 +243,7 @@ class Bars(Clock):
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time as a short text.
+    """Return a duration as a short text.
 
     >>> duration(9000)
     '2.5 h'

@@ -1,10 +1,13 @@
-"""The loop of the driver, which starts, restarts and gives up tasks on any kind of workers.
+"""The loop that runs tasks on workers. After a failure, it restarts the task if that may help, or gives the task up.
 
-**Memory.** A task starts only if it fits into memory. The need of a task is the larger of two values: the memory that
-the task states, and the largest peak that was measured for its kind. Workers send their peak memory with every report,
-once a second, and at the end of a task. If the need of a kind is unknown, only one task of this kind starts. The other
-tasks of this kind wait until the first task has reported a step, has ended or has run for ten seconds. Memory that
-running tasks need but have not taken yet is reserved. At least one task always runs, even if it does not fit.
+The process that runs this loop is called the driver.
+
+**Memory.** A task starts only if it fits into the free memory. Tasks of the same kind need about the same memory. The
+expected memory of a task is the larger of two values, which are the memory that the task states and the largest peak
+that was measured for its kind. Workers send their peak memory with every report, once a second, and at the end of a
+task. If nothing is known about a kind, only one task of this kind starts. The others wait until this task has reported
+a step, has ended or has run for ten seconds. Memory that running tasks are expected to need but have not taken yet is
+reserved. At least one task always runs, even if it does not fit.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ SETTLED = 10.0
 
 
 class Event(NamedTuple):
-    """A message about an attempt at a task.
+    """A message to the driver about one attempt, which is one start of a task on a worker.
 
     Args:
-        attempt: The index of the attempt.
-        kind: The kind of the message. It is ``begun``, ``step``, ``beat``, ``done`` or ``failed`` if the worker sent
-            the message, and ``lost`` if the worker died.
-        values: The values of the message.
+        attempt: The index of the attempt. A restarted task gets a new index.
+        kind: The type of the message. A worker sends ``begun``, ``step``, ``beat`` (its peak memory, once a second),
+            ``done`` or ``failed``. The type is ``lost`` if the worker died.
+        values: The content of the message, such as the step and the loss.
     """
 
     attempt: int
@@ -38,22 +41,31 @@ class Event(NamedTuple):
 
 
 class Workers(Protocol):
-    """The workers of an engine, which run attempts at tasks."""
+    """The interface of the workers that run tasks. Each start of a task on a worker is called an attempt."""
 
     def slots(self) -> int:
-        """Return the number of attempts that may run at a time."""
+        """Return the number of tasks that may run at a time."""
 
     def start(self, attempt: int, task: Task, need: int | None) -> None:
-        """Start an attempt at a task that needs ``need`` bytes of memory. ``None`` means that the need is unknown."""
+        """Start a task on a worker.
+
+        Args:
+            attempt: The index of this attempt to run the task.
+            task: The task.
+            need: The memory in bytes that the task is expected to need, or ``None`` if it is unknown.
+        """
 
     def events(self, timeout: float) -> list[Event]:
-        """Return the new events. Wait for them for at most ``timeout`` seconds."""
+        """Return the new messages of workers. If there are none, wait for at most ``timeout`` seconds."""
 
     def stop(self, attempt: int) -> None:
-        """Kill an attempt. Later events of this attempt are not returned."""
+        """Kill the worker that runs a task. Later messages about the task are not returned.
+
+        ``attempt`` is the index with which the task was started.
+        """
 
     def free(self) -> int | None:
-        """Return the memory in bytes that can be taken now, or ``None`` if the workers manage memory themselves."""
+        """Return the free memory in bytes, or ``None`` if the workers limit their memory themselves, as Ray does."""
 
     def largest(self) -> int:
         """Return the largest amount of memory in bytes that one task can get."""
@@ -61,7 +73,7 @@ class Workers(Protocol):
 
 @dataclass
 class _Attempt:
-    """A running attempt: when it began, when it last reported, and its peak memory so far."""
+    """A task that runs on a worker, with its start time, the time of its last report, and its peak memory so far."""
 
     task: Task
     tries: int  # including this one
@@ -73,11 +85,11 @@ class _Attempt:
 def drive(
     workers: Workers, tasks: Sequence[Task], watch: Watch, failures: dict[str, Exception]
 ) -> Iterator[tuple[Task, Any]]:
-    """Yield each task with its result, in the order in which the tasks finish.
+    """Run tasks on workers, and yield each task with its result as soon as it finishes.
 
     Args:
-        workers: The workers.
-        tasks: The tasks.
+        workers: The workers that run the tasks.
+        tasks: The tasks to run.
         watch: The listener that receives the progress.
         failures: The dictionary that receives the error of each failed task. The key is the name of the task.
     """
@@ -90,7 +102,7 @@ def drive(
 
 
 class _Loop:
-    """The state of a sweep: waiting tasks, running attempts, and the peak memory of each kind of task."""
+    """The waiting tasks, the running tasks, and the peak memory of each kind of task."""
 
     def __init__(self, workers: Workers, tasks: Sequence[Task], watch: Watch, failures: dict[str, Exception]) -> None:
         self.workers, self.watch, self.failures = workers, watch, failures
@@ -100,7 +112,7 @@ class _Loop:
         self.numbers = itertools.count()
 
     def start_fitting(self) -> None:
-        """Start the waiting tasks for which workers and memory are free. Give up tasks that need too much memory."""
+        """Start waiting tasks while workers and memory are free. Give up tasks that need more memory than there is."""
         slots = self.workers.slots()
         if len(self.running) >= slots:
             return
@@ -130,14 +142,17 @@ class _Loop:
         return free is None or need <= free
 
     def _free(self) -> int | None:
-        """Return the memory that the running tasks leave free, or ``None`` if the workers manage memory themselves."""
+        """Return the memory in bytes that new tasks may take, or ``None`` if the workers limit their memory themselves.
+
+        Memory that running tasks are expected to need but have not taken yet is subtracted.
+        """
         free = self.workers.free()
         if free is None:
             return None
         return free - sum(max(0, (self._need(run.task) or 0) - run.peak) for run in self.running.values())
 
     def handle(self, event: Event) -> Iterator[tuple[Task, Any]]:
-        """Handle an event. If its task is done, yield the task with its result."""
+        """Handle one message of a worker. If its task is done, yield the task with its result."""
         attempt = self.running.get(event.attempt)
         if attempt is None:  # the attempt was stopped
             return
@@ -186,7 +201,7 @@ class _Loop:
             self.peaks[kind] = max(self.peaks.get(kind, 0), attempt.peak)
 
     def stop_hung(self) -> None:
-        """Stop the attempts that have not reported for longer than the limit of their task, and restart these tasks."""
+        """Kill each task that has not reported for longer than its limit, and restart it if it has tries left."""
         now = time.monotonic()
         for number, attempt in list(self.running.items()):
             limit = attempt.task.limit

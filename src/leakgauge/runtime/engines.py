@@ -1,16 +1,17 @@
-"""Three engines that run independent tasks, and the names that select an engine. All engines give the same results.
+"""The engines that run independent tasks. The engine is chosen by its name, and all engines give the same results.
 
 ================  =====================================================================================================
 ``in-process``    in this process, one task after another
 ``processes``     in single-threaded worker processes, usually one per core (:mod:`leakgauge.runtime.processes`)
-``ray``           on a Ray cluster on this machine, started for the sweep (:mod:`leakgauge.runtime.on_ray`)
+``ray``           on a Ray cluster that is started on this machine (:mod:`leakgauge.runtime.on_ray`)
 ``ray:ADDRESS``   on a running Ray cluster
 ``ray:auto``      on the running Ray cluster that this machine belongs to
-``auto``          first in this process, and later in worker processes if the work takes long
+``auto``          first in this process, and later in worker processes if the tasks take long
 ================  =====================================================================================================
 
-Ray needs the extra ``ray``. The engine ``auto`` changes to worker processes as soon as the work has taken longer than
-processes take to start. With ``auto``, a script without ``if __name__ == "__main__"`` stays in this process.
+Ray is an optional dependency, which the extra ``ray`` installs. The engine ``auto`` changes to worker processes when
+the tasks have taken longer than processes take to start. It does not start processes if the main script has no
+``if __name__ == "__main__"``.
 
 A task that fails does not stop the other tasks. A task is restarted if it hangs, if its worker dies or if it runs out
 of memory. At the end, one exception lists the tasks that failed.
@@ -37,10 +38,10 @@ START = 3.0
 
 
 def check_engine(engine: str, jobs: int | None = None) -> None:
-    """Raise an error if an engine does not exist, is not installed, or cannot run ``jobs`` tasks at a time.
+    """Raise an error if an engine does not exist, is not installed, or cannot run so many tasks at a time.
 
     Args:
-        engine: The name of an engine. For a running Ray cluster, it includes the address.
+        engine: The name of the engine, such as ``processes``, or ``ray:ADDRESS`` for a running Ray cluster.
         jobs: The number of tasks that run at a time. By default, one per core.
     """
     name = engine.partition(":")[0]
@@ -66,16 +67,16 @@ def run_tasks(
     watch: Watch | None = None,
     common: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[Task, Any]]:
-    """Yield each task with its result, in the order in which the tasks finish.
+    """Run tasks, and yield each task with its result as soon as it finishes.
 
     The results depend neither on ``engine`` nor on ``jobs``. Ctrl-C ends the workers.
 
     Args:
-        tasks: The tasks. Each has a different name.
+        tasks: The tasks. Their names must differ.
         engine: The engine that runs the tasks: ``auto``, ``in-process``, ``processes``, ``ray`` or ``ray:ADDRESS``.
         jobs: The number of tasks that run at a time. ``None`` means one per core.
         watch: The listener that receives the progress.
-        common: The arguments that all tasks share. They are sent to each worker once.
+        common: The keyword arguments that are passed to every task. They are sent to each worker only once.
 
     Raises:
         TasksFailed: Some tasks failed. The error is raised when all other tasks are done.
@@ -122,7 +123,7 @@ def _on_engine(
 
 
 def _can_start_processes() -> bool:
-    """Return whether workers can import the main script without running its work again."""
+    """Return whether worker processes can import the main script without running the whole script again."""
     path = getattr(sys.modules.get("__main__"), "__file__", None)
     if path is None:  # an interactive session, or python -c
         return True
@@ -133,7 +134,7 @@ def _can_start_processes() -> bool:
 
 
 class _ProcessesPay(BaseException):
-    """The signal that ends a task in this process, because worker processes would now save time."""
+    """The exception that stops a task in this process, so that it is restarted in a worker process."""
 
 
 def _here(
@@ -145,7 +146,7 @@ def _here(
 ) -> Generator[tuple[Task, Any], None, Sequence[Task]]:
     """Run tasks one after another in this process, and yield each task with its result.
 
-    After ``patience`` seconds, the unfinished tasks are returned, unless only one task is left.
+    After ``patience`` seconds, stop and return the unfinished tasks. If only one task is left, finish it instead.
     """
     import torch  # not at the top, so that the command line starts quickly
 
@@ -180,7 +181,7 @@ def _here(
 
 
 def _try(task: Task, watch: Watch, arguments: Mapping[str, Any]) -> Any:
-    """Run a task and return its result. After an error that may be temporary, restart the task."""
+    """Run a task and return its result. After an error that may be temporary, run the task again."""
     for _ in range(task.tries - 1):
         watch.began(task)
         try:

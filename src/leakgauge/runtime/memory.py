@@ -1,4 +1,4 @@
-"""The memory of this process and of the machine, in bytes.
+"""Functions that measure the memory of this process and of the machine, and that speed up allocation. Units are bytes.
 
 By default, the C library returns the memory of large tensors to the kernel when the tensors are freed. The kernel must
 then clear the memory that it provides for the next tensors. For attacks that make many large tensors in each step, this
@@ -24,7 +24,7 @@ LARGEST = 2**31 - 1
 
 
 def reuse() -> None:
-    """Keep freed memory for the next allocations of this process. Without glibc, do nothing."""
+    """Keep freed memory in this process for later allocations. This works only with the C library glibc."""
     if (mallopt := _c_function("mallopt")) is not None:
         for parameter, value in ((TRIM, LARGEST), (PAD, 64 * 2**20), (OFF_THE_HEAP, LARGEST)):
             mallopt(parameter, value)
@@ -68,7 +68,7 @@ def peak() -> int:
 
 
 def total() -> int:
-    """Return the memory of the machine, or the limit of this process's control groups if this limit is lower."""
+    """Return the memory of the machine, or the limit of a control group of this process if that is lower."""
     if sys.platform == "win32":
         return sys.maxsize
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -76,7 +76,7 @@ def total() -> int:
 
 
 def available() -> int:
-    """Return the memory that can be taken now without swapping. On systems other than Linux, return the total."""
+    """Return the memory that can be allocated now without swapping. On systems other than Linux, return the total."""
     machine = _field(Path("/proc/meminfo"), "MemAvailable:")
     amounts = [total() if machine is None else machine]
     amounts += [limit - used for limit, used in _limits()]
@@ -84,7 +84,7 @@ def available() -> int:
 
 
 def _limits() -> Iterator[tuple[int, int]]:
-    """Yield the memory limit and the memory use of each limited control group (version 2 or 1) of this process."""
+    """Yield the limit and the use of memory for each control group (version 1 or 2) that limits this process."""
     try:
         lines = (PROCESS / "cgroup").read_text().splitlines()
     except OSError:
@@ -111,7 +111,10 @@ def _limits() -> Iterator[tuple[int, int]]:
 
 
 def _field(path: Path, name: str, unit: int = 1024) -> int | None:
-    """Return the value after ``name`` in a file of the kernel, in bytes, or ``None`` if the file has no such value."""
+    """Return the number after ``name`` in a kernel file such as ``/proc/meminfo``, times ``unit``.
+
+    Return ``None`` if there is no such file or no such name in the file.
+    """
     with contextlib.suppress(OSError):
         for line in path.read_text().splitlines():
             if line.split()[:1] == [name]:

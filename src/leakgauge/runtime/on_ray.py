@@ -1,8 +1,8 @@
-"""The engine ``ray``: workers of a Ray cluster that is started for the sweep or already runs (extra ``ray``).
+"""The engine ``ray``, which runs tasks on a Ray cluster. It uses a running cluster, or starts one on this machine.
 
 A cluster that is started here listens on the loopback address only, has no dashboard, sends no usage statistics, and
-ends with the sweep. Ray runs each task on a machine that has a free core and the memory that the task needs, if this
-need is known. The driver decides which tasks are restarted, as for every other engine.
+ends when the tasks are done. Ray runs each task on a machine that has a free core and enough memory, if the memory that
+the task needs is known. The driver, which is the process that sends the tasks, decides which tasks are restarted.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ PARENT = Path("/tmp")
 class OnRay:
     """The workers of a Ray cluster.
 
-    Leaving the context ends the tasks. It also ends the cluster if the cluster was started here.
+    This is a context manager. At the end of the ``with`` block, unfinished tasks are stopped. The cluster is stopped
+    too if it was started here.
 
     Args:
         address: The address of a running cluster, or ``auto`` for the running cluster that this machine belongs to. An
             empty text starts a cluster on this machine.
         jobs: The number of tasks that run at a time. ``None`` means one per core.
-        common: The arguments that all tasks share.
+        common: The keyword arguments that are passed to every task.
     """
 
     def __init__(self, address: str, jobs: int | None, common: Mapping[str, Any]) -> None:
@@ -86,10 +87,10 @@ class OnRay:
         self._ray.kill(self._mailbox)
 
     def slots(self) -> int:
-        """Return the number of attempts that may be sent to the cluster at a time.
+        """Return the number of tasks that may be sent to the cluster at a time.
 
-        On a running cluster, this is ``jobs`` if ``jobs`` is given. Otherwise it is twice the number of cores, because
-        a cluster may grow with its queue.
+        This is ``jobs`` if ``jobs`` is given for a running cluster. Otherwise it is twice the number of cores, so that
+        tasks wait in the queue of the cluster. Some clusters grow when their queue is long.
         """
         if self._jobs is not None and self._address != LOCAL:
             return self._jobs
@@ -99,7 +100,7 @@ class OnRay:
         """Return ``None``, because Ray itself starts only tasks that fit into memory."""
 
     def largest(self) -> int:
-        """Return the memory in bytes of the machine with the most memory."""
+        """Return the memory in bytes of the largest machine of the cluster."""
         return max((int(node["Resources"].get("memory", 0)) for node in self._ray.nodes() if node["Alive"]), default=0)
 
     def start(self, attempt: int, task: Task, need: int | None) -> None:
@@ -119,7 +120,7 @@ class OnRay:
         self._attempts[reference] = attempt
 
     def events(self, timeout: float) -> list[Event]:
-        """Return the reports of tasks, and an event for each task that is done or lost."""
+        """Return the new messages of workers, and one message for each task that is done or whose worker died."""
         events, self._pending = self._pending, []
         running = list(self._attempts)
         done: list[Any] = []
@@ -140,7 +141,7 @@ class OnRay:
         return events
 
     def stop(self, attempt: int) -> None:
-        """Kill the worker that runs this attempt."""
+        """Kill the worker that runs a task. ``attempt`` is the index with which the task was started."""
         for reference in [reference for reference, number in self._attempts.items() if number == attempt]:
             del self._attempts[reference]
             self._ray.cancel(reference, force=True)
@@ -150,13 +151,13 @@ def run_task(attempt: int, message: bytes, common: list[Any], mailbox: Any) -> t
     """Run one task in a worker of the cluster.
 
     Args:
-        attempt: The index of the attempt.
+        attempt: The index of this attempt to run the task.
         message: The pickled task.
-        common: A list that holds only the reference to the shared arguments.
-        mailbox: The process that collects messages for the driver.
+        common: A list of one item, which is Ray's reference to the keyword arguments of every task.
+        mailbox: The process on the cluster that collects messages for the driver.
 
     Returns:
-        The last message, as :func:`leakgauge.runtime.tasks.execute` returns it.
+        The last message about the task, as :func:`leakgauge.runtime.tasks.execute` returns it.
     """
     import torch  # not at the top, so that the command line starts quickly
 
@@ -176,14 +177,14 @@ def run_task(attempt: int, message: bytes, common: list[Any], mailbox: Any) -> t
 
 @lru_cache(maxsize=1)
 def _shared(reference: Any) -> Any:
-    """Return the arguments that all tasks share. Each worker fetches and unpacks them only once."""
+    """Return the keyword arguments of every task. Each worker fetches and unpickles them only once."""
     import ray
 
     return pickle.loads(ray.get(reference))
 
 
 def _mailbox(ray: Any) -> Any:
-    """Start and return a process on the cluster that holds the messages of workers until the driver fetches them."""
+    """Start a process on the cluster that collects the messages of workers for the driver, and return it."""
 
     class Mailbox:  # inside the function, so that Ray sends the code and the process need not import this module
         def __init__(self) -> None:
@@ -200,7 +201,7 @@ def _mailbox(ray: Any) -> Any:
 
 
 def _reason(problem: Exception) -> str:
-    """Return the reason why Ray lost a task, in words."""
+    """Return a text that explains why Ray lost a task."""
     name = type(problem).__name__
     if name == "OutOfMemoryError":
         return "its machine ran out of memory, and Ray killed its worker"
@@ -214,7 +215,7 @@ def _reason(problem: Exception) -> str:
 
 @contextlib.contextmanager
 def _connected(address: str, cores: int, shared: int) -> Iterator[Any]:
-    """Connect to Ray. On leaving, end the cluster if it was started here, and leave any other cluster unchanged."""
+    """Connect to a Ray cluster or start one. At the end of the ``with`` block, stop a cluster that was started here."""
     import ray
 
     if ray.is_initialized():
@@ -254,7 +255,7 @@ def _silent(ray: Any) -> Iterator[None]:
 
 
 def _start(ray: Any, cores: int, shared: int, folder: Path) -> None:
-    """Start a cluster on this machine, and restore the environment variables afterwards."""
+    """Start a cluster on this machine. Ray's environment variables are set during the start and then restored."""
     constants = ray._private.ray_constants  # Ray reads this setting from the environment at import only
     before, enabled = {name: os.environ.get(name) for name in SETTINGS}, constants.ENABLE_RAY_CLUSTER
     os.environ.update(SETTINGS)
@@ -276,7 +277,7 @@ def _start(ray: Any, cores: int, shared: int, folder: Path) -> None:
 
 
 def _folder() -> Path:
-    """Create and return a new folder for a cluster, and remove the folders of drivers that were killed."""
+    """Create a folder for the files of a cluster, and return it. Remove the folders of drivers that were killed."""
     for path in PARENT.glob(f"{FOLDER}*-*"):
         pid = path.name.removeprefix(FOLDER).partition("-")[0]
         if pid.isdigit() and not os.path.exists(f"/proc/{pid}") and os.path.isdir("/proc"):

@@ -1,4 +1,4 @@
-"""The engine ``processes``: single-threaded worker processes, each with a pipe to the driver.
+"""The engine ``processes``, which runs tasks in worker processes. Each worker has a pipe to the process that starts it.
 
 On a CPU, attacks consist of many small operations. Two single-threaded processes do twice the work of one process, but
 two threads in one process mostly wait for each other. Therefore, every worker has only one thread.
@@ -29,11 +29,11 @@ STILLBORN = 2
 
 
 class Processes:
-    """A pool of worker processes. Dead processes are replaced. Leaving the context ends all processes.
+    """A pool of worker processes. Dead processes are replaced. The end of the ``with`` block ends all processes.
 
     Args:
         jobs: The number of processes.
-        common: The arguments that all tasks share.
+        common: The keyword arguments that are passed to every task.
     """
 
     def __init__(self, jobs: int, common: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ class Processes:
         worker.give(attempt, message)
 
     def events(self, timeout: float) -> list[Event]:
-        """Return the messages of the workers, and an event for each worker that died."""
+        """Return the new messages of the workers, and one message for each worker that died."""
         events, self._pending = self._pending, []
         by_connection: dict[Any, _Worker] = {worker.connection: worker for worker in self._workers}
         for ready in multiprocessing.connection.wait(list(by_connection), 0 if events else timeout):
@@ -93,13 +93,13 @@ class Processes:
         return events
 
     def stop(self, attempt: int) -> None:
-        """Kill the worker that runs this attempt."""
+        """Kill the worker that runs a task. ``attempt`` is the index with which the task was started."""
         for worker in [worker for worker in self._workers if worker.attempt == attempt]:
             self._workers.remove(worker)
             worker.end(at_once=True)
 
     def _check_start(self, worker: _Worker, why: str) -> None:
-        """Raise an error if several workers in a row have ended before they were ready, although nobody killed them."""
+        """Raise an error if several workers in a row have ended by themselves before they were ready for a task."""
         self._stillborn = 0 if worker.ready or "killed" in why else self._stillborn + 1
         if self._stillborn == STILLBORN:
             raise LeakgaugeError(
@@ -109,7 +109,7 @@ class Processes:
 
 
 class _Worker:
-    """The driver's side of a worker process."""
+    """A worker process, with its pipe and its current task. It is used in the process that started the worker."""
 
     def __init__(self, common: bytes) -> None:
         context = multiprocessing.get_context("spawn")
@@ -122,7 +122,7 @@ class _Worker:
         self._unsent = [common]  # held until the worker is ready, so that the driver never waits for its start
 
     def give(self, attempt: int, message: bytes) -> None:
-        """Send a task to the worker, at once or when the worker is ready."""
+        """Send a task to the worker. If the worker is not ready yet, send the task later."""
         self.attempt = attempt
         self._unsent.append(message)
         if self.ready:
@@ -135,7 +135,7 @@ class _Worker:
         self._unsent = []
 
     def read(self) -> list[Event]:
-        """Return a list with the next message, or an empty list if the message is not about the current attempt."""
+        """Read one message. Return it in a list, which is empty if the message is not about the current task."""
         attempt, kind, values = pickle.loads(self.connection.recv_bytes())
         if kind == "ready":
             self.ready = True
@@ -148,7 +148,7 @@ class _Worker:
         return [Event(attempt, kind, values)]
 
     def end(self, *, at_once: bool = False) -> str:
-        """End the process. Return how the process ended, in words that complete the sentence "its worker ..."."""
+        """End the process. Return how it ended as a text, such as "was killed by SIGTERM"."""
         self.process.join(0 if at_once else 5)  # a process that broke off gets its exit code in a moment
         self.process.kill()
         self.process.join()
@@ -161,7 +161,7 @@ class _Worker:
 
 
 def worker_main(connection: Connection) -> None:
-    """Run one task after another in a worker process, until the driver ends this process."""
+    """Run one task after another in a worker process, until the process that started the worker ends it."""
     prepare_worker()
     lock = threading.Lock()
 
@@ -189,7 +189,7 @@ def usable_cores() -> int:
 
 
 def prepare_worker() -> None:
-    """Limit a worker process to one thread, and make it end when its driver ends."""
+    """Limit a worker process to one thread, and make it end when the process that started it ends."""
     import torch  # not at the top, so that the command line starts quickly
 
     torch.set_num_threads(1)
@@ -199,7 +199,10 @@ def prepare_worker() -> None:
 
 
 def _end_with_the_driver() -> None:
-    """Wait until the driver ends, and then exit. A driver that is killed cannot end its workers itself."""
+    """Exit when the process that started this worker ends.
+
+    Without this, the worker would keep running if that process was killed.
+    """
     driver = multiprocessing.parent_process()
     if driver is not None:
         multiprocessing.connection.wait([driver.sentinel])
@@ -207,10 +210,12 @@ def _end_with_the_driver() -> None:
 
 
 def pickled(value: Any, name: str) -> bytes:
-    """Return a value as bytes. Tensors are copied, because shared memory would vanish with the worker that made it.
+    """Pickle a value for another process.
+
+    Tensors are copied into the bytes. Shared memory is not used, because it would vanish with the worker that made it.
 
     Args:
-        value: The value.
+        value: The value to pickle.
         name: The name of the value, for the error message.
     """
     try:

@@ -1,4 +1,4 @@
-"""Tasks, the interface for progress, and the execution of one task in a worker of any engine."""
+"""Tasks, listeners for the progress of tasks, and the function that executes a task in a worker."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ BEAT = 1.0
 
 @dataclass(frozen=True)
 class Task:
-    """One call of a function, as a unit of work.
+    """A call of a function, which can run in a worker process or on another machine.
 
     The function is called with ``arguments`` and with a keyword argument ``report``. The function shows its progress by
     calling ``report(step, total, loss)``. A task is restarted if it hangs, if its worker dies or if it runs out of
     memory.
 
     Args:
-        name: A name that no other task of the sweep has.
+        name: A name that no other task has.
         function: A function that is defined at the top level of a module, so that workers can import the function.
         arguments: The keyword arguments of the function.
-        kind: The kind of the task. Tasks of the same kind need about the same memory. By default, the kind is the name
+        kind: A name that is the same for all tasks that need about the same memory and time. By default, it is the name
             of the function.
         memory: The peak memory of the task in bytes, if it is known. A larger measured peak replaces this value.
         limit: The number of seconds without a report after which the task counts as hung. By default, the task never
             counts as hung.
-        tries: The largest number of times that the task is started.
+        tries: The number of starts after which the task is given up.
     """
 
     name: str
@@ -50,53 +50,53 @@ class Task:
 
     @property
     def resolved_kind(self) -> str:
-        """The kind, or the name of the function if no kind is given."""
+        """The kind of the task, or the full name of the function if no kind is given."""
         return self.kind or f"{self.function.__module__}.{self.function.__qualname__}"
 
 
 class Watch:
-    """A listener that follows the progress of a sweep in the driver. This base class ignores everything."""
+    """A listener whose methods are called when tasks start, progress and end. This base class does nothing."""
 
     def note(self, sentence: str) -> None:
         """Receive a sentence for people, such as the expected time of the sweep."""
 
     def planned(self, tasks: Sequence[Task]) -> None:
-        """Receive the tasks of the sweep."""
+        """Receive all tasks, before the first of them starts."""
 
     def began(self, task: Task) -> None:
-        """Receive a task that a worker has started."""
+        """Receive a task that has started."""
 
     def step(self, task: Task, step: int, total: int | None, loss: float) -> None:
         """Receive the progress of a running task."""
 
     def again(self, task: Task, why: str) -> None:
-        """Receive a task that ended without a result and will be restarted."""
+        """Receive a task that ended without a result and will be restarted, with the reason."""
 
     def done(self, task: Task) -> None:
-        """Receive a task that has a result."""
+        """Receive a task that has finished with a result."""
 
     def failed(self, task: Task, why: str) -> None:
-        """Receive a task that failed and will not be restarted."""
+        """Receive a task that failed and will not be restarted, with the reason."""
 
 
 class WorkerLost(RuntimeError):
-    """The error for a task whose worker died or hung in every attempt."""
+    """The error for a task whose worker died or hung each time that the task was started."""
 
 
 def execute(task: Task, common: Mapping[str, Any], send: Callable[..., None], *, pace: float = PACE) -> tuple[Any, ...]:
-    """Execute a task in a worker.
+    """Execute a task in a worker, and return the last message for the driver, the process that sent the task.
 
-    The messages to the driver are ``send("step", step, total, loss, peak)`` and ``send("beat", peak)``. In both
-    messages, ``peak`` is the memory in bytes that the worker has taken since the task began.
+    During the task, the worker calls ``send("step", step, total, loss, peak)`` and ``send("beat", peak)``. ``peak`` is
+    the largest memory in bytes that the worker has held since the task began.
 
     Args:
         task: The task.
-        common: The arguments that all tasks share.
+        common: The keyword arguments that are passed to every task.
         send: The function that sends a message to the driver. It is called from two threads.
         pace: The smallest number of seconds between two ``step`` messages.
 
     Returns:
-        The last message: ``("done", pickled result, peak)`` or ``("failed", error, whether a restart may help)``.
+        ``("done", pickled result, peak)`` or ``("failed", error, whether a restart may help)``.
     """
     memory.reset_peak()
     ended = threading.Event()
@@ -129,10 +129,10 @@ def execute(task: Task, common: Mapping[str, Any], send: Callable[..., None], *,
 
 
 def is_transient(problem: Exception) -> bool:
-    """Return whether a restart may help against an error.
+    """Return whether an error may be temporary, so that a restart of the task may help.
 
-    A restart may help if memory, a file or a connection caused the error, because such a cause may be temporary. Any
-    other error would occur again, because the seed and the code do not change.
+    Errors of memory, files and connections may be temporary. Any other error would occur again, because the seed and
+    the code do not change.
     """
     if isinstance(problem, LeakgaugeError):
         return False
@@ -140,13 +140,13 @@ def is_transient(problem: Exception) -> bool:
 
 
 def _out_of_memory(problem: Exception) -> bool:
-    """Return whether an error means that torch ran out of memory. Torch raises a plain ``RuntimeError`` for this."""
+    """Return whether an error is a plain ``RuntimeError`` with which torch reports that memory ran out."""
     text = str(problem).lower()
     return isinstance(problem, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text)
 
 
 def portable(problem: Exception) -> Exception:
-    """Return an error in a form that can be pickled, with the traceback of the worker as a note."""
+    """Return the error, or a copy that can be pickled, with the worker's traceback as a note."""
     note = f"in a worker:\n{''.join(traceback.format_exception(problem))}"
     with contextlib.suppress(Exception):
         if str(pickle.loads(pickle.dumps(problem))) == str(problem):
@@ -161,7 +161,7 @@ def portable(problem: Exception) -> Exception:
 
 
 def in_one_line(problem: Exception) -> str:
-    """Return an error as one line. The type of the error is left out if the message alone explains the error."""
+    """Return an error as one line of text. For errors of Leakgauge, the type is left out."""
     text = str(problem).partition("\n")[0]
     if isinstance(problem, LeakgaugeError | WorkerLost):
         return text
