@@ -28,7 +28,7 @@ class Reconstruction:
     Args:
         samples: The reconstructed samples in their original units, with pixels in [0, 1].
         labels: The labels that the attack used or inferred.
-        outcome: The way in which the attack ended.
+        outcome: The way in which the attack ended, such as converged or interrupted.
         loss: The loss of the attack at these samples. The attacker can compute this loss without the true samples.
         trace: The record of the optimisation, such as the loss at each step.
         epochs: The reconstructions from each local epoch, in the order of ``samples``. ``None`` if the attack does not
@@ -103,10 +103,9 @@ class Attack(ABC):
         """Attack several observations, and return one result for each observation.
 
         Observation ``i`` has the same result as ``attack(observation, seed=seed + i)``. Some attacks solve several
-        observations in one run. The results of one run may differ from the results of single calls by rounding, and
-        each of these results has an equal share of the time of the run as its ``seconds``. Ctrl-C returns the results
-        so far. If the observations are attacked one by one, the last of these results belongs to the interrupted
-        observation.
+        observations in one run. The results of such a run may differ from the results of single calls by rounding. The
+        time of such a run is divided equally among its results. Ctrl-C ends the attack and returns the results so far.
+        If the observations are attacked one by one, the last result belongs to the interrupted observation.
 
         Args:
             observations: The messages of the clients.

@@ -1,6 +1,7 @@
-"""Sample reconstruction (SRA), which rebuilds samples from a model (one for each class) or from one gradient.
+"""Sample reconstruction attacks (SRA), which rebuild samples from a model or from one gradient.
 
-The attack on a model is equation 5 of LMRA (Driouich et al.), and the attack on a gradient is equation 4.
+The attack on a model rebuilds one sample for each class (LMRA, Driouich et al., equation 5). The attack on a gradient
+rebuilds the samples of one message (equation 4).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def by_model(
     smooth: int = 4,
     report: Report = silent,
 ) -> ClassSamples:
-    r"""Rebuild one sample for each class. The sample has the highest probability of this class (LMRA, equation 5).
+    r"""Rebuild one sample for each class, with the highest probability of the class (LMRA, equation 5).
 
     The method is gradient ascent from a zero sample (after Fredrikson et al. 2015). For class :math:`k`, it maximises
     the logarithm of the probability that the model assigns to the class, :math:`\log h_\theta(x)[k]`. The logarithm has

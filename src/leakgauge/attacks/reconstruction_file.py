@@ -1,4 +1,4 @@
-"""Files with the results of attacks."""
+"""Functions that save the result of an attack to a file, and load it again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERSION = 1
 
 
 def to_parts(reconstruction: Reconstruction) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Split a reconstruction into plain values and tensors."""
+    """Split a reconstruction into a dictionary of plain values and a dictionary of tensors."""
     outcome = reconstruction.outcome
     document = {
         "attack": reconstruction.attack,
@@ -39,11 +39,12 @@ def to_parts(reconstruction: Reconstruction) -> tuple[dict[str, Any], dict[str, 
 
 
 def from_parts(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Reconstruction:
-    """Return the reconstruction that :func:`to_parts` split into parts.
+    """Create a reconstruction from the two dictionaries that :func:`to_parts` returns.
 
     Args:
-        document: The plain values.
-        tensors: The samples and the loss. If the reconstruction has labels or a loss curve, these are included.
+        document: The dictionary of plain values.
+        tensors: The dictionary of tensors, which holds the samples and the loss. If the reconstruction has labels or a
+            loss curve, the dictionary holds these too.
     """
     return Reconstruction(
         samples=tensors["samples"],

@@ -59,15 +59,17 @@ def specs(recovers: Recovers | None = None, reads: Reads | None = None) -> list[
     """Return the descriptions of attacks, cheapest first.
 
     Args:
-        recovers: The private thing that the attacks recover. By default, attacks of all kinds are returned.
-        reads: The messages that the attacks read. By default, attacks on all messages are returned.
+        recovers: The private thing that the attacks recover, such as ``"samples"`` or ``"attribute"``. By default, all
+            attacks are returned.
+        reads: The messages that the attacks read, such as ``"update"`` for one message or ``"rounds"`` for many rounds.
+            By default, all attacks are returned.
     """
     chosen = [spec for spec in ATTACKS.values() if recovers in (None, spec.recovers) and reads in (None, spec.reads)]
     return sorted(chosen, key=lambda spec: spec.order)
 
 
 def build(name: str, **options: Any) -> Any:
-    """Return the attack with the given name.
+    """Build the attack with the given name.
 
     Args:
         name: The name of the attack, one of :data:`ATTACKS`.
@@ -87,7 +89,7 @@ def build(name: str, **options: Any) -> Any:
 
 
 def _modules(package: str) -> Iterator[ModuleType]:
-    """Import and return every module below a package, except the folders that hold only parts."""
+    """Import and yield every module below a package, except packages that hold only building blocks of attacks."""
     for module in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
         if module.name in PARTS:
             continue

@@ -83,9 +83,9 @@ def by_vote(clients: Sequence[Sequence[Observation]], inputs: Tensor, targets: T
 def by_inputs(clients: Sequence[Sequence[Observation]], inputs: Tensor) -> Sources:
     """Infer the client whose mean input is nearest to a record, after normalisation (beyond the papers).
 
-    The gradients of a dense first layer reveal this mean (:mod:`leakgauge.attacks.local_model.first_layer`). The attack
-    needs no labels. It separates clients whose inputs differ, and it cannot separate clients with the same distribution
-    of inputs.
+    The gradients of a dense first layer reveal the mean input of a client
+    (:mod:`leakgauge.attacks.local_model.first_layer`). The attack needs no labels. It separates clients whose inputs
+    differ, and it cannot separate clients with the same distribution of inputs.
 
     Args:
         clients: The observations of each client, one per round.
@@ -128,7 +128,8 @@ def by_equations(
 
     The attack finds the holder of a record even among clients with the same distribution of records. The clients'
     records that are not among ``inputs`` act as noise in these equations. The result is therefore better if ``inputs``
-    holds a larger share of the clients' records. The recipe may be unknown.
+    holds a larger share of the clients' records. The attacker does not need to know the clients' learning rate or
+    number of local steps.
 
     Args:
         clients: The observations of each client, one per round.

@@ -23,7 +23,7 @@ Reads = Literal["update", "epochs", "rounds"]
 
 
 class Cost(IntEnum):
-    """The time that an attack with its default options takes for a small client on a laptop."""
+    """The rough time that an attack with its default options takes for a small client on a laptop."""
 
     INSTANT = 0
     SECONDS = 1
@@ -55,11 +55,12 @@ class AttackSpec:
         name: The name in configuration files and on the command line.
         factory: The function that returns the attack. Its keyword arguments are the options.
         summary: One line for ``leakgauge list attacks``. It names the paper.
-        recovers: The private thing that the attack recovers.
-        reads: The messages that the attack reads.
+        recovers: The private thing that the attack recovers, such as ``"samples"`` or ``"attribute"``.
+        reads: The messages that the attack reads, which are one ``"update"``, several ``"epochs"`` or many
+            ``"rounds"``.
         fits: The rule that decides whether the attack applies to an observation.
-        cost: The cost class. An audit runs cheap attacks first.
-        rank: The order within a cost class, lowest first. Attacks of the same rank are ordered by name.
+        cost: The rough time that the attack takes. An audit runs cheap attacks first.
+        rank: The order among attacks of the same cost, lowest first. Attacks of the same rank are ordered by name.
         audit: The options in a default audit. ``None`` leaves the attack out of a default audit.
         exact: Whether the attack solves equations for the samples and recognises its own success. The outcome of such
             an attack is of the kind ``"converged"`` only if the attack has found every sample.
@@ -91,7 +92,7 @@ class AttackSpec:
 
 
 def always(reason: str) -> Fits:
-    """Return a rule which says that an attack applies to any message.
+    """Return a rule by which an attack applies to any message.
 
     Args:
         reason: The reason that is shown to people.
@@ -109,7 +110,7 @@ def one_gradient(observation: Observation) -> Fit:
 
 
 def local_training(reason: str) -> Fits:
-    """Return a rule which says that an attack applies only to local training with a known learning rate.
+    """Return a rule by which an attack applies only to local training with a known learning rate.
 
     Args:
         reason: The reason that is shown to people if the attack applies.

@@ -1,6 +1,6 @@
 """Conditions that make a check in continuous integration fail.
 
-A condition names a limit. The limit is broken, and the check fails, if the condition is true.
+A condition names a value and a limit. If the comparison is true, the limit is broken and the check fails.
 
 =========================  ==========================================================================
 condition                  the value that is compared
@@ -13,7 +13,7 @@ condition                  the value that is compared
 ``inconclusive``           whether the verdict on any set-up is that all attacks on it are too weak
 =========================  ==========================================================================
 
-A limit counts as broken if no attack measured its metric.
+A limit also counts as broken if no attack measured the value.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _VERDICT = re.compile(r"^(?:(?P<attack>\w+)\.)?(?P<verdict>leaks|inconclusive)$"
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition under which a set-up fails.
+    """A condition under which the check of a set-up fails.
 
     Args:
         metric: The metric that is compared, or ``"leaks"`` or ``"inconclusive"`` for the verdict.
@@ -74,24 +74,27 @@ class Condition:
         return self.metric in ("leaks", "inconclusive")
 
     def concerns(self, finding: Finding) -> bool:
-        """Return whether the condition is about the attack of a finding."""
+        """Return whether the condition applies to a finding, which is the result of one attack."""
         return self.attack in (None, finding.attack)
 
     def value(self, finding: Finding) -> float | None:
-        """Return the value that the condition compares, from a finding, or ``None`` if the value was not measured."""
+        """Return the value that the condition compares, from an attack's result, or ``None`` if it was not measured."""
         if self.on_verdict:
             return _of_verdict(finding.verdict, self.metric)
         measure = finding.measures.get(self.metric)
         return None if measure is None else _statistic(measure, self.statistic)
 
     def breaks(self, finding: Finding) -> bool:
-        """Return whether a finding breaks the limit."""
+        """Return whether the result of an attack breaks the limit of the condition."""
         value = self.value(finding)
         return value is not None and _COMPARE[self.sign](value, self.limit)
 
 
 def _of_verdict(verdict: Verdict, word: str) -> float | None:
-    """Return 1 if a word is true of a verdict, 0 if the word is false, and ``None`` if the verdict leaves this open."""
+    """Return 1 if the word ``"leaks"`` or ``"inconclusive"`` describes a verdict, and 0 otherwise.
+
+    For ``"leaks"``, the result is ``None`` if the verdict does not decide whether data leaks.
+    """
     if word == "inconclusive":
         return float(verdict is Verdict.INCONCLUSIVE)
     return None if verdict.leaks is None else float(verdict.leaks)
@@ -170,13 +173,13 @@ def _limit(text: str, number: str) -> float:
 
 
 def check(conditions: Sequence[Condition], findings: Sequence[Finding]) -> list[Check]:
-    """Return the result of every condition for every finding that the condition concerns.
+    """Compare every condition with the results of the attacks that it applies to, and return the checks.
 
-    If no finding has measured the value of a condition, the condition gives one failed check.
+    If no attack measured the value of a condition, there is one failed check for this condition.
 
     Args:
         conditions: The conditions.
-        findings: The findings of the attacks.
+        findings: The results of the attacks.
     """
     checks = []
     for condition in conditions:

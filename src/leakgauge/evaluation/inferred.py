@@ -87,7 +87,7 @@ def column_values(truths: Sequence[Truth], column: str) -> Sequence[float]:
 
 
 def share_measure(metric: str, right: Sequence[Tensor], chance: Chance) -> Measure:
-    """Return the share of records for which an attack is right, over all clients.
+    """Return the share of all clients' records about which an attack is right, as a measure.
 
     Args:
         metric: ``"attribute_accuracy"`` or ``"source_accuracy"``.
@@ -112,7 +112,7 @@ def share_measure(metric: str, right: Sequence[Tensor], chance: Chance) -> Measu
 
 
 def attribute_chance(hidden: HiddenColumn, truth: Truth, column: str) -> Chance:
-    """Return the chance level for a client's hidden column, which is the best guess without any message.
+    """Return the share of a client's hidden values that the best guess without any message gets right.
 
     There are two guesses. One is the client's most frequent value for all records. The other is a prediction from the
     other columns, which is learned on the reference samples.
@@ -133,9 +133,9 @@ def attribute_chance(hidden: HiddenColumn, truth: Truth, column: str) -> Chance:
 
 
 def attribute_chance_among(clients: Mapping[str, HiddenColumn]) -> Chance:
-    """Return the chance level for a hidden column of several clients, which is the best guess without any message.
+    """Return the share of several clients' hidden values that the best guess without any message gets right.
 
-    There are two guesses. One is the most frequent value of each client for all its records. The other is a prediction
+    There are two guesses. One gives all records of a client the client's most frequent value. The other is a prediction
     from the other columns, which is learned on the records of the other clients.
 
     Args:
@@ -157,5 +157,9 @@ def attribute_chance_among(clients: Mapping[str, HiddenColumn]) -> Chance:
 
 
 def most_frequent(values: Sequence[Tensor]) -> float:
-    """Return the share of all records whose value is the most frequent value of their client."""
+    """Return the share of records that have the most frequent value of their own client.
+
+    Args:
+        values: The value of each record, with one tensor for each client.
+    """
     return sum(float(torch.bincount(part).max()) for part in values) / sum(len(part) for part in values)

@@ -37,11 +37,11 @@ def proportional_counts(frequencies: Tensor, total: int, generator: torch.Genera
 def label_error_chance(
     total: int, classes: int, reference_counts: Tensor | None = None, *, draws: int = DRAWS, seed: int = 0
 ) -> Chance:
-    """Return the number of wrong labels that an attacker can expect before it sees any message.
+    """Return the number of wrong labels that an attacker without any message can expect.
 
-    The attacker knows only the frequencies of classes. It guesses the labels of a random client with ``total`` samples.
-    One guess divides the labels in proportion to the frequencies, and the other guess draws the labels at random. The
-    better guess is the chance level. The labels of the attacked client have no influence on it.
+    Such an attacker knows only the frequencies of classes, and guesses the labels of a random client with ``total``
+    samples. One guess divides the labels in proportion to the frequencies, and the other guess draws the labels at
+    random. The chance level is the error of the better guess. It does not depend on the labels of the attacked client.
 
     Args:
         total: The number of the client's samples.
@@ -82,14 +82,16 @@ def label_accuracy_chance(
 ) -> Chance:
     """Return the expected share of right labels for an attacker who does not see the update.
 
-    There are two guesses. One is the most frequent class for every sample. The other is the labels of random reference
-    samples. The better guess is the chance level.
+    There are three guesses. The first is a random class. The second is the most frequent class of the reference
+    samples, for every sample. The third is the labels of random reference samples. The chance level is the share of the
+    best guess.
 
     Args:
         true: The labels of the originals, (N,).
         classes: The number of classes.
         reference: The labels of the reference samples.
-        guesses: The blind guesses of the samples. The labels of their random reference samples are the second guess.
+        guesses: Blind guesses of the samples, some of which are random reference samples. The labels of these reference
+            samples are the third guess.
 
     >>> label_accuracy_chance(torch.tensor([0, 1, 1, 1]), 2, torch.tensor([0, 1, 1]))
     Chance(value=0.75, source='commonest label of other samples')
@@ -111,8 +113,8 @@ def label_accuracy_chance(
 def target_error_chance(true: Tensor, reference: Tensor | None = None) -> Chance:
     """Return the expected error of an attacker who guesses regression targets without the update.
 
-    There are three guesses, each the same for every sample: the mean, the median, and zero. The best guess is the
-    chance level.
+    The same target is guessed for every sample. There are three guesses, which are zero, and the mean and the median of
+    the reference targets. The chance level is the error of the best guess.
 
     Args:
         true: The targets of the originals.

@@ -1,4 +1,4 @@
-"""The comparison of samples with the originals of one client.
+"""The class that compares samples with the originals of one client.
 
 Reconstructions and blind guesses are compared in the same way.
 """
@@ -42,7 +42,7 @@ class Ruler:
 
     Args:
         originals: The true samples of the client, (N, *shape).
-        spec: The kind of data.
+        spec: The description of the data, such as the shape and the columns of a sample.
         threshold: The PSNR in dB above which an image counts as recovered.
         data_range: The highest possible value of a pixel minus the lowest possible value.
         with_lpips: Whether LPIPS is measured too.

@@ -58,7 +58,7 @@ class Score:
         return self[name].above_chance
 
     def to_rows(self) -> list[dict[str, object]]:
-        """Return a list with one plain dictionary for each metric."""
+        """Return the measures as a list of plain dictionaries, one for each metric."""
         return [measure.to_row() for measure in self.metrics.values()]
 
     def __str__(self) -> str:
@@ -104,8 +104,8 @@ def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips
     - For labels, it holds the number of wrong labels, and the share of right labels after pairing.
     - For the targets of a regression, it holds the absolute error after pairing.
 
-    A reconstruction with NaN or infinite values raises no error. It recovers no original, and a note in the score says
-    so.
+    Reconstructions with NaN or infinite values raise no error. They recover no original, and the score has a note about
+    them.
 
     Args:
         result: The reconstruction. If it has no labels, only its samples are scored.
@@ -147,7 +147,7 @@ def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips
 
 
 def _ruler(result: Result, truth: Truth, threshold: float | None, lpips: bool) -> Ruler:
-    """Return the ruler that measures a result, or raise an error if the result cannot be scored."""
+    """Return the :class:`Ruler` that compares a result with the originals, or raise an error if this is impossible."""
     spec = truth.data
     if not len(truth):
         raise InvalidInput("the truth holds no samples, so there is nothing to score against")

@@ -4,7 +4,7 @@ Let client :math:`k` have :math:`N_k` samples. The sum is computed as a mean of 
 has the weight :math:`N_k`. If the clients send gradients, this mean is exactly the gradient of one batch with the
 samples of all clients. If the clients send weights, this mean is, to first order, the message of an imaginary client
 that holds the samples of all clients. Each batch of the imaginary client joins one batch of every real client. The
-recipe of the sum is the recipe of the imaginary client. Attacks treat the sum like any other message.
+observation of the sum has the training recipe of the imaginary client. Attacks treat the sum like any other message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from leakgauge.core.truth import Truth
 
 
 def aggregate(parts: Sequence[tuple[Observation, Truth]]) -> tuple[Observation, Truth]:
-    """Combine the messages of one round into one message, and the samples of its clients into one truth.
+    """Combine the messages of several clients into one message, and their samples into one set of samples.
 
     Args:
         parts: The message and the samples of each client.
@@ -54,7 +54,11 @@ def aggregate(parts: Sequence[tuple[Observation, Truth]]) -> tuple[Observation, 
 
 
 def _check_same_round(observations: Sequence[Observation]) -> None:
-    """Raise an error if the messages differ in the sent weights, in the kind of message or in the data description."""
+    """Raise an error if the messages cannot be of the same round.
+
+    Messages of one round have the same sent weights, the same form (gradient or weights) and the same description of
+    the data.
+    """
     first = observations[0]
     for message in observations[1:]:
         same_weights = all(torch.equal(value, first.sent[name]) for name, value in message.sent.items())
@@ -63,7 +67,7 @@ def _check_same_round(observations: Sequence[Observation]) -> None:
 
 
 def _recipe_of_sum(recipes: Sequence[LocalTraining], samples: int) -> LocalTraining:
-    """Return the recipe of an imaginary client that holds the samples of all clients.
+    """Return the training recipe of an imaginary client that holds the samples of all clients.
 
     If a setting is unknown for any real client, this setting is unknown in the returned recipe too.
     """

@@ -40,7 +40,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Defence:
-    """A measure that a client takes to protect its samples.
+    """A change to a client's training or message that protects the client's samples.
 
     A new defence derives from the subclass for the place where it acts. It is a frozen dataclass, and its fields are
     its settings. Its ``__post_init__`` raises an error if the settings cannot work. Observations and reports store its
@@ -55,11 +55,11 @@ class Defence:
 
 
 class RecipeDefence(Defence, ABC):
-    """A defence that changes the client's training recipe."""
+    """A defence that changes the client's training recipe, such as the batch size or the number of epochs."""
 
     @abstractmethod
     def on_recipe(self, training: LocalTraining) -> LocalTraining:
-        """Return the recipe that the client follows instead of ``training``."""
+        """Return the training recipe that the client follows instead of ``training``."""
 
 
 class BatchDefence(Defence, ABC):
@@ -119,7 +119,7 @@ class Trained:
     """The result of a local training.
 
     Args:
-        order: The row indices of the samples that each step used.
+        order: For each step, the indices of the samples in its batch.
         weights: The weights after the last step.
         buffers: The buffers after the last step.
     """
@@ -148,7 +148,7 @@ class TrainingDefence(Defence, ABC):
         Args:
             model: The architecture.
             samples: All of the client's samples and targets, normalised.
-            training: The recipe.
+            training: The recipe of the client's training, such as the learning rate and the number of epochs.
             start: The weights and buffers to start from.
             participations: The number of rounds in which the client takes part overall.
             seed: The seed of the client's random numbers.
@@ -169,7 +169,7 @@ class TrainingDefence(Defence, ABC):
         """Return the privacy budget (epsilon) that a client has spent, or ``None`` if the defence gives no guarantee.
 
         Args:
-            training: The client's recipe.
+            training: The recipe of the client's training, such as the learning rate and the number of epochs.
             participations: The number of rounds in which the client has taken part.
             planned: The number of rounds over which the budget is spread. By default, ``participations``.
         """
@@ -177,7 +177,7 @@ class TrainingDefence(Defence, ABC):
 
 
 class ServerDefence(Defence, ABC):
-    """A defence between clients and server. The server gets only the mean over at least ``clients`` messages."""
+    """A defence with which the server gets only the mean of the messages of at least ``clients`` clients."""
 
     clients: int
 
@@ -220,8 +220,8 @@ class Protection:
     def mean_gradient(self, gradients: Params) -> Params:
         """Return the gradient of a batch, given the gradients of its samples.
 
-        First, the defences on samples change the gradients of the samples. Then the defences on the batch change the
-        mean of these gradients.
+        First, the defences that act on samples change the gradients of the samples. Then the defences that act on
+        batches change the mean of these gradients.
         """
         changed = self._changed(gradients, "samples")
         return self.on_gradient({name: value.mean(0) for name, value in changed.items()})
@@ -291,7 +291,7 @@ def check_defences(
 
 
 def _check_sample_gradients(defence: Defence, model: nn.Module) -> None:
-    """Raise an error if the model mixes samples, so that a single sample has no gradient of its own."""
+    """Raise an error if the model mixes the samples of a batch, so that a sample has no gradient of its own."""
     layer = mixes_samples(model)
     if layer is not None:
         raise InvalidInput(
@@ -316,7 +316,7 @@ def _check_combination(chain: tuple[Defence, ...]) -> None:
 
 
 def recipe_with(defences: Sequence[Defence], training: LocalTraining) -> LocalTraining:
-    """Return the recipe that a client follows with these defences."""
+    """Return the training recipe that a client follows with the given defences."""
     for defence in defences:
         if isinstance(defence, RecipeDefence):
             training = defence.on_recipe(training)
@@ -324,7 +324,7 @@ def recipe_with(defences: Sequence[Defence], training: LocalTraining) -> LocalTr
 
 
 def clients_in_a_sum(defences: Sequence[Defence]) -> int:
-    """Return the smallest number of clients in one message to the server. It is 1 if messages are not combined."""
+    """Return the smallest number of clients whose messages are combined. It is 1 if messages are not combined."""
     return max((defence.clients for defence in defences if isinstance(defence, ServerDefence)), default=1)
 
 

@@ -1,4 +1,4 @@
-"""The server's view of one client's round: the message, the granted knowledge and the hidden settings."""
+"""The server's view of one client's round, which is the message and the server's further knowledge."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ HIDEABLE = ("lr", "epochs", "batch_size", "samples", "momentum", "weight_decay")
 
 @dataclass(frozen=True)
 class Exposure:
-    """The attacker's knowledge beyond the exchanged weights.
+    """The attacker's knowledge about a client, apart from the exchanged weights.
 
     Args:
-        granted: The names of the granted knowledge about labels, from :data:`GRANTS`.
-        hidden: The names of the hidden parts of the recipe, from :data:`HIDEABLE`.
+        granted: The knowledge about labels that the attacker is given, as names from :data:`GRANTS`.
+        hidden: The settings of the client's training that the attacker does not know, as names from :data:`HIDEABLE`.
         knows_defence: Whether the attacker knows the client's defences.
         share_statistics: Whether the server gets batch-norm statistics.
     """
@@ -53,18 +53,23 @@ class Exposure:
 
     @classmethod
     def of(cls, granted: Iterable[str], hidden: Iterable[str], knows_defence: bool, share_statistics: bool) -> Exposure:
-        """Return the exposure that a user's arguments describe. A single name may be a plain string."""
+        """Create an object from a user's arguments. A single name may be given as a plain string."""
         names = [(given,) if isinstance(given, str) else tuple(given) for given in (granted, hidden)]
         return cls(names[0], names[1], knows_defence, share_statistics)
 
     def check(self, data: Dataset) -> None:
-        """Raise an error if label counts or label batches are granted for data that has no classes."""
+        """Raise an error if the attacker is given label counts or label batches, but the data has no classes."""
         for name in ("label_counts", "label_batches"):
             if name in self.granted and data.spec.classes is None:
                 raise InvalidInput(f"{name} cannot be granted, because this data is a regression and has no classes")
 
     def check_order(self, training_defence: Defence | None) -> None:
-        """Raise an error if the attacker gets the labels of each batch and a defence draws batches of varying size."""
+        """Raise an error if the attacker is given the labels of each batch, but batches have no fixed size.
+
+        Args:
+            training_defence: The defence that replaces the local training, if there is one. It draws batches of varying
+                size.
+        """
         if training_defence is not None and "label_batches" in self.granted:
             raise InvalidInput(
                 f"label_batches cannot be granted, because {training_defence!r} draws batches of no fixed size"
@@ -81,7 +86,7 @@ class Exchanged:
         returned_buffers: The batch-norm statistics after the round.
         gradient: The gradient that the client returns (FedSGD).
         returned: The weights that the client returns (FedAvg).
-        order: The row indices of the samples in each local step.
+        order: For each local step, the indices of the samples in its batch.
     """
 
     sent: Params
@@ -103,7 +108,7 @@ def observe(
     client: str,
     round: int = 0,
 ) -> Observation:
-    """Return what the server sees of one client's round.
+    """Return the server's observation of one client's round.
 
     Args:
         architecture: The attacker's copy of the model, from :func:`architecture_of`.

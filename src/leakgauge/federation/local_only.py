@@ -1,4 +1,6 @@
-r"""The model that a client would have trained alone, as the reference for LMRA. No attack sees this model.
+r"""The model that a client would have trained alone, which is the reference for the attacks of LMRA (Driouich et al.).
+
+No attack sees this model.
 
 LMRA's optimal local model is :math:`\theta_c^* = \arg\min_\theta L_c(\theta)`. For a linear regression, it is the
 solution of a linear system. Otherwise, it is the result of training on the client's data alone. This training starts
@@ -117,7 +119,7 @@ def train_alone(  # noqa: PLR0913
 
 
 class _Progress:
-    """The losses of a training run so far, the state with the lowest loss, and whether the run has converged."""
+    """The losses of a training run so far, the weights with the lowest loss, and whether the run has converged."""
 
     def __init__(self, tolerance: float, fitted: float, loss: float, state: State) -> None:
         self.tolerance, self.fitted = tolerance, fitted
@@ -126,7 +128,7 @@ class _Progress:
         self.still, self.converged = 0, False
 
     def check(self, loss: float, state: State) -> None:
-        """Add the loss of a state, and decide whether training has converged."""
+        """Add the loss of the current weights, and decide whether training has converged."""
         self.losses.append(loss)
         if loss < (1 - self.tolerance) * self.mark:
             self.mark, self.still = loss, 0
@@ -138,9 +140,9 @@ class _Progress:
 
 
 def _settled(trainer: Trainer, state: State, inputs: Tensor) -> Params:
-    """Return the batch-norm statistics that fit the weights of a state.
+    """Recompute the batch-norm statistics for the final weights of a training, and return them.
 
-    The statistics that the state itself holds lag behind its weights.
+    The statistics that were collected during training lag behind the weights.
     """
     buffers = {name: value.clone() for name, value in state.buffers.items()}
     if buffers and trainer.mode == "train":
@@ -151,7 +153,7 @@ def _settled(trainer: Trainer, state: State, inputs: Tensor) -> Params:
 
 
 def _adam(trainer: Trainer, first: State, lr: float) -> Callable[[State, Batch], State]:
-    """Return the step function of Adam. Each step changes the weights of ``first`` in place."""
+    """Return a function that takes one step of Adam. Each step changes the weights of ``first`` in place."""
     optimiser = torch.optim.Adam(first.weights.values(), lr=lr)
 
     def step(state: State, batch: Batch) -> State:

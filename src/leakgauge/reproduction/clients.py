@@ -1,4 +1,4 @@
-"""The clients of a row. Each client sends one message, and this message is attacked."""
+"""The clients of a benchmark row, each of which sends one message that is attacked."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from leakgauge.reproduction.setting import Setting
 
 @lru_cache(maxsize=1)  # the methods of a row attack the same client one after another
 def client_of(setting: Setting, index: int, seed: int) -> tuple[Observation, Truth]:
-    """Return the server's observation of one client, and the truth about this client.
+    """Return the server's observation of one client, and the client's true samples and labels.
 
     Args:
-        setting: The set-up of the row.
+        setting: The data, the network, the training and the defences of the benchmark row.
         index: The index of the client. Every client has its own network and its own order of samples.
         seed: The seed of the run.
     """
@@ -43,12 +43,12 @@ def client_of(setting: Setting, index: int, seed: int) -> tuple[Observation, Tru
 
 
 def clients_of(setting: Setting, seed: int, index: int = 0) -> list[Dataset]:
-    """Return the clients of a row.
+    """Return the data of all clients of a benchmark row.
 
     Args:
-        setting: The set-up of the row.
+        setting: The data, the network, the training and the defences of the benchmark row.
         seed: The seed of the run.
-        index: The index of a client that must exist. If the row has too few clients, an error is raised.
+        index: The index of a client. An error is raised if there is no such client.
     """
     samples = setting.training["samples"]
     clients = _shares(setting, samples, seed)
@@ -62,7 +62,7 @@ def clients_of(setting: Setting, seed: int, index: int = 0) -> list[Dataset]:
 
 
 def _train(model: nn.Module, clients: list[Dataset], setting: Setting, seed: int) -> None:
-    """Train the network for some rounds. The clients that train the network are not attacked."""
+    """Train the network for ``trained_rounds`` rounds, with clients that are not attacked themselves."""
     if "trained_samples" in setting.model:
         clients = _shares(setting, setting.model["trained_samples"], seed)
     trained = run_federation(
@@ -85,9 +85,10 @@ def _shares(setting: Setting, samples: int, seed: int) -> list[Dataset]:
 
 @cache
 def _cached_shares(setting: Setting, samples: int, seed: int) -> list[Dataset]:
-    """Return the clients in a random order.
+    """Divide a dataset into clients, and return the clients in a random order.
 
-    If the data has natural owners, such as writers, each owner is a client. Otherwise, the clients are random shares.
+    If the data has natural owners, such as writers, each owner with enough samples is a client. Otherwise,
+    each client gets ``samples`` random samples.
     """
     dataset = setting.load()
     if not setting.data.get("normalise", True):

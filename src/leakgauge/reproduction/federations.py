@@ -1,4 +1,4 @@
-"""Federations in which the server records the messages of many rounds (LMRA)."""
+"""Federations in which the server records the messages of many rounds, for the paper LMRA (Driouich et al.)."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class WatchedFederation:
     """A federation with the recorded messages of every client.
 
     Args:
-        setting: The set-up of the row.
+        setting: The data, the network, the training and the defences of the benchmark row.
         model: The network with its initial weights.
         clients: The clients' data.
-        observations: The recorded messages of each client.
+        observations: For each client, the list of its recorded messages.
         seconds: The duration of the federation in seconds.
         seed: The seed of the run.
         references: A dictionary from the index of a client to the model that this client trains alone. A model is
@@ -60,7 +60,7 @@ class WatchedFederation:
         """Return the model that a client trains alone.
 
         The client trains until the loss no longer falls, for at most ``REFERENCE_EPOCHS`` epochs. The training uses
-        Adam with the same learning rate for all rows of a table.
+        Adam with the same learning rate in every benchmark row.
         """
         if index not in self.references:
             client = self.clients[index]
@@ -93,13 +93,13 @@ _LATEST: dict[tuple[Setting, int], WatchedFederation] = {}
 
 
 def watch_federation(setting: Setting, seed: int, report: Report) -> WatchedFederation:
-    """Run the federation of a setting, and return it.
+    """Run the federation that a setting describes, and return it with its recorded messages.
 
     Only the last federation is kept in memory. If the last federation had the same setting and the same seed, it is
     returned and not run again.
 
     Args:
-        setting: The set-up of the row.
+        setting: The data, the network, the training and the defences of the benchmark row.
         seed: The seed of the run.
         report: The function that is called after each round.
     """
@@ -135,16 +135,20 @@ def _run(setting: Setting, seed: int, report: Report) -> WatchedFederation:
 
 
 def has_batch_norm(setting: Setting) -> bool:
-    """Return whether the network has batch norm. If so, clients do not send the statistics of batch norm."""
+    """Return whether the network has batch norm.
+
+    In a federation with such a network, clients do not send their batch-norm statistics.
+    """
     return bool(setting.model.get("options", {}).get("batch_norm", False))
 
 
 def federation_clients(setting: Setting, seed: int) -> list[Dataset]:
-    """Return the clients of a federation.
+    """Return the data of all clients of a federation.
 
     Args:
-        setting: The set-up of the row. ``samples`` in ``[training]`` limits the samples of each client. ``duplicates``
-            in ``[federation]`` is the number of random clients that are added a second time.
+        setting: The data, the network, the training and the defences of the benchmark row. ``samples`` in
+            ``[training]`` limits the samples of each client. ``duplicates`` in ``[federation]`` is the number of random
+            clients that are added a second time.
         seed: The seed of the run.
     """
     training: dict[str, Any] = {key: setting.training[key] for key in ("samples",) if key in setting.training}
@@ -191,6 +195,9 @@ def target_scale(setting: Setting) -> tuple[float, float]:
 
 
 def _fewer(client: Dataset, samples: int, seed: int) -> Dataset:
-    """Return a client with only ``samples`` rows. A larger value keeps these rows and adds others (appendix C.2)."""
+    """Reduce the data of a client to ``samples`` random samples (LMRA, appendix C.2).
+
+    With the same seed, a larger ``samples`` keeps the same samples and adds others.
+    """
     rows = torch.randperm(len(client), generator=generator(seed, "order"))[:samples]
     return client.share(rows.sort().values, client.name)

@@ -1,4 +1,4 @@
-"""The attacks that LMRA's rows compare on the clients of one federation.
+"""The attacks that the benchmark rows of LMRA (Driouich et al.) compare on the clients of one federation.
 
 Most methods rebuild the models of clients (:func:`leakgauge.attacks.local_model.build`) and infer attributes, sources
 and pictures from these models. The following methods are different:
@@ -48,10 +48,10 @@ class Attacked:
         federation: The recorded federation.
         chosen: The indices of the attacked clients.
         models: The rebuilt model of each attacked client. The list is empty for a method without models.
-        options: The options of the method.
+        options: The options of the method's attack.
         seed: The seed of the run.
-        shares: For each attack, the share of each client's records whose owner the attack found. The shares are
-            stored here because several measures use them.
+        shares: For each attack, the share of each client's records whose owner the attack found. The shares are stored
+            here because several measures use them.
     """
 
     federation: WatchedFederation
@@ -81,8 +81,8 @@ class Inference:
             clients, the index of the client and a prior.
         source: The function that infers the owner of each record. Its arguments are the attacked clients, and the
             inputs and targets of all clients' records together.
-        pictures: The function that returns made-up samples of some classes of a client, and the labels of these
-            samples. Its arguments are the attacked clients, the index of the client and the classes.
+        pictures: The function that rebuilds samples of some classes of a client, and returns the samples with their
+            labels. Its arguments are the attacked clients, the index of the client and the classes.
         takes_prior: Whether the attribute attack can use a prior.
         with_batch_norm: Whether the source attack works on networks with batch norm.
     """
@@ -179,7 +179,11 @@ _SAME_MODEL = {"global": Inference(_attribute_by_model, None, _pictures_by_model
 
 
 def inference_of(attack: str) -> Inference:
-    """Return the attacks of a method. ``attack`` is the value of the key ``attack`` in the method's table."""
+    """Return the attacks of a method.
+
+    Args:
+        attack: The name of the attack in the TOML table of the method.
+    """
     return (WITHOUT_MODEL | _SAME_MODEL).get(attack, _BY_MODEL)
 
 
@@ -195,8 +199,9 @@ def rebuild(
     Args:
         federation: The recorded federation.
         chosen: The indices of the attacked clients.
-        method: The method.
-        steps: The number of steps of a method that optimises. With ``None``, the number in the method is used.
+        method: The method, which names the attack and its options.
+        steps: The number of optimisation steps, for attacks that optimise. With ``None``, the number in the method's
+            options is used.
         report: The function that is called after each step.
     """
     if method.attack in WITHOUT_MODEL:

@@ -1,4 +1,4 @@
-"""The metrics of rows. Some are also metrics of audits, and some appear only in the papers' tables."""
+"""The metrics of benchmark rows. Audits use some of them too. The others occur only in the papers' tables."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from leakgauge.evaluation import METRICS, Interval, mean_interval, wilson_interv
 
 @dataclass(frozen=True)
 class RowMetric:
-    """The properties of a metric of a row.
+    """The properties of a metric of a benchmark row.
 
     Args:
         direction: ``"higher"`` if high values are good for the attacker, otherwise ``"lower"``.
         limits: The lowest and the highest possible value.
         unit: The unit, such as dB.
-        cost: Whether the metric is a cost of the attack. A cost depends on the machine or the optimiser.
+        cost: Whether the metric is a cost of the attack, such as seconds. A cost depends on the machine or the
+            optimiser.
     """
 
     direction: Direction = "higher"
@@ -54,7 +55,7 @@ _ROW_METRICS: dict[str, RowMetric] = {
 
 
 def row_metric(name: str) -> RowMetric:
-    """Return the properties of a metric.
+    """Return the properties of the metric with the given name.
 
     A variant of a metric has the properties of that metric. There are three kinds of variants: the mean over recovered
     samples only (``mse_of_recovered``), an extreme over recovered samples (``iterations_max_of_recovered``), and the
@@ -75,7 +76,7 @@ def row_metric(name: str) -> RowMetric:
 
 
 def mean_of(name: str, values: Tensor, chance: float | None = None) -> Measure:
-    """Return a measure with the mean over clients. Its interval is Student's t interval.
+    """Return the mean over clients as a measure with Student's t interval.
 
     Args:
         name: The name of the metric.
@@ -86,12 +87,12 @@ def mean_of(name: str, values: Tensor, chance: float | None = None) -> Measure:
 
 
 def share_of(name: str, successes: float, clients: int, chance: float | None = None) -> Measure:
-    """Return a measure with the share of clients that have some property. Its interval is Wilson's interval.
+    """Return the share of clients that have some property, as a measure with Wilson's interval.
 
     Args:
         name: The name of the metric.
         successes: The number of clients with the property.
-        clients: The number of clients.
+        clients: The number of all clients.
         chance: The mean chance level of these clients.
     """
     return _measure(name, wilson_interval(successes, clients), clients, chance)

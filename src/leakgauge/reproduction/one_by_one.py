@@ -1,4 +1,4 @@
-"""The attack whose time is the reference: iDLG as its authors run it.
+"""The attack iDLG as its authors run it, whose time is the reference for the times of other attacks.
 
 The attack reconstructs one sample after another with torch's L-BFGS.
 """

@@ -1,6 +1,6 @@
-"""The pages of the benchmarks, which ``leakgauge bench --readme`` generates from rows and measurements.
+"""The Markdown pages that compare our figures with the published figures, for ``leakgauge bench --readme``.
 
-The page of a paper lists every row of its tables, with our figure, the published figure and a status.
+The page of a paper lists every benchmark row, with our figure, the published figure and a status such as *reproduced*.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHOICE = (
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper with its rows and their figures.
+    """A paper with its benchmark rows and the figures of these rows.
 
     Args:
         folder: The folder of the paper.
@@ -48,8 +48,8 @@ class Paper:
         authors: The authors.
         year: The year.
         finding: A phrase about the reproduced results.
-        rows: The rows.
-        figures: A dictionary from the name of each row to the figures of the row.
+        rows: The benchmark rows.
+        figures: A dictionary from the name of each row to the figures that the page shows for this row.
     """
 
     folder: Path
@@ -63,17 +63,17 @@ class Paper:
 
     @property
     def tables(self) -> list[str]:
-        """The names of the paper's tables and figures that have rows, in the order of the paper."""
+        """The names of the paper's tables and figures that have benchmark rows, in the order of the paper."""
         return sorted({row.table for row in self.rows}, key=_natural)
 
     def statuses(self, table: str | None = None) -> list[Status]:
-        """Return the status of each figure in one table. By default, return the status of each figure in the paper."""
+        """Return the reproduction status of each figure in one table, or in the whole paper by default."""
         rows = [row for row in self.rows if table in (None, row.table)]
         return [figure.status for row in rows for figure in self.figures[row.name]]
 
 
 def read_paper(name: str) -> Paper:
-    """Read a paper with its rows and measurements.
+    """Read a paper with its benchmark rows and our measurements.
 
     Args:
         name: The name of the paper's folder.
@@ -90,10 +90,10 @@ def read_paper(name: str) -> Paper:
 
 
 def figures_of(row: Row, lines: Iterable[Line]) -> list[Figure]:
-    """Return the figures that the page of a paper shows for one row.
+    """Return the figures that the page of a paper shows for one benchmark row.
 
     Args:
-        row: The row.
+        row: The benchmark row.
         lines: The paper's measurements, oldest first.
     """
     of_row = [line for line in lines if line.row == row.name]
@@ -111,7 +111,7 @@ def figures_of(row: Row, lines: Iterable[Line]) -> list[Figure]:
 
 
 def paper_page(paper: Paper) -> str:
-    """Return the page of a paper as Markdown."""
+    """Return the page of one paper as Markdown text."""
     notes = (
         "[NOTES.md](NOTES.md) describes how the settings were chosen and what else was tried. "
         * (paper.folder / "NOTES.md").exists()
@@ -132,7 +132,7 @@ def paper_page(paper: Paper) -> str:
 
 
 def index_page(listed: Sequence[Paper]) -> str:
-    """Return the page of all papers as Markdown."""
+    """Return the page that lists all papers as Markdown text."""
     lines = [
         [
             f"[{paper.name}]({paper.folder.name}/README.md)",
@@ -201,7 +201,7 @@ def _table_section(paper: Paper, table: str) -> str:
 
 
 def _row_lines(figures: Sequence[Figure]) -> list[list[str]]:
-    """Return the lines of a Markdown table for one row. One line names all methods that were not run."""
+    """Return the lines of a Markdown table for one benchmark row. All methods that were not run share one line."""
     row = figures[0].row
     measured = [figure.method.name for figure in figures if figure.line is not None]
     lines = [
@@ -237,7 +237,7 @@ def _ours(figure: Figure, measure: Measure) -> str:
 
 
 def _number(value: float) -> str:
-    """Format a number with three digits. Numbers from 100 on are rounded to whole numbers.
+    """Format a number with three significant digits. Numbers from 100 on are rounded to whole numbers.
 
     >>> _number(1029.6), _number(0.8724), _number(1.2e-11)
     ('1030', '0.872', '1.2e-11')
@@ -271,7 +271,7 @@ def _capital(text: str) -> str:
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Return the key by which names are sorted.
+    """Return the key by which the name of a benchmark row or table is sorted.
 
     Tables come first, then figures, then other names. Numbers inside names are sorted by value.
     """

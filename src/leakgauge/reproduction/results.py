@@ -1,4 +1,4 @@
-"""The measured results of rows, and the files ``results.csv`` that hold them."""
+"""The measured results of benchmark rows, and the files ``results.csv`` that hold these results."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class RowResult:
-    """The result of one method of one row, measured on some clients.
+    """The result of one method of one benchmark row, measured on some clients.
 
     Args:
-        row: The row.
-        method: The method.
+        row: The benchmark row.
+        method: The method, which names the attack and its options.
         clients: The number of attacked clients.
         steps: The largest number of attack steps over the clients.
-        measures: A dictionary from metrics to measures.
+        measures: A dictionary from the name of each metric to its measure.
         seconds: The mean time per client in seconds.
-        extra: Other values, which are added to the JSON output.
+        extra: A dictionary of other named values, which are added to the JSON output.
     """
 
     row: Row
@@ -97,7 +97,7 @@ class Line:
     """One line of ``results.csv``.
 
     Args:
-        row: The name of the row.
+        row: The name of the benchmark row.
         method: The name of the method.
         measure: The measured value with its interval and its chance level.
         steps: The largest number of attack steps over the clients.
@@ -116,7 +116,7 @@ class Line:
 
     @property
     def is_short(self) -> bool:
-        """Whether the row was measured with its short setting."""
+        """Whether the benchmark row was measured with its short setting instead of the paper's setting."""
         return "--short" in self.command.split()
 
 

@@ -1,4 +1,6 @@
-"""The rows of the benchmarks. Each row is a TOML file. The file's path is the row's name (``table1/femnist-10x5x50``).
+"""The benchmark rows. Each row is a TOML file that describes one setting of a paper's table.
+
+The name of a row is the path of its file below the folder of the paper, such as ``table1/femnist-10x5x50``.
 
 ======================  ===========================================================================================
 table                   keys
@@ -7,7 +9,8 @@ table                   keys
                         method whose time is compared with the time of the others), ``clients`` (the number of attacked
                         clients, by default 1), ``threshold`` (the PSNR in dB above which a picture counts as
                         recovered), ``measures`` (the metrics of a federation), ``references`` (the number of samples
-                        per client for the similarity), ``records`` (the number of records per client for the source)
+                        per client on which models are compared), ``records`` (the number of records per client whose
+                        owner is inferred)
 set-up tables           the keys in :mod:`leakgauge.reproduction.setting`
 ``[short]``             ``steps`` and ``clients`` of a short run, and changes of set-up tables, such as
                         ``federation = { rounds = 200 }``
@@ -42,10 +45,10 @@ METHOD: Keys = {"attack": (str,), "options": (dict,), "published": (dict,), "com
 
 @dataclass(frozen=True)
 class Method:
-    """One method of a row.
+    """One method of a benchmark row, which is an attack with its options and its published figures.
 
     Args:
-        name: The name of the method within the row.
+        name: The name of the method within the benchmark row.
         attack: The name of the attack.
         options: The options of the attack.
         published: A dictionary from metrics to the figures that the paper reports.
@@ -62,12 +65,12 @@ class Method:
 
 @dataclass(frozen=True)
 class Short:
-    """The short setting of a row. It is small enough for a machine with two cores.
+    """The short setting of a benchmark row, which is small enough for a machine with two cores.
 
     Args:
         steps: The number of attack steps.
         clients: The number of attacked clients.
-        changes: A dictionary from the names of set-up tables to their changed keys.
+        changes: A dictionary from the names of set-up tables to the keys that change and their new values.
     """
 
     steps: int | None = None
@@ -77,15 +80,15 @@ class Short:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a paper's table.
+    """One benchmark row, which is one setting of a paper's table.
 
     Args:
         paper: The short name of the paper.
         name: The table and the row, such as ``table1/femnist-10x5x50``.
         title: A sentence about the row.
         kind: The kind of measurement, a name in :data:`leakgauge.reproduction.kinds.KINDS`.
-        setting: The set-up of the clients.
-        methods: A dictionary from names to methods.
+        setting: The data, the network, the training and the defences.
+        methods: A dictionary from the name of each method to the method.
         folder: The folder of the paper, which holds ``results.csv``.
         reference: The name of the method whose time is compared with the time of the others.
         clients: The number of attacked clients.
@@ -121,15 +124,15 @@ class Row:
         return self.methods[method.compared_with].published if method.compared_with else method.published
 
     def shortened(self) -> Row:
-        """Return a copy of the row whose setting is the short setting."""
+        """Return a copy of the benchmark row with its short setting."""
         return replace(self, setting=self.setting.changed(self.short.changes))
 
 
 def benchmarks_folder() -> Path:
-    """Return the folder of the benchmarks.
+    """Return the folder that holds the benchmark rows of all papers.
 
-    If the environment variable ``LEAKGAUGE_BENCHMARKS`` is set, return the folder in this variable. Otherwise, return
-    the folder in this checkout or in the installed package.
+    If the environment variable ``LEAKGAUGE_BENCHMARKS`` is set, return the folder that the variable names. Otherwise,
+    return the folder in this checkout or in the installed package.
     """
     chosen = os.environ.get("LEAKGAUGE_BENCHMARKS")
     package = Path(leakgauge.__file__).parent
@@ -141,12 +144,12 @@ def benchmarks_folder() -> Path:
 
 
 def papers() -> list[str]:
-    """Return the names of the papers that have rows."""
+    """Return the names of the papers that have benchmark rows."""
     return sorted(path.name for path in benchmarks_folder().iterdir() if any(path.glob("*/*.toml")))
 
 
 def find_rows(paper: str, pattern: str | None = None) -> list[Row]:
-    """Return the rows of a paper.
+    """Return the benchmark rows of a paper.
 
     Args:
         paper: The short name of the paper.

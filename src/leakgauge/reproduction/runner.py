@@ -1,6 +1,7 @@
-"""The runner of rows.
+"""The functions that run benchmark rows.
 
-A task is one method on one client. If a row attacks all clients together, a task is one method on all clients.
+A task measures one method on one client. If a row attacks all clients together, a task measures one method on all
+clients.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from leakgauge.runtime.cache import run_cached
 
 @dataclass(frozen=True)
 class Choice:
-    """The options of a run of rows, as the user has chosen them.
+    """The user's options for a run of benchmark rows.
 
     Args:
         methods: The names of the methods to run. If no name is given, all methods run.
         clients: The number of attacked clients. The default is the number in the row.
         skip: The number of clients to leave out at the beginning, for example because they were measured elsewhere.
-        steps: The number of attack steps. The default is the number in the method.
+        steps: The number of attack steps. The default is the number in the method's options.
         seed: The seed of the run. Equal seeds give equal figures.
         short: Whether to use the short setting of each row that has one.
         pictures: The folder for pictures of reconstructions, attacks and searches. By default, nothing is drawn.
@@ -53,17 +54,17 @@ def run_rows(
     watch: Watch | None = None,
     cache: Location | None = None,
 ) -> Iterator[RowResult]:
-    """Run rows, and yield the result of each method as soon as the method has attacked its last client.
+    """Run benchmark rows, and yield the result of each method as soon as the method has attacked its last client.
 
     If a row has a reference method, the results of the other methods are yielded after the result of the reference
     method, because these other results contain the speed-up over the reference method.
 
     Args:
-        rows: The rows.
+        rows: The benchmark rows.
         choice: The options of the run.
         engine: The engine that runs the tasks (:mod:`leakgauge.runtime.engines`).
         jobs: The number of tasks that run at a time. ``None`` means one per core.
-        watch: The listener that follows the tasks.
+        watch: The listener that receives the progress of the tasks.
         cache: The folder that holds finished tasks. Finished tasks are not run again.
     """
     choice = choice or Choice()
@@ -82,17 +83,17 @@ def run_rows(
 
 
 def run_job(job: Job, report: Report) -> Outcome:
-    """Run one job, and return the measured outcome.
+    """Measure one method of a benchmark row on one client, or on all clients together.
 
     Args:
-        job: The job.
+        job: The row, the method and the client.
         report: The function that is called after each step.
     """
     return KINDS[job.row.kind].run(job, report)
 
 
 def _jobs(row: Row, choice: Choice) -> Iterator[Job]:
-    """Yield the jobs of one row."""
+    """Yield the jobs that measure one benchmark row."""
     kind = _kind_of(row)
     methods = [row.method(name) for name in choice.methods] or list(row.methods.values())
     clients, steps = choice.clients, choice.steps
@@ -111,7 +112,7 @@ def _jobs(row: Row, choice: Choice) -> Iterator[Job]:
 
 
 def _kind_of(row: Row) -> Kind:
-    """Return the kind of a row, or raise an error if the row has tables that the kind does not read."""
+    """Return the kind of a benchmark row, or raise an error if the row has tables that its kind does not read."""
     if row.kind not in KINDS:
         raise UnknownName(f"kind of row ({row.name})", row.kind, KINDS)
     for table in row.setting.tables:
@@ -127,9 +128,9 @@ def _task_name(job: Job) -> str:
 
 @dataclass
 class _Collected:
-    """The outcomes of finished jobs, which are joined to results.
+    """A collector that combines the outcomes of finished jobs into one result for each method.
 
-    Jobs may finish in any order. A result always has the outcomes in the order of clients.
+    Jobs may finish in any order. In a result, the outcomes are always in the order of clients.
 
     Args:
         jobs: All planned jobs.
@@ -167,7 +168,7 @@ def _key(job: Job) -> tuple[str, str, int]:
 
 
 def _join(row: Row, method: Method, outcomes: Sequence[Outcome]) -> RowResult:
-    """Join the outcomes of one method to a result. The outcomes are in the order of clients."""
+    """Combine the outcomes of one method on its clients into one result. The outcomes are in the order of clients."""
     if KINDS[row.kind].together:
         (outcome,) = outcomes
         return RowResult(row, method, outcome.clients, outcome.steps, outcome.measures, outcome.seconds, outcome.extra)

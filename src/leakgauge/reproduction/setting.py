@@ -1,6 +1,7 @@
-"""The set-up of a row, which describes the data, the network, the training and the defences.
+"""The set-up of a benchmark row, which describes the data, the network, the training and the defences.
 
-A row has the tables and keys of an audit (:mod:`leakgauge.workflows.scenario`), and the following further keys:
+The TOML file of a benchmark row has the tables and keys of an audit (:mod:`leakgauge.workflows.scenario`), and the
+following further keys:
 
 =================  ================================================================================================
 table              keys
@@ -20,8 +21,9 @@ table              keys
 ``[updates]``      ``per_update`` (the number of samples in one update), ``epochs_seen`` (the number of epochs),
                    ``same_batches`` (whether samples have the same order in every epoch), ``server_lr`` (the server's
                    learning rate for gradients)
-``[linear]``       ``size`` (the number of parameters, including the bias), ``noise``, ``observed`` (the number of
-                   observed rounds), ``skip_rounds``, ``longest`` (the smallest number of recorded rounds)
+``[linear]``       ``size`` (the number of parameters, including the bias), ``noise`` (the standard deviation of the
+                   noise on targets), ``observed`` (the number of rounds that an attack uses), ``skip_rounds`` (the
+                   number of recorded rounds to leave out first), ``longest`` (the smallest number of rounds to record)
 =================  ================================================================================================
 
 The meaning of ``trained_rounds`` differs from that in an audit. Here, up to 20 clients train the network, and they use
@@ -66,7 +68,9 @@ LOCAL_STEPS = ("lr", "epochs", "batch_size", "momentum", "weight_decay")
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """The set-up of a row as plain tables. Settings with equal tables are equal. A setting can be the key of a cache.
+    """The set-up of a benchmark row, with one dictionary for each table of the TOML file.
+
+    Settings with equal tables are equal and have equal hashes.
 
     Args:
         model: The network.
@@ -75,8 +79,8 @@ class Setting:
         attacker: The knowledge of the attacker.
         federation: The federation that the server records.
         updates: The updates that one client sends over several epochs.
-        linear: The sizes and settings of a linear regression with generated data.
-        defence: The chain of the clients' defences, one table for each defence.
+        linear: The number of parameters, the noise and the recorded rounds of a linear regression.
+        defence: The clients' defences in the order in which they are applied, with one dictionary for each defence.
     """
 
     model: dict[str, Any] = field(default_factory=dict)
@@ -90,7 +94,7 @@ class Setting:
 
     @property
     def tables(self) -> dict[str, Any]:
-        """The tables that are not empty, as plain dictionaries."""
+        """The tables of the set-up that are not empty, as plain dictionaries."""
         named = {table.name: getattr(self, table.name) for table in fields(self)}
         return {name: table for name, table in named.items() if table}
 
@@ -120,11 +124,11 @@ class Setting:
 
     @property
     def data_name(self) -> str:
-        """The name or the path of the data."""
+        """The name or the path of the dataset."""
         return str(self.data[self.source])
 
     def load(self) -> Dataset:
-        """Load all samples of the data."""
+        """Load the whole dataset, before it is divided among clients."""
         dataset: Dataset = SOURCES[self.source](self.data_name, **self.data.get("options", {}))
         return dataset
 
@@ -143,17 +147,17 @@ class Setting:
 
     @property
     def chain(self) -> tuple[Defence, ...]:
-        """The clients' defences."""
+        """The clients' defences, in the order in which they are applied."""
         return read_chain(self.defence, "[[defence]] chain")
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The recipe of the clients' local training, as arguments of :func:`leakgauge.fedavg`."""
+        """The settings of the clients' local training, as keyword arguments of :func:`leakgauge.fedavg`."""
         return {key: self.training[key] for key in LOCAL_STEPS if key in self.training}
 
     @property
     def exposure(self) -> dict[str, Any]:
-        """The mode, the loss and the attacker's knowledge, as arguments of :func:`leakgauge.fedavg`."""
+        """The model's mode, the loss and the attacker's knowledge, as keyword arguments of :func:`leakgauge.fedavg`."""
         chosen: dict[str, Any] = {key: self.training[key] for key in ("mode", "loss") if key in self.training}
         chosen |= {key: self.attacker[key] for key in ("granted", "hidden") if key in self.attacker}
         return chosen | {"knows_defence": bool(self.defence) and self.attacker.get("knows_defence", True)}
@@ -165,10 +169,10 @@ class Setting:
 
 
 def read_setting(document: Mapping[str, Any], where: str) -> Setting:
-    """Read the setting from the document of a row, or raise an error if a table or key is unknown.
+    """Read the setting from the content of a TOML file, or raise an error if a table or key is unknown.
 
     Args:
-        document: The set-up tables of the row.
+        document: The content of the file as a dictionary.
         where: The path of the file, for error messages.
     """
     for name in SETTING:

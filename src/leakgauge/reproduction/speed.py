@@ -1,9 +1,10 @@
 """Functions that compare the time of an attack step with the time of a client's training (``leakgauge bench speed``).
 
-Every measurement runs in a separate process on one thread. In each turn, all programs are measured one after another,
-so that a busy machine slows all programs equally. Times are CPU seconds per run, after one run to warm up. The
-preparation that an attack does once for each client is not included. A ratio of two times is computed in each turn, and
-the figure is the median of the ratios. The memory is the maximum over the turns.
+The measured programs are the client's training and one step of each of several attacks. Every measurement runs in a
+separate process on one thread. In each turn, all programs are measured one after another, so that a busy machine slows
+all programs equally. Times are CPU seconds per run of a program, after one run to warm up. The preparation that an
+attack does once for each client is not included. A ratio of two times is computed in each turn, and the figure is the
+median of the ratios. The memory is the maximum over the turns.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ FIGURES = {
 
 @dataclass(frozen=True)
 class Setting:
-    """The data, the network and the training of a client.
+    """The data, the network and the training of the client that is attacked.
 
-    The network has the structure of DLF's networks. The default is the FEMNIST row of the DLF paper with 100 local
-    steps.
+    The network has the structure of the networks in the paper DLF (Dimitrov et al.). The default values are the paper's
+    FEMNIST setting with 100 local steps.
 
     Args:
         side: The height and width of a picture.
@@ -61,7 +62,7 @@ class Setting:
         epochs: The number of local epochs.
         batch_size: The batch size.
         lr: The client's learning rate.
-        seconds: The minimum duration of a measurement. Shorter runs are repeated.
+        seconds: The minimum duration of a measurement in CPU seconds. Shorter runs are repeated.
     """
 
     side: int = 28
@@ -80,7 +81,7 @@ DLF = Setting()
 
 @dataclass(frozen=True)
 class Case:
-    """One client of a setting, as the server observes it.
+    """One client's data, the server's observation of this client, and the attacker's dummy samples.
 
     Args:
         observation: The server's observation.
@@ -96,7 +97,7 @@ class Case:
 
     @classmethod
     def of(cls, setting: Setting) -> Case:
-        """Make the client of a setting. Every call makes the same client."""
+        """Create the client that a setting describes. Every call with the same setting gives the same client."""
         shape = (1, setting.side, setting.side)
         random = torch.Generator().manual_seed(0)
         inputs = torch.rand(setting.samples, *shape, generator=random)
@@ -124,7 +125,7 @@ Run = Callable[[], Tensor]
 
 
 def _training(case: Case) -> Run:
-    """Return the program that trains as the client does."""
+    """Return a function that runs the client's local training once."""
     observation, size = case.observation, int(case.observation.training.need("batch_size"))
     batches = list(zip(case.inputs.split(size), case.targets.split(size), strict=True))
     epochs = int(observation.training.need("epochs"))
@@ -137,9 +138,9 @@ def _training(case: Case) -> Run:
 
 
 def _attack_step(case: Case, update_model: UpdateModel, objective: Objective) -> Run:
-    """Return the program of one attack step.
+    """Return a function that runs one attack step.
 
-    The program predicts the update, compares the prediction with the observed update, and computes the gradient of the
+    The step predicts the update, compares the prediction with the observed update, and computes the gradient of the
     distance with respect to the samples and the other variables.
     """
     observation = case.observation
@@ -169,7 +170,7 @@ def _surrogate_step(case: Case) -> Run:
 
 
 def _plain_step(case: Case) -> Run:
-    """Return the program of one attack step, written as a plain loop over epochs and batches."""
+    """Return a function that runs one attack step, written as a plain loop over epochs and batches."""
     observation, observed = case.observation, case.observation.summed_gradient()
     model, sent, layers = observation.model, observation.sent, layers_of(observation.sent)
     lr, size = float(observation.training.need("lr")), int(observation.training.need("batch_size"))
@@ -202,11 +203,13 @@ WAYS: dict[str, Callable[[Case], Run]] = {
 
 
 def time_of(way: str, setting: Setting) -> dict[str, float]:
-    """Measure the time of one run in this process in seconds. Return the time, and the norm of the result for a check.
+    """Measure the CPU seconds of one run of a program in this process.
+
+    The result also holds the norm of the tensor that the program returns. By this norm, two programs can be compared.
 
     Args:
         way: The name of the program in :data:`WAYS`.
-        setting: The client.
+        setting: The client that is attacked.
     """
     run = WAYS[way](Case.of(setting))
     norm = float(run().norm())
@@ -218,11 +221,11 @@ def time_of(way: str, setting: Setting) -> dict[str, float]:
 
 
 def memory_of(way: str, setting: Setting) -> int:
-    """Return the largest growth of this process's memory during one run, in bytes.
+    """Return the largest growth of this process's memory during one run of a program, in bytes.
 
     Args:
         way: The name of the program in :data:`WAYS`.
-        setting: The client.
+        setting: The client that is attacked.
     """
     run = WAYS[way](Case.of(setting))
     before = _memory("VmRSS")
@@ -231,9 +234,11 @@ def memory_of(way: str, setting: Setting) -> int:
 
 
 def _memory(field: str) -> int:
-    """Return the value of a memory field of this process, in bytes.
+    """Return a figure about the memory of this process, in bytes.
 
-    The fields exist only on Linux. On other systems, the peak memory is returned for every field.
+    Args:
+        field: The name of a field of ``/proc/self/status`` on Linux, such as ``VmRSS``. On other systems, the peak
+            memory is returned for every field.
     """
     status = Path("/proc/self/status")
     if status.exists():
@@ -247,15 +252,15 @@ def _memory(field: str) -> int:
 
 @dataclass(frozen=True)
 class Speed:
-    """The measured figures.
+    """The measured times and memory of attack steps.
 
     Args:
-        step_over_training: The figure of this name in :data:`FIGURES`.
-        step_over_plain: The figure of this name in :data:`FIGURES`.
-        surrogate_over_simulated: The figure of this name in :data:`FIGURES`.
-        adjoint_500_peak_mib: The figure of this name in :data:`FIGURES`.
+        step_over_training: The time of a step of the simulated attack divided by the time of the client's training.
+        step_over_plain: The time of the same step divided by the time of the step as a plain loop.
+        surrogate_over_simulated: The time of a step of the surrogate attack divided by that of the simulated attack.
+        adjoint_500_peak_mib: The memory of an attack step with adjoint gradients over 500 local steps, in MiB.
         seconds: A dictionary from the name of each program to its median CPU seconds.
-        repeats: The number of turns.
+        repeats: The number of times that every program was measured.
     """
 
     step_over_training: float
@@ -271,11 +276,11 @@ class Speed:
 
 
 def measure_speed(setting: Setting | None = None, *, repeats: int = 3) -> Speed:
-    """Measure all figures. In each turn, every program is measured once.
+    """Measure the times and the memory of attack steps.
 
     Args:
-        setting: The client. The default is :data:`DLF`.
-        repeats: The number of turns.
+        setting: The client that is attacked. The default is :data:`DLF`.
+        repeats: The number of times that every program is measured.
     """
     if repeats < 1:
         raise InvalidInput(f"repeats must be at least 1, not {repeats}")
@@ -304,7 +309,7 @@ def measure_speed(setting: Setting | None = None, *, repeats: int = 3) -> Speed:
 
 
 def check_same(simulated: float, plain: float) -> None:
-    """Raise an error if the two programs of a step do not compute the same result.
+    """Raise an error if the simulated attack step and the plain attack step compute different gradients.
 
     Args:
         simulated: The norm of the simulated step's gradient.

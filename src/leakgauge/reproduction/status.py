@@ -1,4 +1,4 @@
-"""The status of a published figure. It is *reproduced*, *partly*, *not*, *not run* or *-* (no status)."""
+"""The reproduction status of a figure, which is *reproduced*, *partly*, *not*, *not run* or *-* (no status)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ on the machine and on the optimiser.
 
 
 class Status(Enum):
-    """The status of a figure, or of several figures together."""
+    """The reproduction status of one published figure, or of several figures together."""
 
     REPRODUCED = "reproduced"
     PARTLY = "partly"
@@ -48,13 +48,13 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Figure:
-    """One metric of one method of one row, with the measurement that the page shows.
+    """One metric of one method of a benchmark row, with our measurement.
 
     Args:
-        row: The row.
+        row: The benchmark row.
         method: The method.
-        metric: The metric.
-        line: The measurement that the page shows. It is ``None`` if there is no measurement.
+        metric: The name of the metric.
+        line: The measurement that the page of the paper shows. It is ``None`` if there is no measurement.
     """
 
     row: Row
@@ -64,12 +64,12 @@ class Figure:
 
     @property
     def published(self) -> float | None:
-        """The published value that the figure is compared with."""
+        """The published value that our measurement is compared with, or ``None`` if nothing is published."""
         return self.row.published(self.method).get(self.metric)
 
     @property
     def is_full(self) -> bool:
-        """Whether the measurement was made with the row's full setting and the method's number of steps."""
+        """Whether the measurement was made with the full setting, not the short one, and with all attack steps."""
         return self.line is not None and is_full(self.row, self.method, self.line)
 
     @property
@@ -87,10 +87,10 @@ class Figure:
 
 
 def is_full(row: Row, method: Method, line: Line) -> bool:
-    """Return whether a measurement was made with the row's full setting and the method's number of steps.
+    """Return whether a measurement was made with the full setting, not the short one, and with all attack steps.
 
     Args:
-        row: The row.
+        row: The benchmark row.
         method: The method.
         line: The measurement.
     """
@@ -100,13 +100,13 @@ def is_full(row: Row, method: Method, line: Line) -> bool:
 
 
 def latest_of(row: Row, method: Method, lines: Iterable[Line]) -> dict[str, Line]:
-    """Return the measurement to show for each metric of a method.
+    """Return, for each metric of a method, the measurement that the paper's page shows.
 
     The measurement with the most clients is chosen. If several measurements have equally many clients, a full setting
     is preferred to a short setting, then more steps are preferred, and then the newest measurement.
 
     Args:
-        row: The row.
+        row: The benchmark row.
         method: The method.
         lines: The measurements of the method, oldest first.
     """

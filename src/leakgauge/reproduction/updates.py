@@ -30,7 +30,7 @@ class ClientUpdates:
 
     Args:
         epochs: The updates of each epoch, in the order in which the client sends them.
-        rows: For each update of each epoch, the indices of its samples in ``truth``.
+        rows: For each update of each epoch, the indices in ``truth`` of the samples in the update.
         truth: The client's samples.
     """
 
@@ -44,7 +44,7 @@ def updates_of(setting: Setting, index: int, seed: int) -> ClientUpdates:
     """Return the updates that a client sends over its epochs.
 
     Args:
-        setting: The set-up of the row.
+        setting: The data, the network, the training and the defences of the benchmark row.
         index: The index of the client.
         seed: The seed of the run.
     """

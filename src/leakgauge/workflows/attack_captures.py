@@ -1,4 +1,7 @@
-"""The workflow that attacks captures of a federation. If a client's own data is given, the results are scored."""
+"""The workflow that attacks captures, which are saved observations of a federation.
+
+If a client's own data is given, the results are scored.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class Capture:
         file: The file of the capture.
         client: The name of the client.
         threat_model: Sentences about what the attacker sees and knows.
-        labels_granted: Whether the attacker is given the labels in some form.
+        labels_granted: Whether the attacker is given the labels or their counts.
         truth: The client's own data. It is ``None`` if the data is not given.
     """
 
@@ -95,29 +98,32 @@ def attack(  # noqa: PLR0913
     watch: Watch | None = None,
     command: str = "",
 ) -> CaptureAttack:
-    """Attack captures, and write the reconstructions and a page. The command ``leakgauge attack`` calls this function.
+    """Attack captures, and write the reconstructions and a report page.
+
+    The command ``leakgauge attack`` calls this function.
 
     Captures that were attacked before are not attacked again.
 
     Args:
         captures: A saved observation, or a folder of saved observations.
         attack: The attack, or the name of the attack.
-        output: The folder for the reconstructions, the page and the cache.
+        output: The folder for the reconstructions, the report page and the cache.
         options: The options of the attack.
         model: Your own model, or ``module:factory``. It is not needed for models of Leakgauge.
         model_options: The options of the factory.
-        know: Parts of the recipe that the captures do not hold, such as ``{"lr": 0.1}``.
+        know: Settings of the clients' training that are not in the captures, such as ``{"lr": 0.1}``.
         client: The name of the only client to attack. The default is all clients.
         data: The clients' own samples, for scoring (:class:`~leakgauge.workflows.captures.ClientData`).
         seed: The seed of the attack.
-        fail_if: The conditions that mean failure, such as ``"recovered > 0.05"`` (:mod:`leakgauge.evaluation.gate`).
-        junit: The file to which the checked limits are written as JUnit XML.
+        fail_if: The conditions under which the command fails, such as ``"recovered > 0.05"``
+            (:mod:`leakgauge.evaluation.gate`).
+        junit: The file to which the results of these conditions are written as JUnit XML.
         redact: ``"none"`` shows clients' samples on the page, ``"blur"`` blurs them, and ``"omit"`` leaves them out.
         engine: The engine that runs the attacks (:mod:`leakgauge.runtime.engines`).
         jobs: The number of attacks that run at a time. By default, one per core.
         device: The device of the attacks, such as ``"cuda"``.
-        watch: The listener that follows the attacks.
-        command: The command line, which the page shows.
+        watch: The listener that receives the progress of the attacks.
+        command: The command line, which the report page shows.
     """
     from leakgauge.reports.captures import write_captures  # also imports the drawing libraries
 
@@ -165,7 +171,7 @@ def run_capture_attack(
         data: The clients' own samples, for scoring.
         seed: The seed of the attack.
         running: The engine, the device and the listener of the attacks.
-        name: The name of the attack in the findings.
+        name: The name under which the attack is reported.
     """
     running = running or Running()
     listed, refused = _listed(captures, data)
@@ -253,7 +259,10 @@ def _attacked(capture: Capture, reconstruction: Reconstruction, cached: bool, ou
 
 
 def _findings(attacked: Sequence[AttackedCapture], name: str) -> list[Finding]:
-    """Return one finding about all scored captures together. If no capture was scored, the finding has no measures."""
+    """Combine the scores of all captures into one reported result.
+
+    If no capture was scored, the result has no measures.
+    """
     scored = [one for one in attacked if one.score is not None]
     scores = [dict(one.score.metrics) for one in scored if one.score is not None]
     granted = any(one.capture.labels_granted for one in scored)

@@ -1,7 +1,7 @@
 """The captures of a federation, and the clients' own data for scoring.
 
-No file in a folder of captures is trusted. A file is refused if it is not an intact observation of the given model. A
-sentence says why it was refused, and the other files are used. No text from a file becomes part of a path.
+No file in a folder of captures is trusted. A file is refused if it is not an intact observation of the given model. The
+reason is reported, and the other files are used. No text from a file becomes part of a path.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ REFERENCE = 512
 
 @dataclass(frozen=True)
 class Captures:
-    """Some captures, their model, and facts that are not stored in the captures.
+    """A set of captures (saved observations), with their model and facts that are not stored in the files.
 
     Args:
         files: The files of the captures.
         model: The architecture, or ``(name, options)`` from which it is built. If the captures hold the name and the
             options, ``model`` is ``None``.
-        known: Parts of the recipe that the captures do not hold, such as ``{"lr": 0.1}``.
+        known: Settings of the clients' training that are not in the captures, such as ``{"lr": 0.1}``.
         client: The name of the only client to read. ``None`` means all clients.
     """
 
@@ -72,7 +72,7 @@ class Captures:
             place: The file or the folder.
             model: The user's own architecture, or ``module:factory``.
             model_options: The options of the factory.
-            know: Parts of the recipe that the captures do not hold.
+            know: Settings of the clients' training that are not in the captures.
             client: The name of the only client to read. The default is all clients.
         """
         chosen = (model, dict(model_options or {})) if isinstance(model, str) else model
@@ -88,7 +88,7 @@ class Captures:
         return self.model
 
     def load(self, file: Path, architecture: nn.Module | None) -> Observation:
-        """Return the observation in one file. The parts of the recipe in ``known`` are added to the observation."""
+        """Return the observation in one file, completed by the training settings in ``known``."""
         return load(file, architecture).knowing(**self.known)
 
     def read(self) -> Iterator[tuple[Path, Observation | FileError]]:
@@ -109,7 +109,7 @@ class Captures:
                 yield file, observation
 
     def definition(self, *files: Path) -> dict[str, Any]:
-        """Return a plain dictionary of everything that a result from these files depends on."""
+        """Return everything that a result from these files depends on, as a plain dictionary for the cache."""
         architecture = self.architecture()
         code = "" if architecture is None else f"{architecture!r} {source_digest(architecture)}"
         return {
@@ -156,7 +156,7 @@ class ClientData:
             )
 
     def truth(self, observation: Observation) -> Truth | None:
-        """Return the truth about a capture, or ``None`` if the data of the capture's client is not given."""
+        """Return the true samples behind a capture, or ``None`` if the data of its client is not given."""
         spec = observation.data
         if not self.place.is_dir():
             return _truth([self.place], [], spec)

@@ -1,4 +1,4 @@
-"""The demonstration, which is an audit of clients with one digit each.
+"""The demonstration, which audits clients that have one picture of a digit each.
 
 Each client sends one gradient, once without a defence and once with noise.
 """

@@ -1,6 +1,6 @@
 """The frontier of defences, which shows how much leakage and how much accuracy remain with each defence.
 
-The document has the tables of :mod:`leakgauge.workflows.scenario` and one more table:
+The TOML file has the tables of :mod:`leakgauge.workflows.scenario` and one more table:
 
 ======================  ===========================================================================================
 ``[frontier]``          ``attack`` (the name of the attack, or ``"attribute_inference"`` for a sensitive column),
@@ -11,8 +11,8 @@ The document has the tables of :mod:`leakgauge.workflows.scenario` and one more 
                         training), ``test`` (the number of samples that test the model)
 ======================  ===========================================================================================
 
-The clients that train and the clients that are attacked use the same defence. There are two attackers: one knows the
-defence, and one does not know it. The result of the stronger attacker counts.
+The clients that train and the clients that are attacked use the same defence. If the attack can make use of knowing the
+defence, there are two attackers, and one of them knows the defence. The result of the stronger attacker counts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LEAKAGE = ("psnr", "features", "attribute_accuracy", "recovered")
 
 @dataclass(frozen=True)
 class Point:
-    """One defence on the frontier.
+    """The measured leakage and utility of one defence.
 
     Args:
         title: The title of the defence.
@@ -76,12 +76,12 @@ class Point:
 
 @dataclass(frozen=True)
 class FrontierPlan:
-    """The plan of a frontier.
+    """The plan of a frontier, which lists the defences to compare and how they are measured.
 
     Args:
-        scenario: The set-up.
-        attack: The attacker.
-        chains: A dictionary from titles to chains of defences.
+        scenario: The model, the data, the training and the attacker's knowledge.
+        attack: The attack with its options.
+        chains: A dictionary from each title to the defences that a client applies one after another.
         clients: The number of clients to attack.
         threshold: The PSNR in dB above which a sample counts as recovered.
         federation: The number of clients that train the model.
@@ -108,7 +108,7 @@ class FrontierPlan:
         return self.scenario.dataset.spec.classes is not None
 
     def definition(self, title: str) -> dict[str, Any]:
-        """Return a plain dictionary of everything that one point depends on."""
+        """Return everything that the measurement of one defence depends on, as a plain dictionary."""
         numbers = {item.name for item in fields(self)} - {"scenario", "attack", "chains"}
         return {
             **self.scenario.document,
@@ -122,7 +122,7 @@ class FrontierPlan:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Frontier(WorkflowResult):
-    """A measured frontier.
+    """The measured leakage and utility of all defences in a plan.
 
     Args:
         plan: The plan of the frontier.
@@ -145,18 +145,21 @@ def frontier(  # noqa: PLR0913
     watch: Watch | None = None,
     command: str = "",
 ) -> Frontier:
-    """Measure the frontier of a set-up's defences. The command ``leakgauge frontier`` calls this function.
+    """Measure how much leakage and how much accuracy remain with each defence of a set-up.
+
+    The command ``leakgauge frontier`` calls this function.
 
     Args:
         config: A TOML file, a dictionary with the same content, or a plan.
-        output: The folder for the page, the figures and the cache.
-        fail_if: The conditions that mean failure, such as ``"psnr > 20"`` (:mod:`leakgauge.evaluation.gate`).
-        junit: The file to which the checked limits are written as JUnit XML.
+        output: The folder for the report page, the figures and the cache.
+        fail_if: The conditions under which the command fails, such as ``"psnr > 20"``
+            (:mod:`leakgauge.evaluation.gate`).
+        junit: The file to which the results of these conditions are written as JUnit XML.
         engine: The engine that runs the tasks (:mod:`leakgauge.runtime.engines`).
         jobs: The number of tasks that run at a time. By default, one per core.
         device: The device of the attacks, such as ``"cuda"``.
-        watch: The listener that follows the tasks.
-        command: The command line, which the page shows.
+        watch: The listener that receives the progress of the tasks.
+        command: The command line, which the report page shows.
     """
     from leakgauge.reports.frontier import write_frontier  # also imports the drawing libraries
 
@@ -172,13 +175,13 @@ def frontier(  # noqa: PLR0913
 
 
 def read_frontier(document: Mapping[str, Any], where: str) -> FrontierPlan:
-    """Read the plan from a document.
+    """Read the plan of a frontier from the content of a TOML file.
 
-    If a part of the plan cannot work, an error is raised. No model is trained.
+    Mistakes in the plan raise an error before any model is trained.
 
     Args:
-        document: The document as a dictionary.
-        where: The name of the document for error messages.
+        document: The content of the file as a dictionary.
+        where: The name of the file for error messages.
     """
     rest = {key: value for key, value in document.items() if key != "defence"}
     scenario = read_scenario(rest, where, {"frontier": FRONTIER})
@@ -200,7 +203,7 @@ def read_frontier(document: Mapping[str, Any], where: str) -> FrontierPlan:
 
 
 def run_frontier(plan: FrontierPlan, folder: Location | None, running: Running | None = None) -> Frontier:
-    """Train and attack with every defence, and return the measured frontier.
+    """Measure every defence of a plan, by training with the defence and attacking clients that use it.
 
     Args:
         plan: The plan of the frontier.
@@ -246,7 +249,7 @@ def _measured(plan: FrontierPlan, folder: Location | None, running: Running) -> 
 
 
 def measure_point(plan: FrontierPlan, title: str, report: Report, device: str | None = None) -> Point:
-    """Train with one defence, attack clients that use this defence, and return the point.
+    """Measure one defence, by training with the defence and attacking clients that use it.
 
     Args:
         plan: The plan of the frontier.
@@ -280,7 +283,10 @@ def _leakage(scores: Sequence[Mapping[str, Measure]]) -> dict[str, Measure]:
 
 
 def _train(plan: FrontierPlan, chain: Sequence[Defence]) -> tuple[float, float | None]:
-    """Train a model with these defences. Return the model's utility and the largest epsilon that a client has spent."""
+    """Train a model in a federation whose clients use the given defences.
+
+    Return the model's utility and the largest epsilon that a client has spent.
+    """
     scenario = plan.scenario
     attacked = clients_in_a_sum(chain) * plan.clients * scenario.samples
     clients = [scenario.share(index, plan.federation_samples, first=attacked) for index in range(plan.federation)]

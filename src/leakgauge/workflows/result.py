@@ -1,6 +1,6 @@
-"""The result of a workflow, which has findings, checked limits and an exit code.
+"""The result of a workflow, which all commands return.
 
-The results of all commands have this form.
+It holds the results of the attacks, the checked conditions and an exit code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Running:
         engine: The engine, which is ``"auto"``, ``"in-process"``, ``"processes"``, ``"ray"`` or ``"ray:ADDRESS"``.
         jobs: The number of tasks that run at a time. By default, one per core.
         device: The device of the attacks, such as ``"cuda"``. The default is the device of the message.
-        watch: The listener that follows the tasks.
+        watch: The listener that receives the progress of the tasks.
     """
 
     engine: str = "auto"
@@ -46,12 +46,12 @@ class WorkflowResult:
     """The base class of the results of workflows.
 
     Args:
-        findings: One finding for each attack and set-up.
-        complete: Whether all work is finished.
+        findings: One result for each attack and set-up, with its measures and its verdict.
+        complete: Whether all tasks are finished.
         failed: The tasks that failed, with their errors.
         refused: One sentence about each refused input.
-        checks: The checked limits. Each limit was compared with the findings.
-        page: The path of the page.
+        checks: The results of the conditions under which the command fails.
+        page: The path of the report page.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -63,14 +63,14 @@ class WorkflowResult:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of all findings."""
+        """The worst verdict of all attacks."""
         return worst_of(finding.verdict for finding in self.findings)
 
     @property
     def exit_code(self) -> int:
         """The exit code of the command.
 
-        It is 0 (no problem), 1 (a limit is broken), 2 (an input was refused), 3 (a task failed) or 130 (interrupted).
+        It is 0 (success), 1 (a limit is broken), 2 (an input was refused), 3 (a task failed) or 130 (interrupted).
         """
         if any(one.failed for one in self.checks):
             return 1
@@ -90,12 +90,13 @@ def conclude(
     junit: Location | None,
     write: Callable[[Result], Path],
 ) -> Result:
-    """Compare the limits with the findings, write the page and the JUnit file, and return the completed result.
+    """Check the conditions, write the report page and the JUnit file, and return the completed result.
 
     Args:
         result: The result of the workflow.
-        conditions: The conditions that mean failure.
-        junit: The file to which the checked limits are written as JUnit XML. By default, there is no such file.
+        conditions: The conditions under which the command fails.
+        junit: The file to which the results of these conditions are written as JUnit XML. By default, there is no such
+            file.
         write: The function that writes the page and returns its path.
     """
     result = replace(result, checks=tuple(check(conditions, result.findings)))

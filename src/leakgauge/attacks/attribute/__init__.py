@@ -1,7 +1,8 @@
 r"""Attribute inference (AIA), which infers a hidden column of records from the public columns and targets.
 
 Let :math:`h_\theta` be a model's output, :math:`p_i` the public part of record i, :math:`s` a value of the sensitive
-attribute and :math:`y_i` the target (one-hot for a class).
+attribute and :math:`y_i` the target (one-hot for a class). In round t, the server sends the model :math:`\theta_t`, and
+client c returns :math:`\theta_{c,t}`. :math:`L` is the loss of the client.
 
 ===================  ==============================================================================================
 :func:`by_model`     :math:`\arg\min_s \lVert h_\theta(p_i, s) - y_i \rVert^2` for each record (LMRA, equation 3)

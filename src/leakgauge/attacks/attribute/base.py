@@ -13,7 +13,7 @@ from leakgauge.core.progress import Report, silent
 
 
 class AttributeAttack(Protocol):
-    """A registered attack on a hidden attribute."""
+    """The interface of a registered attack that infers a hidden attribute of records."""
 
     def __call__(
         self,
@@ -37,7 +37,7 @@ def for_tables(fits: Fits) -> Fits:
     """Return a rule by which an attack applies only to tables with named columns.
 
     Args:
-        fits: The rule that decides about tables with named columns.
+        fits: The rule that decides whether the attack applies to a table with named columns.
     """
 
     def rule(observation: Observation) -> Fit:

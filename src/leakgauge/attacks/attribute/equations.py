@@ -30,15 +30,14 @@ def by_equations(
 ) -> Attributes:
     r"""Infer the values by solving the equations of the client's gradients by least squares (beyond the paper).
 
-    A mean gradient is a linear function of the choice of a value for each record, :math:`g_t = \frac1N \sum_i \sum_s
-    p_{is} \nabla\ell(\theta_t; p_i, s, y_i)`. Here :math:`p_{is}` is one for the true value of record i and zero for
-    all other values. Each parameter of the model gives one equation. For full-batch clients with one local step, the
-    attack therefore recovers the attribute if there are far fewer records than parameters. The method of conjugate
-    gradients solves for the shares :math:`p` and starts from equal shares. Each step needs one product with the matrix
-    of the equations and one product with its transpose. The attack needs the learning rate and the number of local
-    steps.
+    The client's mean gradient is a linear function of indicators of the hidden values, :math:`g_t = \frac1N \sum_i
+    \sum_s p_{is} \nabla\ell(\theta_t; p_i, s, y_i)`. The indicator :math:`p_{is}` is one for the true value of record i
+    and zero for all other values. Each parameter of the model gives one equation. For full-batch clients with one local
+    step, the attack therefore recovers the attribute if there are far fewer records than parameters. The method of
+    conjugate gradients solves for :math:`p`. The solution need not be zeros and ones, so it is called shares. The
+    method starts from equal shares. The attack needs the learning rate and the number of local steps.
 
-    The solution consists of zeros and ones plus noise. The prior gives the variance that the shares would have without
+    The solved shares are zeros and ones plus noise. The prior gives the variance that the shares would have without
     noise. The variance of the noise, :math:`\sigma^2`, is the variance of the shares minus the variance without noise.
     The score of a value is :math:`p_{is} / \sigma^2 + \log P(s)`. If there are more records than equations, the shares
     stay nearly equal. The estimated noise is then zero, and the prior has no effect.
@@ -66,7 +65,7 @@ def by_equations(
 
 
 def _solve(problem: GradientProblem, shares: Tensor, steps: int, report: Report) -> Tensor:
-    """Solve the equations of the gradients for the shares by the method of conjugate gradients."""
+    """Solve the equations of the gradients for the share of each value in each record, by conjugate gradients."""
     residuals = [observed - mixed for observed, mixed in zip(problem.observed, problem.mixed(shares), strict=True)]
     rest = _centred(problem.transposed(residuals))
     direction = rest.clone()
@@ -86,7 +85,7 @@ def _solve(problem: GradientProblem, shares: Tensor, steps: int, report: Report)
 
 
 def _weigh(shares: Tensor, prior: Tensor) -> Tensor:
-    """Return the score of every value for each record, from the noisy shares and the prior."""
+    """Return the score of every value for each record, computed from the shares, their noise and the prior."""
     # A few outliers must not dominate the estimate of the noise.
     clamped = shares.clamp(*shares.flatten().quantile(torch.tensor([0.05, 0.95]).to(shares)))
     noise = (clamped - prior).square().mean() - (prior * (1 - prior)).mean()
@@ -95,7 +94,10 @@ def _weigh(shares: Tensor, prior: Tensor) -> Tensor:
 
 
 def _centred(shares: Tensor) -> Tensor:
-    """Subtract each record's mean. Adding the result to shares then does not change the sum of a record's shares."""
+    """Subtract the mean of each record's values.
+
+    If the result is added to shares, the sum of each record's shares does not change.
+    """
     return shares - shares.mean(1, keepdim=True)
 
 

@@ -20,7 +20,7 @@ from leakgauge.core.progress import Report, silent
 def by_model(model: LocalModel, records: PublicRecords, prior: Sequence[float] | None = None) -> Attributes:
     r"""Infer for each record the value with which the model fits the target best.
 
-    This is equation 3 of LMRA (Yeom et al. 2018). With a prior, the score is the logarithm of
+    This is equation 3 of LMRA (Yeom et al. 2018). With a prior, the score of a value :math:`s` is the logarithm of
     :math:`P(s) P(y_i | p_i, s)` (Fredrikson et al. 2014). In that case, the residuals of a regression are assumed to be
     Gaussian.
 
@@ -52,7 +52,11 @@ def by_model(model: LocalModel, records: PublicRecords, prior: Sequence[float] |
 
 
 def _coefficient(model: LocalModel, records: PublicRecords, outputs: Sequence[Tensor]) -> float | None:
-    """Return the effect of a binary attribute on a regression, or ``None`` if the effect differs between records."""
+    """Return the difference that a binary attribute makes to a regression's output.
+
+    The result is ``None`` if the model is a classifier, if the attribute is not binary, or if the difference may vary
+    between records.
+    """
     if records.data.classes is not None or len(records.values) != 2 or len(records.columns) != 1:
         return None
     effects = (outputs[1] - outputs[0]).squeeze(1)

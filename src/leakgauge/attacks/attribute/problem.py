@@ -1,4 +1,4 @@
-"""The gradients of a client as functions of the hidden attribute."""
+"""The gradients that a client would have with given values of the hidden attribute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leakgauge.core.params import Params
 
 
 class GradientProblem:
-    """The client's gradients in some rounds as functions of the sensitive values.
+    """A calculator of the gradients that the client would have with given values of the hidden attribute.
 
     Args:
         messages: The messages of the client.
@@ -35,21 +35,38 @@ class GradientProblem:
         ]
 
     def inputs(self, shares: Tensor) -> Tensor:
-        """Return normalised records whose sensitive value is the mean of the possible values, weighted by shares."""
+        """Return normalised records with a weighted mean of the possible values in the sensitive columns.
+
+        Args:
+            shares: The weight of each possible value for each record, (N, values).
+        """
         return self.records.data.normalise(self.records.filled(shares).to(shares))
 
     def _losses(self, weights: Params, inputs: Tensor) -> Tensor:
-        """Return the loss of each record."""
+        """Return the client's loss of each record."""
         return losses_of(self.last, weights, inputs, self.targets)
 
     def gradient(self, place: int, inputs: Tensor) -> Tensor:
-        """Return the mean gradient of one round. The result can be differentiated with respect to the inputs."""
+        """Return the mean gradient of the records in one round.
+
+        The result can be differentiated with respect to the inputs.
+
+        Args:
+            place: The position of the round among the used rounds.
+            inputs: The complete records, normalised for the model.
+        """
         leaves = {name: value.detach().requires_grad_() for name, value in self.points[place].items()}
         gradients = torch.autograd.grad(self._losses(leaves, inputs).mean(), list(leaves.values()), create_graph=True)
         return torch.cat([value.reshape(-1) for value in gradients])
 
     def mixed(self, shares: Tensor) -> list[Tensor]:
-        """Return each round's mean gradient, with losses weighted by shares. The result is linear in the shares."""
+        """Return the mean gradient of each round, as a linear function of shares.
+
+        Each record is counted once with every possible value, and its loss is weighted by the share of this value.
+
+        Args:
+            shares: The weight of each possible value for each record, (N, values).
+        """
         mixed = []
         for point in self.points:
             leaves = {name: value.detach().requires_grad_() for name, value in point.items()}
@@ -67,8 +84,9 @@ class GradientProblem:
     def transposed(self, directions: Sequence[Tensor]) -> Tensor:
         """Apply the adjoint of :meth:`mixed` to one direction per round, and return the result, (N, values).
 
-        Each entry of the result belongs to one record and one value. The entry is the slope along the directions,
-        summed over the rounds, of the loss that the record would have with this value.
+        Each entry of the result belongs to one record and one value. With this value, the loss of the record would have
+        a gradient in each round. The entry is the sum over rounds of the inner products of this gradient with the
+        direction of the round, divided by N.
         """
         columns = []
         for inputs in self.candidates:

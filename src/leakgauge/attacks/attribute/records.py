@@ -24,7 +24,7 @@ class PublicRecords:
         targets: The targets of the records.
         data: The columns and the normalisation of the records.
         columns: The indices of the sensitive columns.
-        values: The possible values of the sensitive columns, one row per value.
+        values: The possible contents of the sensitive columns, (values, sensitive columns).
     """
 
     inputs: Tensor = field(repr=False)
@@ -98,7 +98,13 @@ class PublicRecords:
         return F.one_hot(targets, self.data.classes).to(outputs)
 
     def shares(self, prior: Sequence[float] | None) -> Tensor:
-        """Return each record's shares of the values, (N, values). They are the prior, or equal without a prior."""
+        """Return the share of each possible value for each record, (N, values), as far as the attacker knows it.
+
+        Every record has the shares of the prior. Without a prior, the shares of all values are equal.
+
+        Args:
+            prior: The shares of the values in the population, if the attacker knows these shares.
+        """
         values = len(self.values)
         known = torch.ones(values) if prior is None else torch.tensor([float(share) for share in prior])
         if len(known) != values or not bool((known > 0).all()):
@@ -132,7 +138,7 @@ class Attributes:
         values: The possible values, one row per value.
         coefficient: The weight of a binary attribute in a linear regression, for which :meth:`guarantee` holds.
             ``None`` for other models.
-        outcome: The result in words.
+        outcome: A description of the result in words.
     """
 
     choice: Tensor

@@ -43,7 +43,7 @@ class AttributeInference:
 
 
 def _is_exact(observation: Observation) -> bool:
-    """Return whether a message gives the exact gradient of one local step."""
+    """Return whether the exact gradient of a single local step can be computed from the message."""
     return steps_in(observation) == 1 and (observation.kind == "gradient" or observation.training.lr is not None)
 
 

@@ -1,8 +1,8 @@
 """Warnings for cases in which gradient matching is known to be fragile.
 
-A warning uses only what the attacker sees. It becomes a part of the outcome. If an attack with a warning fails, the
-failure is no sign of safety. If an attack with a warning succeeds, the loss alone is not reliable evidence of the
-success.
+A warning is computed from the observation only, and becomes a part of the outcome of the attack. If an attack with a
+warning fails, the failure is no sign of safety. If an attack with a warning succeeds, the loss alone is not reliable
+evidence of the success.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SmoothOnly:
     Args:
         samples: The largest number of samples that causes no warning (Zhu et al. 2019 go up to 8).
         predicted: The largest probability of the true labels that causes no warning.
-        first_layer: A share of the squared norm of the gradient. A smaller share of the first layer causes a warning.
+        first_layer: The smallest share of the gradient's squared norm in the first layer that causes no warning.
     """
 
     samples: int = 8

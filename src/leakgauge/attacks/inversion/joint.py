@@ -49,7 +49,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Problem:
-    """A group of samples that are reconstructed together, because they share updates.
+    """A group of samples that are reconstructed together, because the same updates contain them.
 
     Args:
         samples: The indices of the samples.
@@ -80,7 +80,7 @@ class JointReconstruction(Reconstruction):
 
 @dataclass(frozen=True)
 class JointInversion:
-    r"""The reconstruction of each sample from all updates that contain the sample.
+    r"""The attack that reconstructs each sample from all updates that contain the sample.
 
     First, each update is reconstructed separately. Then the attack identifies samples that occur in several epochs.
     Finally, all updates of a sample are matched together:
@@ -88,9 +88,9 @@ class JointInversion:
     .. math:: \min_x \; \sum_k \gamma_k \, \mathrm{Dist}(\nabla W'_k, \nabla W_k) + \mathrm{priors}(x) \qquad (5)
 
     Samples of consecutive epochs are paired by :func:`~leakgauge.attacks.inversion.matching.match_greedily`. Updates
-    that share samples, directly or through other updates, form one problem. In this problem, each sample is one
-    variable, even if several updates contain the sample. The variable starts from the mean of the sample's
-    reconstructions.
+    that share samples, directly or through other updates, are matched in one optimisation. In this optimisation, each
+    sample is one variable, even if several updates contain the sample. The variable starts from the mean of the
+    sample's reconstructions.
 
     Args:
         first: The inversion that reconstructs each update separately (step 1).
@@ -237,7 +237,7 @@ class JointInversion:
         return torch.tensor(chains).T, torch.stack(first_labels)
 
     def _allowed(self, groups: list[list[Update]], last: list[tuple[int, int]], number: int) -> Tensor | None:
-        """Return a mask of the allowed pairs, or ``None`` if all pairs are allowed.
+        """Return a mask of the pairs of samples that their labels allow, or ``None`` if all pairs are allowed.
 
         The mask has the shape (samples known so far, samples of the epoch with the index ``number``).
         """
@@ -247,7 +247,7 @@ class JointInversion:
         return torch.tensor([[bool(sets[epoch][place] & other) for other in sets[number]] for epoch, place in last])
 
     def _solve(self, problem: Problem, start: Tensor, report: Report) -> Solution:
-        """Reconstruct the samples of one problem from all updates of this problem."""
+        """Reconstruct the samples of one group from all updates that contain them."""
         observation = problem.updates[0][0].observation
         data = self.joint.space.units(observation.data)
         like = next(iter(observation.sent.values()))
@@ -272,7 +272,7 @@ class JointInversion:
         return solve(loss, variables, descent, project=self.joint.space.projection(data), report=report)[0]
 
     def _part(self, update: Update, rows: Tensor, client: ClientModel, number: int) -> Callable[[Params, int], Tensor]:
-        """Return a function that computes the loss of one update, which is one term of equation 5."""
+        """Return a function that computes the weighted distance of one update, which is one term of equation 5."""
         gamma = self.gammas[min(update.epoch, len(self.gammas) - 1)]
         match, labels = self.joint.matching_term(update.observation, client), update.labels.to(rows.device)
 
@@ -308,7 +308,10 @@ def _label_sets(group: list[Update], of_batch: bool) -> list[set[int]]:
 
 
 def _problems(updates: list[Update], places: Tensor) -> list[Problem]:
-    """Divide the samples into groups, so that samples of different groups have no update in common."""
+    """Divide the samples into groups that can be reconstructed separately.
+
+    Samples of different groups have no update in common.
+    """
     owner = {(epoch, place): sample for epoch, row in enumerate(places.tolist()) for sample, place in enumerate(row)}
     samples_of: list[list[int]] = []
     passed = [0] * len(places)

@@ -1,4 +1,4 @@
-r"""The weights of layers in the distance between updates.
+r"""The weights of layers in the distance between the predicted and the observed update.
 
 =============  ==========================================================================================
 ``Sloped``     a slope over the convolutions, corrected for the zeros of ReLU (AGIC, equations 7 and 8)
@@ -34,10 +34,10 @@ Made = TypeVar("Made")
 
 
 def once(make: Callable[..., Made]) -> Callable[..., Made]:
-    """Wrap a function so that a repeated call with the same objects returns the last result again.
+    """Wrap a function so that it stores its last result and returns it again for the same arguments.
 
-    The observed update is the same object in every step. Values that depend only on the observed update are therefore
-    computed only once.
+    Arguments are the same if they are identical objects. The observed update is the same object in every attack step,
+    so values that depend only on the observed update are computed only once.
     """
     last: list[tuple[tuple[object, ...], Made]] = []
 
@@ -63,11 +63,12 @@ class LayerWeights(Protocol):
 
 @dataclass(frozen=True)
 class Sloped:
-    r"""Weights :math:`\alpha_i = l_i / (1 - p_i)` of the convolutions :math:`i = 1, ..., N` (AGIC, section IV-C).
+    r"""Weights that change steadily from the first to the last convolution (AGIC, section IV-C).
 
-    :math:`l` goes from 1 at the first convolution to ``beta`` at the last convolution. :math:`p_i` is the share of
-    zeros in the layer's observed update. Every other layer has the mean of :math:`l` as its weight (equation 8). In a
-    model without convolutions the slope is over its linear layers.
+    The weight of convolution :math:`i` is :math:`\alpha_i = l_i / (1 - p_i)`. The slope :math:`l` goes from 1 at the
+    first convolution to ``beta`` at the last convolution. :math:`p_i` is the share of zeros in the layer's observed
+    update. Every other layer has the mean of :math:`l` as its weight (equation 8). In a model without convolutions the
+    slope is over its linear layers.
 
     Args:
         beta: The weight of the last convolution. Below 1, the weights fall from the first to the last convolution. With
@@ -130,7 +131,12 @@ class Sloped:
         return lambda predicted, observed: fixed if uncorrected else corrected(observed)
 
     def _at(self, place: int, number: int) -> float:
-        """Return the weight of the layer at position ``place`` among ``number`` layers."""
+        """Return the weight of a layer before the correction for zeros.
+
+        Args:
+            place: The position of the layer, counted from 1.
+            number: The number of layers over which the weights change.
+        """
         if number == 1:
             return self.beta
         if self.shape == "linear":
@@ -144,14 +150,15 @@ class Sloped:
 
 @dataclass(frozen=True)
 class ByKind:
-    r"""Weights that rise from 1 to a final value over the layers of each kind (AWA, equation 24).
+    r"""Weights that change from 1 to a final value over the layers of the same kind (AWA, equation 24).
 
-    Some layers then get the enhanced weight
+    The kinds are convolutions, normalisations and linear layers. Some layers get the enhanced weight instead
 
     .. math:: q^{(l)} = q_{en} \quad\text{for}\quad l \in P_{mean} \cap P_{var} \qquad (27, 30).
 
-    A layer gets this weight if, at this step, both its mean and its variance have one of the largest relative errors
-    (equations 25 and 26). Layers of other kinds have the weights of linear layers.
+    At each attack step, the mean and the variance of each layer's predicted update are compared with those of the
+    observed update. A layer gets the enhanced weight if both have one of the largest relative errors (equations 25 and
+    26). Layers of other kinds have the weights of linear layers.
 
     Args:
         convolution: The weight of the last convolution.
@@ -207,7 +214,7 @@ class ByKind:
 
 
 def _statistics(layers: Sequence[Layer], tree: Params) -> Tensor:
-    """Return the mean and the variance of each layer's values, in two rows.
+    """Return the mean and the variance of the values of each layer, (2, layers).
 
     Both are computed from sums and sums of squares, which need no copy of the values.
     """

@@ -1,4 +1,4 @@
-"""The layers of a model with their kinds, from the input of the model to its output."""
+"""The layers of a model, from its input to its output, and the kind of each layer, such as convolution."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _KINDS: tuple[tuple[tuple[type[nn.Module], ...], Kind], ...] = (
 
 @dataclass(frozen=True)
 class Layer:
-    """A module that holds parameters directly.
+    """A module that has parameters of its own.
 
     Args:
         name: The name of the module.
-        kind: The kind of the module.
+        kind: ``"convolution"``, ``"normalisation"``, ``"linear"`` or ``"other"``.
         parameters: The names of the module's parameters.
     """
 

@@ -1,4 +1,4 @@
-"""Functions that pair several reconstructions of the same samples."""
+"""Functions that find out which reconstructions from different epochs show the same sample."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def match_epochs(copies: Tensor, labels: Tensor | None = None) -> Tensor:
 
 
 def average_epochs(copies: Tensor, labels: Tensor | None = None) -> Tensor:
-    """Match the reconstructions of the epochs and average them (DLF's MatchEpoch).
+    """Average the reconstructions of each sample over all epochs, after the epochs are matched (DLF's MatchEpoch).
 
     Args:
         copies: The reconstructions of all epochs, as in :func:`match_epochs`.
@@ -79,7 +79,7 @@ def match_greedily(
 
 
 def _assign(reference: Tensor, others: Tensor, forbidden: Tensor) -> Tensor:
-    """Return for each row of ``reference`` the index of its partner in ``others``. Forbidden pairs are not used."""
+    """Return, for each sample in ``reference``, the index of its partner in ``others``, without forbidden pairs."""
     from scipy.optimize import linear_sum_assignment
 
     squared = torch.cdist(reference.flatten(1).double(), others.flatten(1).double()).square()

@@ -73,7 +73,7 @@ class Range:
     Args:
         low: The smallest value, included.
         high: The largest value, included.
-        log: Whether the logarithm of the value is searched.
+        log: Whether the search uses a logarithmic scale.
     """
 
     low: float
@@ -110,7 +110,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Search:
-    """The trials of a search.
+    """The result of a hyper-parameter search, which is the list of its trials.
 
     Args:
         trials: All trials, in the order of their positions in the search.
@@ -152,7 +152,8 @@ def search(  # noqa: PLR0913
     ``KeyboardInterrupt`` must raise it again.
 
     Args:
-        evaluate: The objective, called as ``evaluate(numbers, check, report)``.
+        evaluate: The function to minimise, called as ``evaluate(numbers, check, report)``. It calls ``check(step,
+            value)`` with intermediate values, so that a trial can be ended early.
         ranges: A dictionary from the name of each hyper-parameter to its range.
         trials: The number of trials.
         random: The number of trials that are drawn at random before the guided trials.
@@ -162,10 +163,10 @@ def search(  # noqa: PLR0913
             searches may share a folder.
         about: A text that identifies the objective. Cached trials are reused only if this text, the source code of the
             objective, the ranges and the other settings of the search are the same.
-        cut: Whether trials that are clearly losing are ended early.
+        cut: Whether trials with clearly worse intermediate values than the other trials are ended early.
         log: Whether the Gaussian process is fitted to the logarithm of the objective, for a positive objective that
             spans decades. AWA fits the value itself.
-        watch: The object that receives the progress of the trials.
+        watch: The listener that receives the progress of the trials.
     """
     for name, number in {"trials": trials, "random": random, "jobs": jobs}.items():
         whole_number(name, number)
@@ -230,7 +231,7 @@ class _Settings:
     about: str
 
     def definition(self, evaluate: Evaluate) -> dict[str, Any]:
-        """Return everything that the trials depend on, as plain values."""
+        """Return everything that the trials depend on, as plain values that identify the search in a cache."""
         versions = {"optuna": _optuna().__version__, "code": source_digest(evaluate)}
         return {"kind": "search", **asdict(self), **versions}
 
@@ -241,8 +242,7 @@ class _TrialCache:
 
     The key of a trial consists of the definition of the search and the index of the trial.
 
-    The hyper-parameters of a trial follow from this key. They are still stored with the trial, so that a continued
-    search does not have to propose them again.
+    The hyper-parameters are stored with each trial, so that a continued search does not have to propose them again.
     """
 
     cache: Cache
@@ -268,13 +268,16 @@ def _finished(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def _batches(trials: int, random: int, jobs: int) -> list[range]:
-    """Return the indices of the trials in each batch. A batch does not depend on the number of later trials."""
+    """Divide the trials into batches that run together, and return the indices of the trials in each batch.
+
+    A batch does not depend on the number of later trials.
+    """
     starts = [0, *range(random, trials, jobs)]
     return [range(start, min(start + jobs if start else random, trials)) for start in starts]
 
 
 def _tasks(settings: _Settings, earlier: Sequence[Trial], batch: range, missing: Iterable[int]) -> list[Task]:
-    """Return one task for each missing trial of a batch."""
+    """Return one task for each trial of a batch that is not in the cache."""
     proposed = _propose(settings, _with_values(earlier, settings.log), batch)
     return [Task(f"trial {number}", _run, {"number": number, "numbers": proposed[number]}) for number in missing]
 
@@ -302,7 +305,7 @@ def _run(number: int, numbers: Numbers, evaluate: Evaluate, limits: dict[int, fl
 
 
 class _Ended(Exception):
-    """The error that ends a trial from within its evaluation."""
+    """The exception that ends a trial early, from within its evaluation."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
@@ -310,7 +313,7 @@ class _Ended(Exception):
 
 
 def _limits(earlier: Sequence[Trial]) -> dict[int, float]:
-    """Return, for each step, the value above which a trial is clearly losing."""
+    """Return, for each step, the value above which a trial is ended early."""
     columns: dict[int, list[float]] = {}
     for trial in _finished(earlier):
         for step, value in trial.curve.items():
@@ -321,7 +324,10 @@ def _limits(earlier: Sequence[Trial]) -> dict[int, float]:
 
 
 def _with_values(earlier: Sequence[Trial], log: bool = False) -> list[tuple[Numbers, float]]:
-    """Return earlier trials with their values for the Gaussian process, or an empty list if no trial is finished."""
+    """Return earlier trials with the values that the Gaussian process learns from.
+
+    The list is empty if no trial is finished.
+    """
     finished = _finished(earlier)
     if log and any(trial.value < 0 for trial in finished):
         raise InvalidInput("the objective fell below 0, where it has no logarithm; search without log=True")

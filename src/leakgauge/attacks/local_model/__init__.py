@@ -1,8 +1,9 @@
-r"""Attacks that rebuild a client's local model from many rounds (LMRA, Driouich et al., section 3).
+r"""Attacks that rebuild the model that a client would train alone (LMRA, Driouich et al., section 3).
 
-If a client receives its own optimum :math:`\theta^*`, it returns the optimum unchanged. Let :math:`u(\theta)` be the
-update that the client adds to a model :math:`\theta`. Every attack searches for the model at which :math:`u` vanishes,
-from pairs :math:`(\theta_t, u_t)` of many rounds. The attacks differ in their model of :math:`u`.
+Let :math:`u(\theta)` be the update that the client adds to a model :math:`\theta`. If a client receives its own optimum
+:math:`\theta^*`, it returns the optimum unchanged, so :math:`u(\theta^*) = 0`. Every attack uses pairs
+:math:`(\theta_t, u_t)` of many rounds to find the model at which :math:`u` is zero. The attacks differ in how they
+describe :math:`u`. The number of parameters is d.
 
 =====================  ================================================================  ============================
 :class:`Exact`         :math:`u = W(\theta^* - \theta)` without noise                    proposition 1, d + 1 rounds

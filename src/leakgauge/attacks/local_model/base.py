@@ -34,10 +34,10 @@ class LocalModel:
             the samples that it is called with.
         data: The shape, the classes and the normalisation of the samples.
         loss: The name of the client's loss.
-        outcome: The result of the method, in words.
-        uncertainty: The method's estimate of the distance from the client's optimum. ``None`` if the method gives no
-            estimate.
-        figures: A dictionary from the name of each figure that the method measured to its value.
+        outcome: A description of the result in words.
+        uncertainty: The attack's own estimate of the distance between these weights and the client's optimum. ``None``
+            if the attack gives no such estimate.
+        figures: A dictionary of other named numbers that the attack measured.
         client: The name of the client.
         method: The ``repr`` of the attack.
         rounds: The number of rounds that the attack read.
@@ -72,11 +72,14 @@ class LocalModel:
 
     @property
     def has_statistics(self) -> bool:
-        """Whether the architecture keeps statistics over batches."""
+        """Whether the architecture has buffers, such as the statistics of batch norm."""
         return any(True for _ in self.model.buffers())
 
     def probabilities(self, samples: Tensor) -> Tensor:
-        """Return the class probabilities, (N, classes), or the predictions of a regression, (N, 1). LMRA calls it h."""
+        """Return the class probabilities, (N, classes), or the predictions of a regression, (N, 1).
+
+        In LMRA, this function is called h.
+        """
         outputs = self(samples).reshape(len(samples), -1)
         if self.data.classes is None:
             return outputs
@@ -86,7 +89,10 @@ class LocalModel:
         return outputs.softmax(1)
 
     def losses(self, samples: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each record, (N,), which is the cross-entropy, or the squared error for a regression."""
+        """Return the loss of each record, (N,).
+
+        The loss is the cross-entropy, or the squared error for a regression.
+        """
         if self.data.classes is None:
             outputs = self(samples)
             return (outputs.reshape(targets.shape) - targets.to(outputs)).square().reshape(len(samples), -1).mean(1)
@@ -101,10 +107,10 @@ class Estimate:
 
     Args:
         vector: The weights as one flat vector.
-        outcome: The result in words.
-        uncertainty: The method's estimate of the distance from the client's optimum. ``None`` if the method gives no
-            estimate.
-        figures: A dictionary from the name of each figure that the method measured to its value.
+        outcome: A description of the result in words.
+        uncertainty: The attack's own estimate of the distance between these weights and the client's optimum. ``None``
+            if the attack gives no such estimate.
+        figures: A dictionary of other named numbers that the attack measured.
     """
 
     vector: Tensor
@@ -184,7 +190,9 @@ def _last_buffers(last: Observation) -> Params | None:
 
 
 def needs_step_length(reason: str) -> Fits:
-    """Return a rule by which an attack applies only if the updates can be scaled to steps of the weights.
+    """Return a rule that excludes an attack if clients send gradients and the learning rate is unknown.
+
+    Such an attack needs the steps of the weights. Without the learning rate, gradients cannot be converted to steps.
 
     Args:
         reason: The reason that is shown to people if the attack applies.

@@ -1,4 +1,4 @@
-"""The two models that a server holds anyway, as baselines for a client's local model (LMRA, section 4, table 1)."""
+"""The two models that a server has without any attack, as baselines for the attacks (LMRA, section 4, table 1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leakgauge.core.progress import Report
 
 @dataclass(frozen=True)
 class GlobalModel(LocalModelAttack):
-    """The server's latest model as a proxy of the local model (LMRA, section 4, baselines)."""
+    """A baseline that uses the server's latest model as the client's local model (LMRA, section 4)."""
 
     def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
         """Return the last model that the server sent."""
@@ -21,7 +21,7 @@ class GlobalModel(LocalModelAttack):
 
 @dataclass(frozen=True)
 class LastReturned(LocalModelAttack):
-    """The model that the client returned last, as a proxy of its local model (LMRA, section 4, baselines)."""
+    """A baseline that uses the model that the client returned last as its local model (LMRA, section 4)."""
 
     def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
         """Return the last model that the client returned."""

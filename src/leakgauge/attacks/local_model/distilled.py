@@ -1,15 +1,17 @@
-r"""Algorithm 2 with an update map that simulates the client's training on dummy samples.
+r"""Algorithm 2 of LMRA with an update map that simulates the client's training on dummy samples.
 
-The update map :math:`G(w, \theta)` of equation 7 may be any function. The attacker knows the true form of this map,
-which is the mean gradient of the client's local steps. Only the data is unknown, so here :math:`w` are dummy samples
-with soft labels (:mod:`leakgauge.attacks.local_model.dummies`):
+The update map :math:`G(w, \theta)` of equation 7 predicts the client's update of a model :math:`\theta`. The paper
+allows any function with parameters :math:`w`. Here, the map is the mean gradient of the client's local steps. The
+attacker knows how these steps are computed, and only the client's data is unknown. So :math:`w` are dummy samples with
+soft labels (:mod:`leakgauge.attacks.local_model.dummies`):
 
 .. math:: \hat w = \arg\min_w \sum_t \log\Bigl(1 + \frac{\lVert G(w, \theta_t) - g_t \rVert^2}{\lVert g_t \rVert^2}
           \Bigr), \qquad \hat\theta = \arg\min_\theta L(\theta; \hat w),
 
-with :math:`g_t` the client's mean gradient of a round. Some rounds cannot be explained by any samples. Near the end of
-a training, :math:`g_t` may be the small remainder of steps that cancel each other. The logarithm keeps such rounds from
-dominating the sum. The minimum over :math:`\theta` (equation 8) is the end of a training on the dummy samples.
+with :math:`g_t` the client's mean gradient in round :math:`t`. Some rounds cannot be explained by any samples. For
+example, the steps of a round may cancel each other near the end of a training, and :math:`g_t` is then only a small
+remainder. The logarithm keeps such rounds from dominating the sum. The minimum over :math:`\theta` (equation 8) is the
+end of a training on the dummy samples.
 
 Dummy samples are not the client's samples, and a long training fits the artefacts of the dummy samples. So two sets of
 dummy samples are fitted independently. Training stops when the model of one set no longer improves on the other set.
@@ -46,10 +48,10 @@ NO_INFORMATION = 0.999
 
 @dataclass(frozen=True)
 class Distilled(LocalModelAttack):
-    """A model trained on dummy samples that explain the client's updates (beyond the paper).
+    """The attack that trains a model on dummy samples, which are fitted to the client's updates (beyond the paper).
 
     If the client's learning rate or number of steps is unknown, only the direction of the gradients is compared. The
-    outcome holds the median relative error on the held-out rounds.
+    outcome in words contains the median relative error of the predicted gradients on the held-out rounds.
 
     Args:
         samples: The number of dummy samples in each of the two sets.
@@ -79,7 +81,7 @@ class Distilled(LocalModelAttack):
             raise InvalidInput(f"hold must be at least 2, not {self.hold}")
 
     def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
-        """Fit two sets of dummy samples (equation 7), then train on both (equation 8) as long as the sets agree."""
+        """Fit two sets of dummy samples (equation 7), then train a model on both sets (equation 8)."""
         target = Target(messages, self.local)
         held_out = torch.arange(len(messages)) % self.hold == self.hold - 1
         if not bool(held_out.any()) or bool(held_out.all()):
@@ -103,7 +105,7 @@ class Distilled(LocalModelAttack):
     def _fit_samples(
         self, target: Target, held_out: Tensor, seed: int, number: int, report: Report
     ) -> tuple[Batch, float]:
-        """Fit one set of dummy samples, and return it with its median relative error on the held-out rounds."""
+        """Fit one set of dummy samples. Return the set and its median relative error on the held-out rounds."""
         draw = generator(seed, "made-up samples", number)  # The text is part of the seed and must not change.
         free, labels = target.start(self.samples, draw)
         variables = [free.requires_grad_(), labels.requires_grad_()]
@@ -125,11 +127,11 @@ class Distilled(LocalModelAttack):
         return (inputs, targets), error
 
     def _train(self, target: Target, start: Params, sets: list[Batch]) -> tuple[Params, int, float, float]:
-        """Find the best number of steps by cross-validation between the two sets, then train on both sets.
+        """Train a model on both sets of dummy samples, for a number of steps that cross-validation chooses.
 
-        Each set trains one model, whose loss on the other set is measured at each step. The number of steps with
-        the lowest mean loss is chosen. Return the weights, the number of steps, and the mean loss before and after the
-        training.
+        In the cross-validation, each set trains one model, whose loss on the other set is measured at each step. The
+        number of steps with the lowest mean loss is chosen. Return the weights, the number of steps, and the mean loss
+        before and after the training.
         """
         courses = []
         for this, other in ((0, 1), (1, 0)):

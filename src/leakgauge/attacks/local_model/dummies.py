@@ -1,9 +1,9 @@
 r"""Dummy samples that explain the updates of a client, as used by :class:`Distilled`.
 
-The message of a round is converted to the client's mean gradient :math:`g_t`. This is the update divided by the
-learning rate and by the number of local steps. Dummy samples :math:`w` predict :math:`g_t` by the mean gradient of the
-same number of steps on all dummy samples, :math:`G(w, \theta_t) = (\theta_t - \theta_t^K) / (K \eta)`. The steps have
-to be simulated, because the steps of a client may swing across a valley of the loss. The update is then not the
+The message of round :math:`t` is converted to the client's mean gradient :math:`g_t`, which is the update divided by
+the learning rate and by the number of local steps. Dummy samples :math:`w` predict :math:`g_t` by the mean gradient of
+the same number of steps on all dummy samples, :math:`G(w, \theta_t) = (\theta_t - \theta_t^K) / (K \eta)`. The steps
+have to be simulated, because the steps of a client may swing across a valley of the loss. The update is then not the
 gradient at any single point.
 
 The dummy samples start near the mean of the client's inputs, if the first layer reveals this mean
@@ -37,7 +37,7 @@ class Region:
     ``possible(centre + spread * f)``.
 
     Args:
-        centre: The free numbers of the centre, in the shape of one sample.
+        centre: The free numbers that stand for the centre of the region, in the shape of one sample.
         spread: The scale of the free numbers, in the shape of one sample.
     """
 
@@ -72,12 +72,12 @@ class Region:
         return cls(centre, spread)
 
     def draw(self, samples: int, draw: torch.Generator) -> Tensor:
-        """Return the free numbers of random samples, (samples, *shape)."""
+        """Draw free numbers, which stand for random samples of the region, (samples, *shape)."""
         return 0.5 * torch.randn(samples, *self.centre.shape, generator=draw).to(self.centre)
 
 
 class Target:
-    """The messages of a client, which dummy samples have to explain.
+    """The client's gradients in all rounds, which dummy samples are fitted to.
 
     Args:
         messages: The messages of the client.
@@ -105,9 +105,9 @@ class Target:
         self.region = Region.read(self.gradients, self.data)
 
     def start(self, samples: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return the free numbers of random samples, and the initial labels of these samples.
+        """Draw free numbers, which stand for random samples, and return them with initial labels of these samples.
 
-        The labels are the outputs of the last model plus some noise, so that the first gradient is small.
+        The labels are the outputs of the last known model plus some noise, so that the first gradient is small.
 
         Args:
             samples: The number of samples.
@@ -120,11 +120,11 @@ class Target:
         return free, outputs + 0.1 * torch.randn(outputs.shape, generator=draw).to(free)
 
     def inputs(self, free: Tensor) -> Tensor:
-        """Convert free numbers to inputs of the model."""
+        """Convert free numbers, which may have any value, to valid inputs of the model."""
         return possible(self.region.centre + self.region.spread * free, self.data)
 
     def batch(self, free: Tensor, labels: Tensor) -> Batch:
-        """Convert free numbers to inputs of the model and targets of the loss.
+        """Convert free numbers, which may have any value, to inputs of the model and targets of the loss.
 
         Args:
             free: The free numbers of the samples.

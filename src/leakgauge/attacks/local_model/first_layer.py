@@ -25,7 +25,9 @@ SILENT = 1e-8
 
 
 def input_statistics(gradients: Params, data: DataSpec) -> tuple[Tensor, Tensor] | None:
-    """Return the mean of a client's inputs, normalised for the model, and the residual of each column.
+    """Return the mean of a client's inputs, normalised for the model, and a residual for each column.
+
+    Columns with a larger spread have larger residuals.
 
     The result is ``None`` if the first layer does not reveal the inputs. The layer must be dense, with enough neurons
     and with a bias that has a gradient. With few neurons, the gradients weight each sample according to its label, and

@@ -1,11 +1,14 @@
-r"""Algorithm 2 with a neural network as the update map (LMRA, section 3.2).
+r"""Algorithm 2 of LMRA with a neural network as the update map (section 3.2).
 
-A mapping network :math:`G(w, \theta)` is fitted to the client's updates (equation 7). Then the model with the shortest
-predicted update is searched for (equation 8). The paper's network goes from d parameters through a few dozen neurons
-back to d parameters. The first layer of this network sees models only through the span of the observed models. Least
-squares moves the last layer only along the observed updates. So the same map is fitted here between the *coordinates*
-of models and of updates in these two spans. There are at most as many coordinates as rounds. Memory and time grow no
-faster than rounds x parameters, and an epoch takes the same time for any model.
+The mapping network :math:`G(w, \theta)` predicts the client's update of a model :math:`\theta`. The network is fitted
+to the observed updates (equation 7). Then the attack searches for the model with the shortest predicted update
+(equation 8).
+
+The paper's network goes from d parameters through a few dozen neurons back to d parameters. The observed models and
+updates determine its first layer only within the span of the models, and its last layer only within the span of the
+updates. So the same map is fitted here between the *coordinates* of models and of updates in these two spans. There are
+at most as many coordinates as rounds. Memory and time grow no faster than rounds x parameters, and an epoch takes the
+same time for any model.
 
 The paper sets the hyper-parameters by hand for each client (tables 5 to 8). Here held-out rounds choose the width, the
 weight decay and the epoch to stop at.
@@ -31,12 +34,12 @@ from leakgauge.core.seeding import seeded
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """An orthonormal basis of the span of some vectors around their mean.
+    """A coordinate system for the span of some vectors around their mean, with an orthonormal basis.
 
     Args:
         mean: The mean of the vectors, (parameters,).
         basis: The basis, (coordinates, parameters).
-        unit: The unit of a coordinate, which is the root mean squared distance of the vectors from their mean.
+        unit: The length of one unit, which is the root mean squared distance of the vectors from their mean.
     """
 
     mean: Tensor
@@ -45,11 +48,12 @@ class Coordinates:
 
     @classmethod
     def of(cls, vectors: Tensor, tolerance: float = 1e-6) -> Coordinates:
-        """Compute the basis from the eigenvectors of the small Gram matrix.
+        """Compute the coordinate system of the given vectors, from the eigenvectors of their Gram matrix.
 
         Args:
             vectors: The vectors, (rounds, parameters).
-            tolerance: The smallest length of a direction that is kept, as a share of the length of the longest one.
+            tolerance: The smallest length of a direction that is kept, as a share of the length of the longest
+                direction.
         """
         centred = vectors - vectors.mean(0)
         values, rotation = torch.linalg.eigh(centred @ centred.T)
@@ -68,7 +72,7 @@ class Coordinates:
 
 @dataclass(frozen=True, eq=False)
 class _Fitted:
-    """A mapping network with its mean squared error on the held-out rounds and its hyper-parameters."""
+    """A fitted mapping network, with its hyper-parameters and its mean squared error on the held-out rounds."""
 
     network: nn.Module
     error: float
@@ -78,7 +82,7 @@ class _Fitted:
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """The models and updates of all rounds as coordinates, and the held-out rounds."""
+    """The models and the updates of all rounds, both as coordinates, and the choice of held-out rounds."""
 
     models: Tensor
     updates: Tensor
@@ -87,7 +91,7 @@ class _Pairs:
 
 @dataclass(frozen=True)
 class Learned(LocalModelAttack):
-    """Algorithm 2, which fits the update map with a network and searches for the model with an update of zero.
+    """The attack that predicts updates with a network and searches for a model with no update (LMRA, algorithm 2).
 
     For every pair of a width and a weight decay, a network is trained by Adam with full batches. The network that
     predicts the held-out rounds best is used. L-BFGS then minimises the squared predicted update plus ``pull`` times
@@ -123,7 +127,7 @@ class Learned(LocalModelAttack):
             raise InvalidInput("widths and decays must each hold at least one candidate")
 
     def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
-        """Fit the map and choose its hyper-parameters (equation 7), then search for a zero of the map (equation 8)."""
+        """Fit a network that predicts updates (equation 7), then search for a model without an update (equation 8)."""
         if len(messages) < 2 * self.hold:
             raise InvalidInput(
                 f"a map learned from {len(messages)} rounds cannot be checked on held-out rounds; pass at least "
@@ -197,7 +201,7 @@ class Learned(LocalModelAttack):
 
 
 def mapping(inputs: int, width: int, outputs: int) -> nn.Module:
-    """Return the paper's mapping network (AxB in appendix C.2), with two hidden layers of ``width`` neurons and ReLU.
+    """Return the paper's mapping network, which has two hidden layers of ``width`` neurons with ReLU (appendix C.2).
 
     Args:
         inputs: The number of coordinates of a model.

@@ -21,18 +21,19 @@ LARGEST_LINEAR = 5_000
 
 @dataclass(frozen=True)
 class Exact(LocalModelAttack):
-    r"""The optimum of least squares from d + 1 rounds of full-batch training, by linear solves (proposition 1).
+    r"""The attack that solves for the optimum of a linear regression from d + 1 full-batch rounds (proposition 1).
 
-    By equation 15, :math:`u_t = W(\theta^* - \theta_t)` with the same invertible :math:`W` in every round, whatever
-    the learning rate and the number of local steps. Let :math:`\bar\theta, \bar u` be the means over rounds. Weights
-    :math:`a` with :math:`\bar u + \sum_t a_t (u_t - \bar u) = 0` give :math:`\theta^* = \bar\theta + \sum_t a_t
-    (\theta_t - \bar\theta)`. This is one linear system with one unknown per round, which costs :math:`O(d^3)`. The
-    proof of proposition 1 solves d systems instead.
+    Let :math:`\theta_t` be the model that the client gets in round :math:`t`, :math:`u_t` its update, d the number of
+    parameters and :math:`\theta^*` the optimum. By equation 15, :math:`u_t = W(\theta^* - \theta_t)` with the same
+    invertible :math:`W` in every round, whatever the learning rate and the number of local steps. Let
+    :math:`\bar\theta, \bar u` be the means over rounds. Weights :math:`a` with :math:`\bar u + \sum_t a_t (u_t - \bar
+    u) = 0` give :math:`\theta^* = \bar\theta + \sum_t a_t (\theta_t - \bar\theta)`. This is one linear system with one
+    unknown per round, which costs :math:`O(d^3)`. The proof of proposition 1 solves d systems instead.
 
     There may be too few rounds, or the models of the rounds may lie in a smaller space. The result is then the point
     with the shortest predicted update, and among such points the one nearest to :math:`\bar\theta`. The ``uncertainty``
-    is the length of this update divided by the smallest observed rate at which the client corrects a model. The rate
-    may be even smaller in directions that were not observed.
+    is the length of this update divided by the smallest observed ratio of a change of the update to the change of the
+    model. This ratio may be even smaller in directions that were not observed.
 
     Args:
         tolerance: The smallest singular value that counts as above zero, as a share of the largest singular value.
@@ -74,11 +75,11 @@ def _rank_in_words(rank: int, rounds: int, size: int) -> str:
 
 @dataclass(frozen=True)
 class LeastSquares(LocalModelAttack):
-    r"""The optimum of least squares under stochastic training, by regression of updates on models (proposition 3).
+    r"""The attack that estimates the optimum of a linear regression from noisy rounds (proposition 3).
 
-    :math:`(\hat W, \hat v)` minimise :math:`\sum_t \lVert u_t + W\theta_t - v \rVert^2` (equation 31), and
-    :math:`\hat\theta = \hat W^{-1}\hat v`. The ``uncertainty`` is the bound of equation 26 at confidence
-    ``1 - failure``,
+    Updates :math:`u_t` are regressed on models :math:`\theta_t`. The estimates :math:`(\hat W, \hat v)` minimise
+    :math:`\sum_t \lVert u_t + W\theta_t - v \rVert^2` (equation 31), and :math:`\hat\theta = \hat W^{-1}\hat v`. The
+    ``uncertainty`` is the bound of equation 26 at confidence ``1 - failure``,
 
     .. math:: \frac{2 d}{\lambda_{\min}(\hat W)} (\lVert\hat\theta\rVert + 1)\,
               \hat s \sqrt{\frac{d + 1 + \ln(2/\delta)}{n\,\underline\lambda}}.
@@ -123,7 +124,10 @@ class LeastSquares(LocalModelAttack):
         return Estimate(vector, outcome, bound, figures)
 
     def _bound(self, vector: Tensor, rounds: int, figures: dict[str, float]) -> float:
-        """Return the bound of equation 26, or infinity if the fitted map is not positive definite."""
+        """Return the bound of equation 26 on the distance between the estimate and the optimum.
+
+        The bound is infinite if the fitted map is not positive definite.
+        """
         if figures["smallest_rate"] <= 0:
             return math.inf
         size = len(vector)

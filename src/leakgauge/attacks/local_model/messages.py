@@ -22,7 +22,7 @@ from leakgauge.federation.training import LOSSES, in_mode
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    r"""The rounds of one client as two matrices with one row per round.
+    r"""The messages of one client as two matrices, which have one row for each round.
 
     The matrices are :math:`\Delta M_c` of LMRA (algorithm 2, line 1).
 
@@ -98,10 +98,10 @@ def steps_in(observation: Observation) -> int | None:
 
 
 def points_of(messages: Messages) -> Tensor:
-    """Return the points at which the client's mean gradients are taken, (rounds, parameters).
+    """Return, for each round, the weights to which the client's mean gradient belongs, (rounds, parameters).
 
-    If a round is one step, the point is the sent model. Otherwise the point lies half way between the sent and the
-    returned model.
+    If a round is one step, these are the weights that the server sent. Otherwise, they lie half way between the sent
+    and the returned weights.
     """
     return messages.sent if steps_in(messages.last) == 1 else messages.sent + messages.updates / 2
 
@@ -120,9 +120,9 @@ def gradients_of(messages: Messages) -> tuple[Tensor, bool]:
 
 
 def weight_updates_of(messages: Messages) -> Tensor:
-    """Return the updates on the scale of the weights, (rounds, parameters).
+    """Return the client's updates as changes of the weights, (rounds, parameters).
 
-    If the messages are gradients, the server's learning rate converts them to steps of the weights.
+    If the messages are gradients, the server's learning rate converts them to changes of the weights.
     """
     if messages.last.kind == "weights":
         return messages.updates
@@ -139,7 +139,7 @@ def losses_of(observation: Observation, weights: Params, inputs: Tensor, targets
 
     Args:
         observation: A message of the client. It holds the architecture, the loss and the mode.
-        weights: The weights at which the loss is taken.
+        weights: The weights of the model for which the loss is computed.
         inputs: The records, normalised for the model.
         targets: The targets of the records.
     """
@@ -156,10 +156,10 @@ def losses_of(observation: Observation, weights: Params, inputs: Tensor, targets
 
 
 def stacked(rows: Tensor, like: Params) -> Params:
-    """Convert flat rows, (rounds, parameters), to weights whose first dimension is the round.
+    """Convert one flat vector per round to named weights whose first dimension is the round.
 
     Args:
-        rows: One flat vector of weights per round.
+        rows: One flat vector of weights per round, (rounds, parameters).
         like: Weights with the names and shapes of the model.
     """
     sizes = [value.numel() for value in like.values()]

@@ -1,4 +1,4 @@
-"""The attack with a linear update map on the span of the observed rounds. It takes seconds on any model."""
+"""The attack that predicts a client's updates with a linear map. It takes seconds on any model."""
 
 from __future__ import annotations
 
@@ -17,19 +17,23 @@ from leakgauge.core.progress import Report
 
 @dataclass(frozen=True)
 class Secant(LocalModelAttack):
-    r"""The zero of a linear update map on the span of the observed models (beyond the paper).
+    r"""The attack that fits a linear map from models to updates and solves for an update of zero (beyond the paper).
 
-    This is Anderson mixing, also called the multi-secant method. It works for any model. Seen from the last round,
-    :math:`u(\theta_n + S^T a) \approx u_n + Y^T (K + \lambda I)^{-1} K a` with rows :math:`s_t = \theta_t - \theta_n`,
-    :math:`y_t = u_t - u_n` and :math:`K = S S^T`. Every matrix is of size rounds x rounds.
+    The method is Anderson mixing, also called the multi-secant method. It works for any model. Let :math:`\theta_t` be
+    the model and :math:`u_t` the update of round :math:`t`, and let n be the last round. The map is
+
+    .. math:: u(\theta_n + S^T a) \approx u_n + Y^T (K + \lambda I)^{-1} K a, \qquad K = S S^T.
+
+    The rows of :math:`S` are :math:`\theta_t - \theta_n`, and the rows of :math:`Y` are :math:`u_t - u_n`. All linear
+    systems have the size rounds x rounds.
 
     1. The ridge :math:`\lambda` is the candidate with which the map best predicts the updates of held-out rounds.
     2. An update that is shorter than the error of this prediction cannot be distinguished from zero. So no candidate
        step goes beyond the point at which the predicted update is as short as this error (Morozov's discrepancy
        principle).
     3. A client's updates also vanish wherever its loss is flat, which is often the case near the first model. So the
-       attack chooses the candidate step along which the updates of the linear map point furthest in the direction of
-       the step. If the updates point against all candidates, no step is taken.
+       attack integrates the inner product of the step and the updates of the linear map along each candidate step. It
+       takes the step with the largest integral. If the integrals of all steps are negative, no step is taken.
     4. The predicted update that remains at this point is added, as the client would add it.
 
     Args:
@@ -48,7 +52,7 @@ class Secant(LocalModelAttack):
             raise InvalidInput(f"ridges must be numbers of at least 0, not {self.ridges}")
 
     def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
-        """Choose the ridge, fit the linear map, and step towards its zero."""
+        """Fit the linear map with the best ridge, and step towards the model whose predicted update is zero."""
         if len(messages) < 3:
             raise InvalidInput(f"the secant method needs at least 3 rounds, not {len(messages)}; record more rounds")
         sent, updates = messages.sent.double(), weight_updates_of(messages).double()
@@ -99,14 +103,16 @@ def held_out_error(sent: Tensor, updates: Tensor, ridge: float, folds: int) -> f
 
 
 def shorter_steps(mapped: Tensor, right: Tensor, gram: Tensor, length: float, wanted: float) -> list[Tensor]:
-    r"""Return candidate steps of growing length, as weights of the rounds. The first candidate is no step.
+    r"""Return candidate steps of growing length, each as one weight per round. The first candidate is no step.
 
-    Each step :math:`a` minimises :math:`|u + M^T a|^2 + w |S^T a|^2` for a smaller :math:`w` than the step before. The
-    list ends when the length of the predicted update falls to ``wanted`` or below.
+    Each step :math:`a` minimises :math:`|u + M^T a|^2 + w |S^T a|^2` for a smaller :math:`w` than the step before.
+    Here, :math:`u` is the last update, and :math:`S^T a` is the step in the space of weights. :math:`M^T a` is the
+    change of the update that the linear map predicts for this step. The list ends when the length of the predicted
+    update falls to ``wanted`` or below.
 
     Args:
-        mapped: :math:`M M^T`, the inner products of the mapped changes.
-        right: :math:`M u`, the inner products of the mapped changes with the last update.
+        mapped: :math:`M M^T`, the inner products of the rows of :math:`M`.
+        right: :math:`M u`, the inner products of the rows of :math:`M` with the last update.
         gram: :math:`S S^T`, the inner products of the differences between the models and the last model.
         length: :math:`|u|`, the length of the last update.
         wanted: The length at or below which a predicted update counts as zero.

@@ -37,7 +37,7 @@ def zest(first: Model, second: Model, samples: Tensor, spec: DataSpec, *, masks:
         first: The first model. It is a function from samples without normalisation to probabilities or predictions.
         second: The second model.
         samples: The reference samples, (N, *shape).
-        spec: The kind of data.
+        spec: The description of the data, such as the shape and the columns of a sample.
         masks: The number of random masks.
         seed: The seed of the masks.
 
@@ -58,7 +58,7 @@ def signature(model: Model, samples: Tensor, spec: DataSpec, *, masks: int = 256
     Args:
         model: The model. It is a function from samples without normalisation to probabilities or predictions.
         samples: The reference samples, (N, *shape).
-        spec: The kind of data.
+        spec: The description of the data, such as the shape and the columns of a sample.
         masks: The number of random masks.
         seed: The seed of the masks.
     """
@@ -87,7 +87,7 @@ def components(spec: DataSpec, across: int = 8) -> Tensor:
     The components are the patches of a picture, or the features of a row of a table.
 
     Args:
-        spec: The kind of data.
+        spec: The description of the data, such as the shape and the columns of a sample.
         across: The number of patches in each direction of a picture. If a direction has fewer pixels than this number,
             a patch is one pixel long in this direction.
 
@@ -106,7 +106,10 @@ def components(spec: DataSpec, across: int = 8) -> Tensor:
 
 
 def _explainer(visible: Tensor) -> Tensor:
-    """Return the matrix that maps outputs to the coefficients of a weighted ridge regression with an intercept."""
+    """Return the matrix that maps a model's outputs on masked samples to the coefficients of the explanation.
+
+    The coefficients are those of a weighted ridge regression on the masks, with an intercept.
+    """
     similarity = visible.mean(1).sqrt()  # the cosine between a mask and the mask that leaves everything visible
     weights = torch.exp(-((1 - similarity) ** 2) / KERNEL_WIDTH**2)
     centred = visible - (weights @ visible) / weights.sum()
@@ -118,7 +121,7 @@ def _explainer(visible: Tensor) -> Tensor:
 
 
 def _blank(samples: Tensor, parts: Tensor, count: int) -> Tensor:
-    """Return each sample with all components off.
+    """Return each sample with all components switched off.
 
     Each patch of a picture has its mean colour. Each row of a table is the mean row.
     """

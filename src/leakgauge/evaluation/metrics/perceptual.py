@@ -135,7 +135,7 @@ def _network(path: str) -> tuple[nn.Sequential, list[Tensor]]:
 
 
 def _heads() -> list[Tensor]:
-    """Return the published linear weights from torchmetrics, one (1, channels, 1, 1) tensor for each layer."""
+    """Return the published linear weights of LPIPS, one (1, channels, 1, 1) tensor for each layer."""
     package = find_spec("torchmetrics")  # does not import torchmetrics, which would take seconds
     assert package is not None
     assert package.origin is not None

@@ -24,7 +24,7 @@ _SHARE = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric.
+    """One metric, with its function and its properties.
 
     Args:
         function: The function that computes the metric.

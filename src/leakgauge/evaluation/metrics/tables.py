@@ -1,4 +1,4 @@
-"""The share of recovered features in the rows of a table."""
+"""The metric for tables, which is the share of recovered features in each row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOLERANCE = 0.319
 
 
 def features(reconstructed: Tensor, original: Tensor, spec: DataSpec, *, tolerance: float = TOLERANCE) -> Tensor:
-    """Return the recovered share of each row's features, (N,), as in TabLeak (Vero et al., ICML 2023).
+    """Return, for each row, the share of its features that are recovered, (N,), as in TabLeak (Vero et al., ICML 2023).
 
     A numeric feature is recovered if its error is at most the tolerance. The columns ``feature=value`` form a category.
     A category is recovered if the column with the largest value is the right one. A category with a single column is
@@ -23,7 +23,7 @@ def features(reconstructed: Tensor, original: Tensor, spec: DataSpec, *, toleran
     Args:
         reconstructed: The reconstructed rows, (N, columns).
         original: The original of each reconstructed row.
-        spec: The kind of data, with the names and the standard deviations of the columns.
+        spec: The description of the data, with the names and the standard deviations of the columns.
         tolerance: The largest error of a recovered numeric feature, in standard deviations.
 
     >>> spec = DataSpec((3,), 2, std=(10.0, 1.0, 1.0), bounded=False, columns=("age", "sex=f", "sex=m"))

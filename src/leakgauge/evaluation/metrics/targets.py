@@ -1,4 +1,4 @@
-"""The errors of labels and targets, and the share of samples whose PSNR is above a threshold."""
+"""The metrics for labels, attributes and targets, and the share of samples whose PSNR is above a threshold."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def recovered(psnr_values: Tensor, threshold: float) -> float:
 def label_errors(estimated: Tensor, true: Tensor, *, counts: bool = False) -> int:
     """Return the number of wrong labels, ``N - sum over k of min(estimated_k, true_k)``. The order does not matter.
 
-    ``estimated_k`` and ``true_k`` are the counts of labels of class ``k``. ``N`` is the larger of the two totals, so
-    that an extra label is an error, as a missing label is.
+    ``estimated_k`` and ``true_k`` are the counts of labels of class ``k``. ``N`` is the larger of the two totals. An
+    extra label therefore counts as an error, and a missing label too.
 
     Args:
         estimated: The estimated labels, (M,), or the estimated number of samples in each class.
@@ -54,7 +54,7 @@ def label_errors(estimated: Tensor, true: Tensor, *, counts: bool = False) -> in
 
 
 def label_accuracy(estimated: Tensor, true: Tensor) -> Tensor:
-    """Return 1 for each right label and 0 for each wrong label, after pairing.
+    """Return 1 for each original whose label is estimated correctly, and 0 for each other original, (N,).
 
     Args:
         estimated: The estimated label of each original, (N,). A missing label is -1, which is never right.
@@ -82,7 +82,7 @@ def attribute_accuracy(inferred: Tensor, true: Tensor) -> Tensor:
 
 
 def target_error(estimated: Tensor, true: Tensor) -> Tensor:
-    """Return the absolute error of each regression target after pairing, (N,), averaged over the outputs.
+    """Return the absolute error of the target of each original, (N,), averaged over the outputs of a regression.
 
     Args:
         estimated: The estimated target of each original, (N,) or (N, outputs).

@@ -23,7 +23,8 @@ class Clipping(GradientDefence):
 
     Args:
         norm: The largest norm of a gradient.
-        on: The gradients that are clipped, as in :class:`~leakgauge.federation.defence.GradientDefence`.
+        on: The gradients that are clipped, which are ``"samples"``, ``"gradient"`` or ``"update"`` as in
+            :class:`~leakgauge.federation.defence.GradientDefence`.
     """
 
     name: ClassVar[str] = "clipping"

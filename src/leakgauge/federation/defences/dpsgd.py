@@ -73,10 +73,10 @@ class DPSGD(TrainingDefence):
             raise UnknownName("accountant", self.accountant, get_args(Accountant))
 
     def noise_for(self, training: LocalTraining, participations: int = 1) -> float:
-        """Return the noise multiplier of a client.
+        """Return the noise multiplier with which a client trains.
 
         Args:
-            training: The client's recipe.
+            training: The recipe of the client's training, such as the learning rate and the number of epochs.
             participations: The number of rounds in which the client takes part overall.
         """
         if self.noise is not None:
@@ -88,7 +88,7 @@ class DPSGD(TrainingDefence):
         """Return the privacy budget (epsilon) that a client has spent.
 
         Args:
-            training: The client's recipe.
+            training: The recipe of the client's training, such as the learning rate and the number of epochs.
             participations: The number of rounds in which the client has taken part.
             planned: The number of rounds over which the budget is spread. By default, ``participations``.
         """
@@ -153,7 +153,7 @@ class DPSGD(TrainingDefence):
 
 
 class _Rows(TensorDataset):
-    """A dataset whose samples are fetched one batch at a time. A batch may be empty."""
+    """A dataset that returns all samples of a batch in one call. A batch may be empty."""
 
     def __getitems__(self, rows: list[int]) -> tuple[torch.Tensor, ...]:
         chosen = torch.tensor(rows, dtype=torch.long)
@@ -208,7 +208,7 @@ def _session(
 def _copy(model: nn.Module, training: LocalTraining, start: Trained) -> nn.Module:
     """Return a copy of the model with the weights of ``start``.
 
-    The copy is in train mode, which Opacus needs. If the recipe asks for eval mode, only the dropout layers are in eval
+    The copy is in train mode, which Opacus needs. If the recipe requires eval mode, only the dropout layers are in eval
     mode.
     """
     copied = copy.deepcopy(model).train()

@@ -1,4 +1,4 @@
-"""A defence that uses larger batches or more local epochs. By design, it costs no accuracy.
+"""A defence that uses larger batches or more local epochs, but adds no noise.
 
 An update of more samples or more steps is harder to invert, but it is not safe. The attack DLF rebuilds fifty samples
 from an update of ten epochs.
@@ -16,7 +16,7 @@ from leakgauge.federation.defence import RecipeDefence
 
 @dataclass(frozen=True)
 class LocalWork(RecipeDefence):
-    """A defence that replaces the number of local ``epochs`` or the ``batch_size`` of the recipe.
+    """A defence that replaces the number of local ``epochs`` or the ``batch_size`` in the client's training recipe.
 
     Args:
         epochs: The number of local epochs. By default, the number in the recipe.

@@ -3,8 +3,8 @@ r"""Training on mixtures of samples (Zhang et al. 2018), drawn anew at each loca
 .. math:: \tilde x_i = \lambda x_i + (1 - \lambda) x_{\pi(i)}, \qquad
           \tilde y_i = \lambda y_i + (1 - \lambda) y_{\pi(i)}, \qquad \lambda \sim \mathrm{Beta}(\alpha, \alpha),
 
-with one :math:`\lambda` and one random order :math:`\pi` of the batch at each step. What an attack rebuilds from an
-update is then a mixture too. A batch of one sample is not changed. LMRA (appendix D.4) always takes the average,
+with one :math:`\lambda` and one random order :math:`\pi` of the batch at each step. The samples that an attack rebuilds
+are then mixtures too. A batch of one sample is not changed. LMRA (appendix D.4) always takes the average,
 :math:`\lambda = 1/2`, which is ``Mixup(share=0.5)``.
 """
 

@@ -10,8 +10,9 @@ one sample. With ``on="gradient"``, the noise is added to the gradient of the ba
 the noise is added once, to the update that is sent. There is no clipping, and therefore no guarantee of differential
 privacy. :class:`~leakgauge.federation.defences.dpsgd.DPSGD` gives such a guarantee.
 
-The code of DLF's authors draws :math:`n_i` once for each position in an epoch and uses it again in every epoch. Over
-:math:`E` epochs, the noise of the authors' code adds up to :math:`\sqrt E` times the noise of the fresh draws here.
+The code of DLF's authors draws :math:`n_i` once for each position of a sample within an epoch, and uses it again in
+every epoch. Over :math:`E` epochs, the noise of the authors' code adds up to :math:`\sqrt E` times the noise of the
+fresh draws here.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class GaussianNoise(GradientDefence):
 
     Args:
         sigma: The standard deviation of the noise.
-        on: The gradients that get noise, as in :class:`~leakgauge.federation.defence.GradientDefence`.
+        on: The gradients that get noise, which are ``"samples"``, ``"gradient"`` or ``"update"`` as in
+            :class:`~leakgauge.federation.defence.GradientDefence`.
     """
 
     name: ClassVar[str] = "gaussian_noise"
@@ -59,7 +61,8 @@ class LaplacianNoise(GradientDefence):
 
     Args:
         scale: The scale of the noise. The standard deviation is the scale times the square root of two.
-        on: The gradients that get noise, as in :class:`~leakgauge.federation.defence.GradientDefence`.
+        on: The gradients that get noise, which are ``"samples"``, ``"gradient"`` or ``"update"`` as in
+            :class:`~leakgauge.federation.defence.GradientDefence`.
     """
 
     name: ClassVar[str] = "laplacian_noise"

@@ -2,8 +2,8 @@ r"""Pruning, which sets some values of gradients to zero (Zhu et al. 2019, DLG, 
 
 ``RandomPruning`` sets every value of each sample's gradient to zero with probability :math:`p`. The zeros are drawn
 anew for each sample and local step. The remaining values are not scaled up, so the mean gradient is multiplied by
-:math:`1 - p`. The code of DLF's authors draws the zeros once for each position in an epoch and uses them again in every
-epoch. Their code treats noise in the same way (:mod:`leakgauge.federation.defences.noise`).
+:math:`1 - p`. The code of DLF's authors draws the zeros once for each position of a sample within an epoch, and uses
+them again in every epoch. Their code treats noise in the same way (:mod:`leakgauge.federation.defences.noise`).
 
 ``TopK`` keeps the values with the largest magnitudes in a whole gradient. Sparsified communication does the same (Lin
 et al. 2018), but it also accumulates the small values locally and sends them later. Here the small values are never
@@ -29,7 +29,8 @@ class RandomPruning(GradientDefence):
 
     Args:
         probability: The probability that a value is set to zero.
-        on: The gradients that are pruned, as in :class:`~leakgauge.federation.defence.GradientDefence`.
+        on: The gradients that are pruned, which are ``"samples"``, ``"gradient"`` or ``"update"`` as in
+            :class:`~leakgauge.federation.defence.GradientDefence`.
     """
 
     name: ClassVar[str] = "random_pruning"
@@ -55,7 +56,8 @@ class TopK(GradientDefence):
 
     Args:
         keep: The share of the values that is kept.
-        on: The gradients that are pruned, as in :class:`~leakgauge.federation.defence.GradientDefence`.
+        on: The gradients that are pruned, which are ``"samples"``, ``"gradient"`` or ``"update"`` as in
+            :class:`~leakgauge.federation.defence.GradientDefence`.
     """
 
     name: ClassVar[str] = "top_k"

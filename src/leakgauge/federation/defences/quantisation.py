@@ -24,7 +24,8 @@ class Quantisation(GradientDefence):
 
     Args:
         bits: The number of bits for each value, from 2 to 16. A single bit would leave only zeros.
-        on: The gradients that are rounded, as in :class:`~leakgauge.federation.defence.GradientDefence`.
+        on: The gradients that are rounded, which are ``"samples"``, ``"gradient"`` or ``"update"`` as in
+            :class:`~leakgauge.federation.defence.GradientDefence`.
     """
 
     name: ClassVar[str] = "quantisation"

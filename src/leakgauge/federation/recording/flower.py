@@ -50,7 +50,7 @@ class Recorder(Captures):
         folder: The folder to write to.
         model: The architecture of the exchanged weights.
         data: The shape, classes and normalisation of a sample.
-        training: The known part of the clients' recipe.
+        training: The settings of the clients' training, as far as they are known.
         config: The configuration of the app, usually ``context.run_config``.
         every: The interval between recorded rounds. The first round is always recorded.
         clients: The clients to record, each by its ``partition-id`` or node id. By default, all clients. On the
@@ -221,13 +221,13 @@ class _Contents:
 
     @classmethod
     def of_training(cls, message: Message) -> _Contents | None:
-        """Return the contents of a message that asks for training, or ``None`` for any other message."""
+        """Return the contents of a message that requests training, or ``None`` for any other message."""
         training = message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
         return cls.of(message.content) if training and not message.has_error() else None
 
     @classmethod
     def of(cls, content: RecordDict) -> _Contents:
-        """Return the weights and settings of a record."""
+        """Return the weights and settings in the content of a Flower message."""
         records: list[ArrayRecord] = list(content.array_records.values())
         return cls(dict(records[0]) if len(records) == 1 else {}, _reported(content))
 
@@ -239,7 +239,7 @@ class _Contents:
 
 
 def _reported(content: RecordDict) -> dict[str, object]:
-    """Return the settings and metrics of a record."""
+    """Return the settings and metrics in the content of a Flower message."""
     reported: dict[str, object] = {}
     for config in content.config_records.values():
         reported |= config

@@ -76,14 +76,14 @@ class Exchange:
 class Captures:
     """A folder of recorded messages, in files named ``folder/run-ID/CLIENT_round-NUMBER.safetensors``.
 
-    The recipe in an observation comes from three sources. A setting in the message overrides ``config``, and ``config``
-    overrides ``training``. A setting that is in none of the three sources is unknown to the attacker.
+    The training recipe in an observation comes from three sources. A setting in the message overrides ``config``, and
+    ``config`` overrides ``training``. A setting that is in none of the three sources is unknown to the attacker.
 
     Args:
         folder: The folder to write to.
         model: The architecture of the exchanged weights.
         data: The shape, classes and normalisation of a sample.
-        training: The known part of the clients' recipe.
+        training: The settings of the clients' training, as far as they are known.
         config: The configuration of the app, from which ``lr``, ``local-epochs``, ``batch-size``, ``momentum`` and
             ``weight-decay`` are read.
         every: The interval between recorded rounds. The first round is always recorded.
@@ -178,7 +178,7 @@ class Captures:
         )
 
     def recipe(self, reported: Mapping[str, object]) -> LocalTraining:
-        """Return the known part of a client's recipe.
+        """Return the settings of a client's training, as far as they are known.
 
         Args:
             reported: The settings and metrics that came with the client's message.
@@ -197,7 +197,7 @@ class Captures:
         return training
 
     def _split(self, source: str, arrays: Arrays) -> tuple[Params, Params | None]:
-        """Split arrays into weights and statistics, and convert them to the number types of the model.
+        """Split arrays into weights and batch-norm statistics, and convert them to the number types of the model.
 
         If the arrays have indices instead of names, they are in the order of the model's state dict. If statistics are
         missing, ``None`` is returned instead of the statistics.

@@ -1,4 +1,4 @@
-"""The dictionary ``KINDS`` from names to all kinds of rows."""
+"""The kinds of benchmark rows. ``KINDS`` maps the name of each kind to a :class:`Kind`, which measures such rows."""
 
 from leakgauge.reproduction.kinds.base import Job, Kind, Outcome
 from leakgauge.reproduction.kinds.epochs import EPOCHS

@@ -1,4 +1,8 @@
-"""The classes that all kinds of rows use. A kind is a function that runs a job and returns an outcome."""
+"""The classes that all kinds of benchmark rows use.
+
+A benchmark row is one setting of a paper's table. The kind of the row decides what is measured, such as reconstructions
+or wrong labels. A job measures one method of a row and returns an outcome.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,15 @@ from leakgauge.reproduction.setting import Setting
 
 @dataclass(frozen=True)
 class Job:
-    """A task that measures one method of a row on one client, or on all clients together.
+    """A task that measures one method of a benchmark row on one client, or on all clients together.
 
     Args:
-        row: The row. If the user chose the short setting, the row has that setting.
-        method: The method.
+        row: The benchmark row. If the user chose the short setting, the row already has that setting.
+        method: The method, which names the attack and its options.
         seed: The seed of the run.
-        steps: The number of attack steps. With ``None``, the number in the method is used.
-        index: The index of the attacked client, for kinds that attack one client at a time.
-        clients: The number of attacked clients, for kinds that attack clients together.
+        steps: The number of attack steps. With ``None``, the number in the method's options is used.
+        index: The index of the attacked client, if the job attacks a single client.
+        clients: The number of attacked clients, if the job attacks clients together.
         pictures: The folder for pictures. If it is ``None``, nothing is drawn.
     """
 
@@ -39,17 +43,17 @@ class Job:
 
     @property
     def setting(self) -> Setting:
-        """The set-up of the row."""
+        """The data, the network, the training and the defences of the benchmark row."""
         return self.row.setting
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the attack. The number of steps of this job, if there is one, overrides that of the method."""
+        """The options of the attack. The job's number of steps, if given, replaces the number in the method."""
         return dict(self.method.options) | ({} if self.steps is None else {"steps": self.steps})
 
     @property
     def definition(self) -> dict[str, Any]:
-        """A plain dictionary of everything that the outcome depends on."""
+        """Everything that the outcome depends on, as a plain dictionary."""
         return {
             "kind": self.row.kind,
             "setting": self.setting.tables,
@@ -65,14 +69,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a job.
+    """The measures and the cost of one job.
 
     Args:
-        measures: A dictionary from metrics to measures.
+        measures: A dictionary from the name of each metric to its measure.
         steps: The number of attack steps.
         seconds: The time per client in seconds.
         clients: The number of attacked clients.
-        extra: Other values, which are added to the JSON output.
+        extra: A dictionary of other named values, which are added to the JSON output.
     """
 
     measures: dict[str, Measure]
@@ -84,12 +88,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of row.
+    """One kind of benchmark row, with the function that measures rows of this kind.
 
     Args:
-        run: The function that measures one job.
-        tables: The set-up tables that the kind reads. Any other set-up table in a row is an error.
-        together: Whether one job attacks all clients. Otherwise, there is one job for each client.
+        run: The function that runs one job and returns its outcome.
+        tables: The names of the set-up tables that rows of this kind may have. Any other set-up table is an error.
+        together: Whether one job attacks all clients together. Otherwise, there is one job for each client.
     """
 
     run: Callable[[Job, Report], Outcome]
@@ -102,5 +106,5 @@ ONE_MESSAGE = frozenset({"model", "data", "training", "attacker", "defence"})
 
 
 def measures_of(score: Score) -> dict[str, Measure]:
-    """Return the measures of one client's score, without intervals. Each measure has a value and a chance level."""
+    """Convert the score of one client to measures that have a value and a chance level, but no interval."""
     return {name: single(name, score[name].value, chance=score[name].chance) for name in score}

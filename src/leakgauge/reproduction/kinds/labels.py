@@ -1,4 +1,4 @@
-"""Rows that measure how many labels of a client are estimated wrongly (DLF, table 2)."""
+"""Benchmark rows that count the wrongly estimated labels of a client (DLF by Dimitrov et al., table 2)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from leakgauge.reproduction.metrics import single
 
 
 def label_estimator(options: dict[str, Any]) -> Labels:
-    """Return the label estimator of a method.
+    """Return the function with which a method estimates a client's labels.
 
     Args:
-        options: The options of :class:`~leakgauge.attacks.inversion.labels.LastLayer`. A further option ``refine`` is
-            the number of steps of a first reconstruction, which corrects the estimate.
+        options: The options of :class:`~leakgauge.attacks.inversion.labels.LastLayer`. If there is a further option
+            ``refine``, a first reconstruction with this number of steps corrects the estimate.
     """
     options = dict(options)
     refine = options.pop("refine", None)

@@ -1,7 +1,7 @@
-"""Rows of LMRA's linear case.
+"""Benchmark rows in which clients train a linear regression (LMRA by Driouich et al., propositions 1 and 3).
 
-The attack rebuilds the optimum of a client's linear regression. The measure is the relative error of the rebuilt
-optimum.
+The attack rebuilds the optimum of one client, which is the linear model with the lowest error on the client's data. The
+measure is the relative error of the rebuilt optimum.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from leakgauge.reproduction.setting import Setting
 
 
 def rebuild_optimum(job: Job, report: Report) -> Outcome:
-    """Rebuild the optimum of client 0 in each of several federations, from ``observed`` recorded rounds.
+    """Rebuild the optimal linear model of client 0 in each of several federations, and measure the errors.
 
-    The options ``size``, ``epochs`` and ``observed`` of a method replace the values in the setting. ``size`` is the
-    number of parameters, including the bias. ``observed`` is ``size + 1`` by default. At least ``longest`` rounds are
-    recorded. The first ``skip_rounds`` rounds are left out, and each method sees the next ``observed`` rounds. Each
-    federation has its own data.
+    Each federation has its own data, and records the rounds of client 0. The attack skips the first ``skip_rounds``
+    recorded rounds and uses the next ``observed`` rounds. By default, ``observed`` is ``size + 1``. Here, ``size`` is
+    the number of parameters, including the bias. If a method has the options ``size``, ``epochs`` or ``observed``, they
+    replace the values in the set-up of the benchmark row.
     """
     setting, options = _setting_of(job)
     attack = local_model.build(job.method.attack, **options)
@@ -65,9 +65,10 @@ def rebuild_optimum(job: Job, report: Report) -> Outcome:
 
 
 def _setting_of(job: Job) -> tuple[Setting, dict[str, object]]:
-    """Return the setting and the options of the attack.
+    """Return the setting of a job, and the options of its attack.
 
-    Some options of the method are not options of the attack. These options change the setting.
+    The options ``size``, ``observed`` and ``epochs`` of a method are not options of the attack. They change the
+    setting.
     """
     options = dict(job.method.options)
     linear: dict[str, object] = {key: options.pop(key) for key in ("size", "observed") if key in options}
@@ -77,7 +78,10 @@ def _setting_of(job: Job) -> tuple[Setting, dict[str, object]]:
 
 @lru_cache(maxsize=32)  # methods that differ only in the number of rounds use the same federations
 def _watched_client(setting: Setting, number: int, seed: int) -> tuple[Dataset, list[Observation]]:
-    """Return client 0 of a federation, and the messages of client 0 from at least ``longest`` rounds."""
+    """Run one federation, and return the data and the recorded messages of client 0.
+
+    The federation has so many rounds that client 0 is expected to take part in more than ``longest`` rounds.
+    """
     data = _clients(setting, derive(seed, "federation", number))
     model = build("mlp", shape=[setting.linear["size"] - 1], classes=1, hidden=[], seed=number).double()
     clients_per_round = setting.federation["clients_per_round"]
@@ -96,7 +100,11 @@ def _watched_client(setting: Setting, number: int, seed: int) -> tuple[Dataset, 
 
 
 def _clients(setting: Setting, seed: int) -> list[Dataset]:
-    """Generate the data of clients. Inputs are Gaussian, and each client has its own true linear model."""
+    """Generate the data of all clients.
+
+    Inputs are Gaussian. Targets are a linear function of the inputs plus noise, with a different function for each
+    client.
+    """
     draw, size = generator(seed, "linear"), setting.linear["size"] - 1
     spec = DataSpec((size,), None, bounded=False)
     clients = []

@@ -1,7 +1,8 @@
-"""Rows of LMRA, which measure attacks that rebuild the models of clients.
+"""Benchmark rows that measure attacks on clients' models (LMRA by Driouich et al.).
 
-The rows measure how similar a rebuilt model is to the model that the client would train alone, and what can be inferred
-from the rebuilt model. Each measure is a mean over clients:
+An attack rebuilds the model of a client. The rows measure how similar the rebuilt model is to the model that the client
+would train alone, and how well attributes, owners and pictures are inferred from the rebuilt model. Each measure is a
+mean over clients:
 
 =============  =======================================================================================================
 measure        meaning
@@ -18,10 +19,11 @@ measure        meaning
 ``aia``        The share of sensitive attributes that are inferred correctly (equation 3). The chance level is the share
                of the value that is more frequent among the client's records.
 ``aia_prior``  The same share as ``aia``, for an attacker who is given the frequencies of the values among all clients.
-``sia``        The share of records whose client is found. The attacker gets the records of all clients at once.
+``sia``        The share of records whose client is found. The attacker gets the records of all clients at once. The
+               chance level is one divided by the number of attacked clients.
 ``sia_gain``   The ``sia`` of the method minus the ``sia`` of the vote over rounds. The chance level is 0.
-``ssim``       The SSIM between the attacker's sample of a person and the most similar of the client's pictures of that
-               person (equation 5).
+``ssim``       The SSIM between the attacker's picture of a class, such as a person, and the most similar picture of the
+               class among the client's samples (equation 5). The chance level is the SSIM of the client's mean picture.
 =============  =======================================================================================================
 
 The methods are described in :mod:`leakgauge.reproduction.inferences`.
@@ -81,7 +83,7 @@ def rebuild_models(job: Job, report: Report) -> Outcome:
 
 
 def spread(count: int, number: int) -> list[int]:
-    """Return the indices of the attacked clients, evenly spread over all clients of the federation.
+    """Choose clients to attack, evenly spread over all clients of the federation, and return their indices.
 
     Args:
         count: The number of clients of the federation.
@@ -220,7 +222,7 @@ def _ssim(job: Job, attacked: Attacked) -> Values:
 
 
 def _draw(job: Job, client: Dataset, classes: Sequence[int], samples: Tensor, labels: Tensor) -> None:
-    """Draw one original and one of the attacker's samples for each class, if the job has a folder for pictures."""
+    """Draw an original and a rebuilt sample of each class, if the job has a folder for pictures."""
     if job.pictures is None:
         return
     rows = {
@@ -236,18 +238,18 @@ def frequent_classes(client: Dataset, count: int = 4) -> list[int]:
 
     Args:
         client: The client's data.
-        count: The number of classes.
+        count: The number of classes to return.
     """
     counts = torch.bincount(client.targets)
     return sorted(counts.argsort(descending=True, stable=True)[:count].tolist())
 
 
 def nearest(client: Dataset, samples: Tensor, label: int) -> float:
-    """Return the highest SSIM between any of the given samples and any of the client's samples of a class.
+    """Return the highest SSIM between any of the attacker's samples and any of the client's samples of a class.
 
     Args:
         client: The client's data.
-        samples: The given samples.
+        samples: The attacker's samples of the class.
         label: The class.
     """
     originals = client.inputs[client.targets == label]

@@ -1,9 +1,9 @@
-"""Rows that measure how many samples of two epochs an attack pairs correctly (AGIC, table V).
+"""Benchmark rows that measure how well an attack recognises samples that occur in two epochs (AGIC, table V).
 
-Each update is reconstructed separately. Then the reconstructions of the two epochs are paired. ``matching_rate`` is the
-share of samples that are paired correctly. A random pairing gets one pair right on average, so the chance level of a
-method without labels is one pair. A method that uses labels pairs only samples of the same label. Its chance level is
-one pair for each label.
+Each update is reconstructed separately. Then each reconstruction of the first epoch is paired with a reconstruction of
+the second epoch. ``matching_rate`` is the share of pairs that show the same sample. A random pairing gets one pair
+right on average, so the chance level of a method without labels is one pair. A method that uses labels pairs only
+samples of the same label. Its chance level is one pair for each label.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from leakgauge.reproduction.updates import ClientUpdates, updates_of
 
 
 def match_samples(job: Job, report: Report) -> Outcome:
-    """Pair the samples of two epochs of one client, and count the correct pairs."""
+    """Pair the reconstructions of one client in two epochs, and measure the share of correct pairs."""
     options = dict(job.method.options) | ({} if job.steps is None else {"first_steps": job.steps})
     joint = attacks.agic_epochs(**options)
     client = updates_of(job.setting, job.index, job.seed)
@@ -43,9 +43,9 @@ _LATEST: dict[tuple[Any, ...], tuple[list[Update], float]] = {}
 
 
 def _separate_inversions(job: Job, first: attacks.Inversion, report: Report) -> tuple[list[Update], float]:
-    """Return the reconstruction of each single update, and the time of all reconstructions in seconds.
+    """Reconstruct each update separately. Return the reconstructions and the total time in seconds.
 
-    An interrupted run raises ``KeyboardInterrupt``.
+    If the user interrupts the run, ``KeyboardInterrupt`` is raised.
     """
     key = (job.setting, repr(first), job.index, job.seed)
     if key not in _LATEST:
@@ -61,9 +61,9 @@ def _separate_inversions(job: Job, first: attacks.Inversion, report: Report) -> 
 
 
 def _identities(client: ClientUpdates, updates: list[Update], epoch: int) -> Tensor:
-    """Return, for each reconstruction in an epoch, the index of the true sample that it is paired with.
+    """Return, for each reconstruction in an epoch, the index of the true sample that the reconstruction shows.
 
-    The reconstructions of each update are paired with the samples of the same update.
+    The reconstructions of an update are paired one-to-one with the true samples of the same update.
     """
     of_epoch = [update for update in updates if update.epoch == epoch]
     if len(of_epoch) != len(client.rows[epoch]):

@@ -1,4 +1,4 @@
-"""Rows that measure the reconstruction of one client at a time, and functions that draw the reconstructions."""
+"""Benchmark rows that score the reconstruction of one client at a time, and functions that draw reconstructions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def course_of(result: Reconstruction, truth: Truth) -> dict[int, tuple[float, fl
     """Return a dictionary from each recorded step of an attack to the mean PSNR and the mean SSIM at this step.
 
     Args:
-        result: A reconstruction with a trace.
+        result: A reconstruction whose trace holds the recorded iterates of the attack.
         truth: The client's samples.
     """
     assert result.trace is not None

@@ -1,4 +1,4 @@
-"""Rows that compare rules for stopping an attack (EPAFL, tables 1 to 4).
+"""Benchmark rows that compare rules for stopping an attack (EPAFL by Tabassum et al., tables 1 to 4).
 
 The attack runs once to the last step, and the run is recorded. The rule of each method is then applied to the recorded
 run, to find the step at which the rule would have stopped and the iterate that the attack would have returned. All
@@ -37,7 +37,10 @@ from leakgauge.reproduction.kinds.together import (
 
 
 def apply_rule(job: Job, report: Report) -> Outcome:
-    """Apply a rule to the recorded attack on all clients. If the job has a folder for pictures, draw the attacks."""
+    """Apply the stopping rule of a method to the recorded attack on each client, and measure the results.
+
+    If the job has a folder for pictures, the attacks are drawn there.
+    """
     attack = attack_of(job.method, job.steps)
     if not isinstance(attack, Inversion):
         raise InvalidInput(f"A row about stopping needs an inversion, not {job.method.attack!r}.")
@@ -59,7 +62,7 @@ _LATEST: dict[tuple[Any, ...], tuple[list[Reconstruction], list[Truth], float]] 
 
 
 def _recorded(job: Job, recorder: Inversion, report: Report) -> tuple[list[Reconstruction], list[Truth], float]:
-    """Return the recorded attack on each client, the truth about each client, and the CPU seconds of the attacks."""
+    """Attack all clients to the last step. Return the recorded attacks, the true samples and the CPU seconds."""
     key = (job.setting, repr(recorder), job.clients, job.seed)
     if key not in _LATEST:
         while len(_LATEST) > 1:
@@ -71,12 +74,12 @@ def _recorded(job: Job, recorder: Inversion, report: Report) -> tuple[list[Recon
 
 
 def stopped_by(attack: Inversion, recorded: Reconstruction, truth: Truth) -> Reconstruction:
-    """Return the result that an attack would have had if its rule had stopped the recorded run.
+    """Return the result that an attack would have had if its stopping rule had been applied to the recorded run.
 
-    The result is the iterate with the lowest loss up to the step at which the rule stops.
+    The result is the iterate with the lowest loss up to the step at which the rule stops the run.
 
     Args:
-        attack: The attack with the rule.
+        attack: The attack with its stopping rule.
         recorded: The recorded run to the last step.
         truth: The client's samples. Their data specification is used to convert the iterate to pixels.
     """

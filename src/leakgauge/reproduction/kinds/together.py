@@ -1,4 +1,6 @@
-"""Rows whose methods attack all clients at once (EPAFL, table 5). Seconds are CPU seconds of one thread.
+"""Benchmark rows whose methods attack all clients at once (EPAFL by Tabassum et al., table 5).
+
+Seconds are CPU seconds of one thread.
 
 EPAFL reports the mean squared error, the SSIM and the iterations of *successful* samples only. The times in EPAFL seem
 to be those of successful samples too, because 21 failures of 300 iterations each would not fit into the 371 seconds
@@ -40,21 +42,21 @@ SUCCESS = 0.9
 
 
 def attack_together(job: Job, report: Report) -> Outcome:
-    """Attack all clients at once, and measure the quality and the cost."""
+    """Attack all clients at once with one method, and measure the quality and the cost of the attack."""
     observations, truths = clients_together(job.setting, job.clients, job.seed)
     results, seconds = attack_all(attack_of(job.method, job.steps), observations, job.seed, report)
     return measure_all(results, truths, seconds, chance_levels(job.setting, job.clients, job.seed))
 
 
 def attack_of(method: Method, steps: int | None = None) -> Attack:
-    """Return the attack of a method.
+    """Build the attack of a method.
 
-    The attack ``one_by_one`` is only the reference for time, so it is not in the registry of attacks. This function can
-    build it too.
+    The attack ``one_by_one`` is not in the registry of attacks, because it is only a reference for time. This function
+    builds it too.
 
     Args:
-        method: The method.
-        steps: The number of attack steps. With ``None``, the number in the method is used.
+        method: The method, which names the attack and its options.
+        steps: The number of attack steps. With ``None``, the number in the method's options is used.
     """
     options = method.options if steps is None else {**method.options, "steps": steps}
     return OneByOne(**options) if method.attack == "one_by_one" else attacks.build(method.attack, **options)
@@ -65,7 +67,8 @@ def clients_together(setting: Setting, clients: int, seed: int) -> tuple[list[Ob
     """Return the observations and the truths of all clients.
 
     Args:
-        setting: The set-up of the row, with one sample for each client.
+        setting: The data, the network, the training and the defences of the benchmark row, with one sample for each
+            client.
         clients: The number of clients.
         seed: The seed of the run.
     """
@@ -138,7 +141,7 @@ def _measure(name: str, column: Tensor, chance: float | None) -> Measure:
 
 
 def _extremes(iterations: Tensor) -> dict[str, Measure]:
-    """Return the minimum, maximum and standard deviation of the numbers of iterations of recovered samples."""
+    """Return the smallest, the largest and the standard deviation of the numbers of iterations per recovered sample."""
     if not len(iterations):
         return {}
     deviation = iterations.std() if len(iterations) > 1 else iterations.new_zeros(())
@@ -148,7 +151,7 @@ def _extremes(iterations: Tensor) -> dict[str, Measure]:
 
 
 def _noticed(results: Sequence[Reconstruction], failed: Tensor) -> dict[str, Measure]:
-    """Return the share of failed attacks whose outcome tells the attacker that the attack has failed."""
+    """Return the share of failed attacks that did not converge, so that the attacker notices the failure."""
     if not bool(failed.any()):
         return {}
     unconverged = torch.tensor([result.outcome.kind != "converged" for result in results])
@@ -157,10 +160,12 @@ def _noticed(results: Sequence[Reconstruction], failed: Tensor) -> dict[str, Mea
 
 
 def values_of(samples: Tensor, originals: Tensor) -> dict[str, Tensor]:
-    """Return the values of each metric, one for each client. A reconstruction that is not finite counts as failed.
+    """Return the value of each metric for each client.
+
+    NaN in a reconstruction counts as 0. Other values are clipped to [0, 1].
 
     Args:
-        samples: The reconstructions.
+        samples: The reconstructions, one for each client.
         originals: The clients' samples, in the same order.
     """
     samples, originals = samples.double().nan_to_num(0.0).clamp(0, 1), originals.double()
@@ -177,8 +182,8 @@ def values_of(samples: Tensor, originals: Tensor) -> dict[str, Tensor]:
 def ssim_range0(samples: Tensor, originals: Tensor) -> Tensor:
     """Return the SSIM of 8-bit pictures with a data range of 0, as EPAFL computes it.
 
-    A data range of 0 removes the constants that stabilise the SSIM. If both pictures are flat in a window, the SSIM of
-    the window is 0 / 0. Here, such a window counts as equal.
+    A data range of 0 removes the constants that stabilise the SSIM. Where both pictures are flat, a factor of the SSIM
+    is then 0 / 0. Here, this factor counts as 1.
 
     Args:
         samples: The reconstructions.
@@ -191,10 +196,12 @@ def ssim_range0(samples: Tensor, originals: Tensor) -> Tensor:
 def chance_levels(setting: Setting, clients: int, seed: int) -> dict[str, float]:
     """Return the chance level of each metric.
 
-    For each kind of blind guess, the mean over all clients is computed. The chance level is the best of these means.
+    A blind guess is a guess without any message. Each metric is averaged over all clients, separately for each of
+    several blind guesses. The chance level is the average that is best for the attacker. The chance level of labels is
+    the share of the most frequent label.
 
     Args:
-        setting: The set-up of the row.
+        setting: The data, the network, the training and the defences of the benchmark row.
         clients: The number of clients.
         seed: The seed of the run.
     """
@@ -216,7 +223,7 @@ def chance_levels(setting: Setting, clients: int, seed: int) -> dict[str, float]
 
 
 def trace_of(result: Reconstruction) -> Trace:
-    """Return the trace of a reconstruction, or raise an error if the reconstruction has no trace."""
+    """Return the record of the optimisation of a reconstruction, or raise an error if there is none."""
     if result.trace is None:
         raise InvalidInput(f"{result.attack} records no trace, so its iterations cannot be counted.")
     return result.trace

@@ -1,4 +1,7 @@
-"""Rows about AWA's search for the weights of the layers (AWA, table 3 and figure 1). Equal weights are the baseline."""
+"""Benchmark rows that search for the weights of layers in an attack (AWA by Song et al., table 3 and figure 1).
+
+The baseline is an attack in which all layers have equal weights.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ SEARCH_OPTIONS = ("trials", "random", "log", "cut")
 
 
 def search_weights(job: Job, report: Report) -> Outcome:
-    """Search for the best weights for one client, attack with these weights, and score the result.
+    """Search for the layer weights that suit one client best, attack with these weights, and score the result.
 
-    If the method has no search, the attack uses the weights in the options. The metric ``unexplained`` is the value of
-    the search objective (equation 33) at the weights of the attack, divided by the squared norm of the client's summed
-    gradient. If the job has a folder for pictures, the trials of the search are stored there, so that an interrupted
-    search can continue. A curve of the lowest objective so far is drawn too.
+    If the method has no option ``trials``, there is no search, and the attack uses the weights in the option ``Q``. The
+    metric ``unexplained`` is the value of the search objective (equation 33) at the weights of the attack, divided by
+    the squared norm of the client's summed gradient. If the job has a folder for pictures, the trials of the search are
+    stored there, so that an interrupted search can continue. A curve of the lowest objective so far is drawn too.
     """
     observation, truth = client_of(job.setting, job.index, job.seed)
     seed, options = job.seed + job.index, job.options
@@ -56,7 +59,7 @@ def search_weights(job: Job, report: Report) -> Outcome:
 
 
 class _ForwardSteps(Watch):
-    """A listener that reports the steps of the trials of a search as steps of the job."""
+    """A listener that passes the progress of a search's trials on as the progress of the job."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -67,7 +70,7 @@ class _ForwardSteps(Watch):
 
 
 def _file_name(job: Job) -> str:
-    """Return the name for the files of one search, without a file extension."""
+    """Return the common beginning of the names of the files of one search."""
     training = job.setting.training
     recipe = f"{training['epochs']}x{training['batch_size']}x{training['samples']}"
     return f"{job.setting.data_name}-{job.setting.model['name']}-{recipe}-{job.method.name}-client{job.index}"

@@ -1,4 +1,4 @@
-"""The workflow that infers facts from captures of many rounds.
+"""The workflow that infers facts about clients from many rounds of captures (saved observations).
 
 The workflow rebuilds each client's own model, infers a hidden column of the records, and finds the owners of records.
 """
@@ -52,25 +52,25 @@ def infer(  # noqa: PLR0913
     clients is given.
 
     Args:
-        captures: A folder of captures. It holds many rounds of at least one client.
+        captures: A folder of captures (saved observations), with many rounds of at least one client.
         method: The attack that rebuilds local models, or the name of the attack.
-        output: The folder for the page and the cache.
-        options: The options of the method.
+        output: The folder for the report page and the cache.
+        options: The options of the method, if the method is a name.
         model: Your own model, or ``module:factory``. It is not needed for models of Leakgauge.
         model_options: The options of the factory.
-        know: Parts of the recipe that the captures do not hold, such as ``{"lr": 0.1}``.
+        know: Settings of the clients' training that are not in the captures, such as ``{"lr": 0.1}``.
         client: The name of the only client to read. The default is all clients.
         data: The clients' records (:class:`~leakgauge.workflows.captures.ClientData`).
         sensitive: The name of the column or category that is hidden from the attacker and inferred.
         seed: The seed of the attacks.
-        fail_if: The conditions that mean failure, such as ``"attribute_accuracy > 0.8"``
+        fail_if: The conditions under which the command fails, such as ``"attribute_accuracy > 0.8"``
             (:mod:`leakgauge.evaluation.gate`).
-        junit: The file to which the checked limits are written as JUnit XML.
+        junit: The file to which the results of these conditions are written as JUnit XML.
         engine: The engine that rebuilds models (:mod:`leakgauge.runtime.engines`).
         jobs: The number of models that are rebuilt at a time. By default, one per core.
         device: The device of the attacks, such as ``"cuda"``.
-        watch: The listener that follows the work.
-        command: The command line, which the page shows.
+        watch: The listener that receives the progress of the tasks.
+        command: The command line, which the report page shows.
     """
     from leakgauge.reports.inference import write_inference
 

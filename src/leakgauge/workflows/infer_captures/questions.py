@@ -1,4 +1,4 @@
-"""Functions that infer a hidden column and the owners of records, with every attack that fits the messages."""
+"""Functions that infer a hidden column and the owners of records, with every attack that applies."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Federation:
 
 @dataclass(frozen=True, eq=False)
 class Inference:
-    """The share of records for which one attack is right.
+    """The result of one attack that infers a hidden column or the owners of records.
 
     Args:
-        about: The hidden column, or ``"owner"``.
+        about: The name of the hidden column, or ``"owner"``.
         attack: The name of the attack.
-        measure: The share over all clients, with its chance level.
+        measure: The share of records for which the attack is right, with its chance level.
         verdict: The verdict on this share.
-        shares: The share of each client.
+        shares: A dictionary from each client to the share of its records for which the attack is right.
     """
 
     about: str
@@ -68,9 +68,10 @@ class Inference:
         """Compute the share of records for which an attack is right, and the verdict on this share.
 
         Args:
-            about: The hidden column, or ``"owner"``.
+            about: The name of the hidden column, or ``"owner"``.
             attack: The name of the attack.
-            right: A dictionary from clients to one value for each record, which says whether the attack is right.
+            right: A dictionary from each client to a tensor that is true for each record about which the attack is
+                right.
             chance: The share of records for which the best guess without any message is right.
         """
         metric = "source_accuracy" if about == "owner" else "attribute_accuracy"
@@ -79,20 +80,20 @@ class Inference:
         return cls(about, attack, share_measure(metric, parts, chance), judge_share(parts, chance.value), shares)
 
     def finding(self) -> Finding:
-        """Convert the inference to a finding, which is the form that all commands report."""
+        """Return the result as a finding, which is the form in which all commands report the results of attacks."""
         return Finding(self.attack, self.about, {self.measure.name: self.measure}, self.verdict)
 
 
 @dataclass(eq=False)
 class Answers:
-    """The inferences of all attacks about one question, and notes for the reader."""
+    """The results of all attacks on a hidden column, or on the owners of records, and notes for the reader."""
 
     inferences: list[Inference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def infer_column(federation: Federation, column: str, values: Sequence[float]) -> Answers:
-    """Infer a hidden column of the clients' records with every attack that fits.
+    """Infer a hidden column of the clients' records with every attack that applies.
 
     Args:
         federation: The messages, the models and the records.
@@ -119,7 +120,7 @@ def infer_column(federation: Federation, column: str, values: Sequence[float]) -
 
 
 def _fitting(recovers: str, federation: Federation, answers: Answers) -> Iterator[AttackSpec]:
-    """Yield the attacks that fit the messages. Add a note to ``answers`` for every other attack."""
+    """Yield the attacks that apply to the messages, and note the reason against every other attack in ``answers``."""
     observation = next(iter(federation.rounds.values()))[-1]
     for spec in registry.specs(recovers=recovers, reads="rounds"):  # type: ignore[arg-type]
         fit = spec.fits(observation)
@@ -161,7 +162,7 @@ def _guarantee_note(column: str, least: float, most: float) -> str:
 
 
 def infer_owners(federation: Federation, seed: int) -> Answers:
-    """Infer which of the captured clients each record belongs to, with every attack that fits.
+    """Infer which of the captured clients each record belongs to, with every attack that applies.
 
     Args:
         federation: The messages, the models and the records.

@@ -37,9 +37,8 @@ class InferredCaptures(WorkflowResult):
 
     Args:
         models: The rebuilt model of each client.
-        losses: For each client, a dictionary from the names of the compared models to their losses on the client's own
-            data.
-        inferences: The share of records for which each attack is right.
+        losses: For each client, a dictionary from the name of each compared model to its loss on the client's own data.
+        inferences: The result of each attack on a hidden column or on the owners of records.
         notes: Sentences for the reader.
         threat_model: Sentences about what the attacker sees and knows.
         scored: Whether the clients' data is given.
@@ -74,7 +73,7 @@ class InferredCaptures(WorkflowResult):
 
 @dataclass(frozen=True)
 class InferenceTask:
-    """The captures, the facts to infer and the attack to use.
+    """The inputs of :func:`run_inference`, such as the captures and the attack.
 
     Args:
         captures: The captures.
@@ -95,7 +94,7 @@ def run_inference(task: InferenceTask, output: Location, running: Running | None
     """Rebuild all models, infer facts about records, and return the result.
 
     Args:
-        task: The captures, the facts to infer and the attack to use.
+        task: The captures, the attack and the records.
         output: The folder for the cache.
         running: The engine, the device and the listener of the tasks that rebuild models.
     """
@@ -190,9 +189,10 @@ def _rebuild(
     output: Location,
     running: Running,
 ) -> tuple[dict[str, LocalModel], dict[str, str], TasksFailed | None]:
-    """Return the rebuilt model of each client, the error for each client without a model, and the failed tasks.
+    """Rebuild the model of each client, and collect errors.
 
-    Models that are in the cache are not rebuilt again.
+    Return the rebuilt models, the error message of each client whose model cannot be rebuilt, and the tasks that failed
+    unexpectedly. Models that are in the cache are not rebuilt again.
     """
     cache = Cache(output_folder(Path(output)) / "cache")
     asked = {"method": repr(task.method), "seed": task.seed}
