@@ -49,7 +49,8 @@ def test_no_defence_leaks_and_noise_does_not(measured):
     plain, noise, pruned = points
     assert plain.verdict is Verdict.RECOVERS_DATA
     assert plain.leakage["psnr"].value > plain.leakage["psnr"].chance + 10
-    assert noise.verdict is Verdict.NOTHING_ABOVE_CHANCE
+    assert noise.verdict is Verdict.INCONCLUSIVE  # idlg ends far below a guess, so it has failed
+    assert noise.leakage["psnr"].value < noise.leakage["psnr"].chance
     assert 0 <= noise.utility <= 1
     assert pruned.verdict.leaks
     assert pruned.knows_defence  # the zeros mislead an attacker who takes them for what was sent
@@ -64,7 +65,7 @@ def test_everything_is_written_and_says_the_same(measured):
     for name in ("frontier.png", "frontier-recovered.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
     text = page.read_text()
-    assert "Nothing above chance: noise." in text
+    assert "Inconclusive: noise." in text
     assert sentence(points[0], plan).replace("'", "&#39;") in text
 
 

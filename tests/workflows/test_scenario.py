@@ -151,3 +151,13 @@ def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "bad.toml").write_text("[model")
     with pytest.raises(LeakgaugeError, match="not a TOML file"):
         read_toml(tmp_path / "bad.toml")
+
+
+def test_a_version_shares_the_data_and_the_trained_model():
+    whole = setup(model=DOCUMENT["model"] | {"trained_rounds": 2, "trained_samples": 20})
+    version = whole.version(granted=[], samples=1, epochs=7)
+    assert version.dataset is whole.dataset
+    assert (version.samples, version.training["epochs"], version.attacker["granted"]) == (1, 7, [])
+    assert torch.equal(*(flatten(dict(one.network().named_parameters())) for one in (whole, version)))
+    assert "accuracy" in whole.model_state
+    assert "random weights" in setup().model_state

@@ -155,7 +155,7 @@ class Attack(ABC):
         """
 
     def forecast(self, observation: Observation) -> float | None:
-        """Return the largest number of seconds that the attack takes, or ``None`` if the attack cannot estimate this.
+        """Return the expected seconds of the attack on this machine, or ``None`` if they cannot be estimated.
 
         Args:
             observation: The message of the client.

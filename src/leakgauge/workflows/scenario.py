@@ -145,6 +145,21 @@ class Scenario:
         names = [self.model["name"], self.data.get("factory", "")]
         return [name for name in names if ":" in name]
 
+    def version(self, *, granted: Sequence[str] | None = None, **training: Any) -> Scenario:
+        """Return this set-up with another recipe or another attacker. Both set-ups share their data and their model.
+
+        Args:
+            granted: The knowledge that the attacker is given. By default, it stays as it is.
+            training: The changed keys of the table ``[training]``.
+        """
+        attacker = self.attacker if granted is None else {**self.attacker, "granted": list(granted)}
+        changed = replace(self, training={**self.training, **training}, attacker=attacker)
+        shared: dict[str, Any] = {"dataset": self.dataset}
+        if self.model.get("trained_rounds"):
+            shared["_trained"] = self._trained
+        vars(changed).update(shared)  # the values of cached properties
+        return changed
+
     @property
     def samples(self) -> int:
         """The number of samples of each attacked client."""

@@ -115,7 +115,7 @@ class Inversion(Attack):
         return self.reconstruction(observation, *best)
 
     def forecast(self, observation: Observation) -> float | None:
-        """Return the largest number of seconds that the inversion takes, from one measured evaluation of its loss.
+        """Return the expected seconds of the inversion on this machine, from one measured evaluation of its loss.
 
         Args:
             observation: The message of the client.

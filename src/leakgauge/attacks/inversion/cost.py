@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from torch import Tensor
 from leakgauge.attacks.inversion.optimisers import Adam
 from leakgauge.attacks.inversion.settings import Effort, WarmStart
 from leakgauge.attacks.inversion.solve import Descent
-from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Rule
+from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Plateau, Rule
 from leakgauge.attacks.inversion.unknown_recipe import complete_recipe
 from leakgauge.core.observation import Observation
 from leakgauge.core.progress import silent
@@ -26,9 +27,10 @@ ENOUGH = 0.5
 
 
 def forecast(inversion: Inversion, observation: Observation) -> float:
-    """Return the largest number of seconds that an inversion takes on this machine, from one measured evaluation.
+    """Return the number of seconds that an inversion takes on this machine, from one measured evaluation of its loss.
 
-    The time to infer labels is counted only if the labels come from another inversion.
+    All attempts count. An attempt that stops on a plateau is expected to do four times as many steps as it waits for an
+    improvement. The time to infer labels is counted only if the labels come from another inversion.
 
     Args:
         inversion: The inversion.
@@ -40,9 +42,9 @@ def forecast(inversion: Inversion, observation: Observation) -> float:
 
 
 def _seconds(inversion: Inversion, observation: Observation, targets: Tensor) -> float:
-    """Return the largest number of seconds of one attempt, with the inversions that it starts from."""
+    """Return the expected seconds of one attempt, with the inversions that it starts from."""
     descent, restarts = inversion.descent, inversion.effort.restarts
-    evaluations = descent.steps * int(getattr(descent.optimiser, "evaluations", 1))
+    evaluations = _expected_steps(descent.stop) * int(getattr(descent.optimiser, "inner", 1))
     seconds = restarts * evaluations * _evaluation(inversion, observation, targets)
     if isinstance(inversion.space.start, WarmStart):
         seconds += restarts * _seconds(inversion.space.start.inversion, observation, targets)
@@ -50,6 +52,15 @@ def _seconds(inversion: Inversion, observation: Observation, targets: Tensor) ->
     if for_labels is not None:
         seconds += _seconds(for_labels, observation, targets)
     return seconds
+
+
+def _expected_steps(rule: Rule) -> float:
+    """Return the number of steps after which a rule usually stops."""
+    if isinstance(rule, AnyOf):
+        return min(map(_expected_steps, rule.rules))
+    if isinstance(rule, Plateau):
+        return 4 * rule.patience
+    return math.inf if rule.max_steps is None else rule.max_steps
 
 
 def _evaluation(inversion: Inversion, observation: Observation, targets: Tensor) -> float:

@@ -52,7 +52,7 @@ class Forecast:
     """The expected cost of the attacks of an audit.
 
     Args:
-        seconds: A dictionary from the name of each attack to the largest number of seconds for one client.
+        seconds: A dictionary from the name of each attack to the expected seconds for one client.
         jobs: The number of attacks that run at a time.
         budget: The seconds that the audit may take, or ``None`` for no limit.
         weights: A dictionary from the titles of defences to the number of clients in one message.
@@ -64,12 +64,12 @@ class Forecast:
     weights: Mapping[str, int] = field(default_factory=dict)
 
     def cost(self, work: Work) -> float:
-        """Return the largest number of seconds of one attack on one client."""
+        """Return the expected seconds of one attack on one client."""
         weight = 1 if work.control else self.weights.get(work.defence, 1)
         return self.seconds[work.attack] * weight * float(2**work.attempt)
 
     def total(self, works: Sequence[Work]) -> float:
-        """Return the seconds until all these attacks are done, if every attack takes as long as it can."""
+        """Return the expected seconds until all these attacks are done."""
         costs = [self.cost(work) for work in works]
         return max([sum(costs) / self.jobs, *costs], default=0.0)
 
@@ -89,11 +89,11 @@ class Forecast:
         return {work: 1.0 if cost <= most else most / cost for work, cost in costs.items()}
 
     def sentence(self, works: Sequence[Work]) -> str:
-        """Return a sentence for people about the time that these attacks take at most."""
+        """Return a sentence for people about the expected time of these attacks."""
         whole = self.total(works)
         cores = f"{self.jobs} attack{'s' if self.jobs > 1 else ''} at a time"
         if self.budget is None:
-            return f"This takes at most about {duration(whole)} ({cores}). There is no budget."
+            return f"This takes about {duration(whole)} ({cores}). There is no budget."
         if whole <= self.budget:
             return (
                 f"This takes at most about {duration(whole)} ({cores}), within the budget of {duration(self.budget)}."
@@ -102,8 +102,8 @@ class Forecast:
         least = {work.attack: share for work, share in shares.items() if share < 1}
         shortened = ", ".join(f"{name} to {share:.0%} of its steps" for name, share in least.items())
         return (
-            f"The budget is {duration(self.budget)}. Without a budget this could take {duration(whole)} ({cores}). The "
-            f"budget shortens {shortened}."
+            f"The budget is {duration(self.budget)}. Without a budget this takes about {duration(whole)} ({cores}). "
+            f"The budget shortens {shortened}."
         )
 
 

@@ -6,7 +6,7 @@ Each rung is the audited set-up with one change. The strongest attack is run on 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from leakgauge.core.errors import LeakgaugeError
 from leakgauge.evaluation.verdict import Finding, Verdict
@@ -52,16 +52,12 @@ def rungs_of(scenario: Scenario) -> dict[str, Rung]:
     Args:
         scenario: The audited set-up.
     """
-    rungs = [Rung("samples", count, _changed(scenario, samples=count)) for count in SAMPLES]
+    rungs = [Rung("samples", count, scenario.version(samples=count)) for count in SAMPLES]
     if scenario.training.get("sends", "weights") == "weights":
-        versions = {count: _changed(scenario, batch_size=scenario.samples, epochs=count) for count in LOCAL_STEPS}
+        versions = {count: scenario.version(batch_size=scenario.samples, epochs=count) for count in LOCAL_STEPS}
         rungs += [Rung("local steps", count, version) for count, version in versions.items()]
     rungs += [Rung("noise", sigma, scenario, (build("gaussian_noise", sigma=sigma, on="update"),)) for sigma in NOISE]
     return {rung.name: rung for rung in rungs if _works(rung)}
-
-
-def _changed(scenario: Scenario, **training: object) -> Scenario:
-    return replace(scenario, training={**scenario.training, **training})
 
 
 def _works(rung: Rung) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -62,7 +62,7 @@ class Work:
 
     def __str__(self) -> str:
         if self.control:
-            return f"{self.attack}, control: {self.control}, client {self.client}"
+            return f"{self.attack}, version: {self.control}, client {self.client}"
         known = ", defence known" if self.knows_defence else ""
         again = f", attempt {self.attempt + 1}" if self.attempt else ""
         return f"{self.attack}, {self.defence}{known}, client {self.client}{again}"
@@ -211,10 +211,9 @@ def easier_versions(scenario: Scenario, *, defended: bool) -> dict[str, Scenario
     """
     versions = {UNDEFENDED: scenario} if defended else {}
     granted = [*scenario.attacker.get("granted", []), *([] if scenario.labels_granted else ["labels"])]
-    attacker = {**scenario.attacker, "granted": granted}
     quarter = -(-scenario.samples // 4)
     for samples in sorted({1, quarter}):
-        smaller = replace(scenario, training={**scenario.training, "samples": samples}, attacker=attacker)
+        smaller = scenario.version(granted=granted, samples=samples)
         if smaller != scenario and _can_be_simulated(smaller):
             versions[ONE_SAMPLE if samples == 1 else f"{samples} samples, labels known"] = smaller
     return versions
