@@ -45,8 +45,10 @@ def test_chains_without_a_proof_about_samples_have_no_ceiling(chain):
 
 
 def test_epsilon_decides_whether_the_proof_is_strong():
-    assert supports_nothing_found(bound_of((DPSGD(epsilon=0.5),), RECIPE))
-    assert not supports_nothing_found(bound_of((DPSGD(epsilon=8.0),), RECIPE))
+    one_gradient = LocalTraining(lr=1.0, epochs=1, batch_size=8, samples=8)
+    for recipe in (RECIPE, one_gradient):
+        assert supports_nothing_found(bound_of((DPSGD(epsilon=1.0),), recipe))
+        assert not supports_nothing_found(bound_of((DPSGD(epsilon=2.0),), recipe))
 
 
 @dataclass(frozen=True)
