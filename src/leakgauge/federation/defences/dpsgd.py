@@ -82,7 +82,7 @@ class DPSGD(TrainingDefence):
         if self.noise is not None:
             return self.noise
         assert self.epsilon is not None
-        return _noise_for(self.epsilon, self.delta, *_sampling(training, participations), self.accountant)
+        return _noise_for(self.epsilon, self.delta, *sampling_of(training, participations), self.accountant)
 
     def spent(self, training: LocalTraining, participations: int = 1, *, planned: int | None = None) -> float:
         """Return the privacy budget (epsilon) that a client has spent.
@@ -94,7 +94,7 @@ class DPSGD(TrainingDefence):
         """
         accountant = _opacus().accountants.create_accountant(mechanism=self.accountant)
         accountant.history = [
-            (self.noise_for(training, planned or participations), *_sampling(training, participations))
+            (self.noise_for(training, planned or participations), *sampling_of(training, participations))
         ]
         with _without_warnings():
             return float(accountant.get_epsilon(delta=self.delta))
@@ -241,8 +241,13 @@ def without_batch_norm(model: nn.Module) -> nn.Module:
     return fixed
 
 
-def _sampling(training: LocalTraining, participations: int) -> tuple[float, int]:
-    """Return the probability that one step draws a given sample, and the number of steps in all rounds."""
+def sampling_of(training: LocalTraining, participations: int) -> tuple[float, int]:
+    """Return the probability that one step draws a given sample, and the number of steps in all rounds.
+
+    Args:
+        training: The client's recipe.
+        participations: The number of rounds in which the client takes part.
+    """
     batches = len(training.batch_sizes)
     return 1 / batches, batches * int(training.need("epochs")) * participations
 

@@ -1,28 +1,41 @@
 """A first look at a message before any attack. It estimates the risk, with reasons, and finds the attacks that apply.
 
 The first look uses only what the attacker sees, and is fast. It is an estimate and not a verdict. An attack may fail
-although the risk is high, and succeed although the risk is low.
+although the risk is high, and succeed although the risk is medium. Without a proof, the risk of a message that depends
+on the samples is never low.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from leakgauge.attacks import registry
+from leakgauge.attacks.analytic.dense import DoesNotFit, one_gradient_of
+from leakgauge.attacks.inversion.known_defences import known_defences
 from leakgauge.attacks.inversion.labels import last_layer
-from leakgauge.attacks.inversion.layers import layers_of_model
+from leakgauge.attacks.inversion.layers import Layer, layers_of_model
+from leakgauge.attacks.spec import AttackSpec, Fit
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation
+from leakgauge.evaluation.bounds import Bound, supports_nothing_found
+from leakgauge.federation.training import in_mode
 
 Risk = Literal["high", "medium", "low"]
 RISKS: tuple[Risk, ...] = ("low", "medium", "high")
-#: With this many samples in one message, no attack here has recovered more than a few.
-MANY_SAMPLES = 256
+#: With at most this many local steps, attacks can simulate the whole training.
+FEW_STEPS = 100
+#: Defences that leave the direction of an update, or only change what is sent in a way that the recipe describes.
+LEAVES_DIRECTION = ("Clipping", "LocalWork", "SecureAggregation")
+#: The package of attacks that solve equations instead of optimising.
+EXACT = "leakgauge.attacks.analytic."
 
 
 @dataclass(frozen=True)
@@ -56,88 +69,158 @@ class FirstLook:
 
     @property
     def risk(self) -> Risk:
-        """The risk that samples are recovered. It is the lowest risk of all reasons that are not about labels."""
-        levels = [RISKS.index(reason.risk) for reason in self.reasons if reason.about != "labels"]
-        return RISKS[min(levels, default=0)]
+        """The risk that samples are recovered.
+
+        The risk is high if an exact attack applies, whatever the size of the message. Otherwise it is the lowest risk of
+        the reasons about the size, the steps and the layers. Defences and proofs lower both.
+        """
+        exact = [reason for reason in self.reasons if reason.about == "exact attack"]
+        limits = [reason for reason in self.reasons if reason.about in ("defences", "proof", "message")]
+        others = [reason for reason in self.reasons if reason.about != "labels"]
+        return _lowest([*exact, *limits] if exact else others)
 
     def __str__(self) -> str:
         return f"{self.risk} risk: " + " ".join(reason.sentence for reason in self.reasons)
 
 
-def first_look(observation: Observation) -> FirstLook:
-    """Estimate the risk of a message, and find the attacks that apply. No attack is run."""
-    fits = {spec.name: spec.fits(observation) for spec in registry.specs(reads="update")}
+def _lowest(reasons: Iterable[Reason]) -> Risk:
+    return RISKS[min((RISKS.index(reason.risk) for reason in reasons), default=0)]
+
+
+def first_look(observation: Observation, bound: Bound | None = None) -> FirstLook:
+    """Estimate the risk of a message, and find the attacks that apply. No attack is run.
+
+    Args:
+        observation: The message of the client.
+        bound: The proven limit on the success of every attack, if the client's defences have a proof.
+    """
+    specs = registry.specs(reads="update")
+    fits = {spec.name: spec.fits(observation) for spec in specs}
     return FirstLook(
-        tuple(_reasons(observation)),
+        tuple(_reasons(observation, bound, specs, fits)),
         {name: fit.reason for name, fit in fits.items() if fit.applies},
         {name: fit.reason for name, fit in fits.items() if not fit.applies},
     )
 
 
-def _reasons(observation: Observation) -> Iterator[Reason]:
+def _reasons(
+    observation: Observation, bound: Bound | None, specs: list[AttackSpec], fits: dict[str, Fit]
+) -> Iterator[Reason]:
+    if not any(bool(value.any()) for value in observation.difference().values()):
+        yield Reason("message", "low", "The update is zero, so it holds nothing about the samples.")
+        return
+    applying = [spec for spec in specs if spec.recovers == "samples" and fits[spec.name].applies]
+    searches = [spec.name for spec in applying if not is_exact(spec) and spec.audit is not None]
+    for spec in applying:
+        if is_exact(spec):
+            sentence = f"The exact attack {spec.name} applies: {fits[spec.name].reason}."
+            yield Reason("exact attack", "high", sentence)
     yield _size(observation)
-    yield _steps(observation)
+    yield _steps(observation, searches)
     yield _first_layer(observation)
+    if observation.training.mode == "train" and _has_batch_norm(observation.model):
+        yield _batch_norm(observation)
     yield _labels(observation)
     if observation.defences:
-        yield Reason("defences", "medium", f"The client defends itself with {', '.join(observation.defences)}.")
+        yield _defences(observation)
+    if bound is not None:
+        yield _proof(bound)
+
+
+def is_exact(spec: AttackSpec) -> bool:
+    """Return whether an attack solves equations for the samples, instead of searching by optimisation."""
+    return spec.recovers == "samples" and spec.factory.__module__.startswith(EXACT)
 
 
 def _size(observation: Observation) -> Reason:
-    """Estimate the risk from the number of values in the message and the number of private values in the samples."""
+    """Compare the number of values in the message with the number of private values in the samples."""
     trained = sum(value.numel() for value in observation.model.parameters() if value.requires_grad)
     samples = observation.training.samples
     if samples is None:
         return Reason("size", "medium", "The attacker does not know how many samples are in the message.")
     private = samples * math.prod(observation.data.shape)
-    ratio = trained / private
-    owner = "one sample" if samples == 1 else f"{samples} samples"
+    owner = "one sample" if samples == 1 else f"{samples:,} samples"
     words = f"The message has {trained:,} numbers for the {private:,} private ones of {owner}"
-    if samples >= MANY_SAMPLES:
-        return Reason("size", "low", f"{words}. No attack here has recovered so many samples from one message.")
-    if ratio >= 1:
-        return Reason("size", "high", f"{words}, enough to determine them.")
-    return Reason("size", "low" if ratio < 0.1 else "medium", f"{words}, too few to determine them all.")
+    if trained >= private:
+        return Reason("size", "high", f"{words}, so there is no lack of equations.")
+    sentence = f"{words}. An attack needs further knowledge to recover all of them, such as that images are smooth."
+    return Reason("size", "medium", sentence)
 
 
-def _steps(observation: Observation) -> Reason:
-    """Estimate the risk from the number of local steps that the client made before it sent the message."""
+def _steps(observation: Observation, searches: list[str]) -> Reason:
+    """Estimate the risk from the number of local steps, and name the optimisation attacks that apply."""
+    attacks = f" Optimisation attacks that apply: {', '.join(searches)}." if searches else ""
     if observation.kind == "gradient":
-        return Reason("steps", "high", "It is one gradient, which depends on the samples directly.")
+        return Reason("steps", "high", f"It is one gradient, which depends on the samples directly.{attacks}")
     try:
         steps = observation.training.steps
     except MissingKnowledge:
-        return Reason("steps", "medium", "It is the result of local training that is only partly known.")
-    if steps == 1:
-        return Reason("steps", "high", "It is the result of one local step, and as good as a gradient.")
-    risk: Risk = "high" if steps <= 100 else "medium"
-    return Reason("steps", risk, f"It is the result of {steps} local steps, through which an attack can differentiate.")
+        return Reason("steps", "medium", f"It is the result of local training that is only partly known.{attacks}")
+    if steps > 1:
+        risk: Risk = "high" if steps <= FEW_STEPS else "medium"
+        return Reason("steps", risk, f"It is the result of {steps} local steps.{attacks}")
+    try:
+        one_gradient_of(observation)
+    except DoesNotFit:
+        sentence = f"It is the result of one local step, whose gradient does not follow from what is known.{attacks}"
+        return Reason("steps", "high", sentence)
+    sentence = f"It is the result of one local step, from which exact attacks compute the gradient.{attacks}"
+    return Reason("steps", "high", sentence)
 
 
 def _first_layer(observation: Observation) -> Reason:
-    """Estimate the risk from the first layer.
-
-    If the first layer is dense and has a bias, its gradient holds copies of samples, and the risk is high.
-    """
+    """Describe the first trained layer that the samples reach."""
     trained = [name for name, value in observation.model.named_parameters() if value.requires_grad]
     layers = layers_of_model(observation.model, trained)
     if not layers:
         return Reason("first layer", "low", "The model trains no layer.")
-    first = layers[0]
-    if first.kind == "linear" and len(first.parameters) == 2:
-        single = (observation.training.samples or 2) == 1
-        content = "the sample itself" if single else "sums of samples, and single samples where few neurons fire"
-        sentence = f"Samples enter a dense layer with a bias, whose gradient holds {content}."
+    first = _reached_first(observation, layers)
+    if first is None:
+        return Reason("first layer", "high", "The order of the model's layers could not be found.")
+    if first.kind == "linear":
+        bias = "with" if any(name.endswith("bias") for name in first.parameters) else "without"
+        sentence = f"The first trained layer is dense, {bias} a bias. Its gradient is a weighted sum of its inputs."
         return Reason("first layer", "high", sentence)
-    if observation.training.mode == "train" and (first.kind == "normalisation" or _has_batch_norm(observation.model)):
-        sentence = "Batch norm in train mode mixes the samples of a batch, which hinders attacks."
-        return Reason("first layer", "medium", sentence)
-    layer = "its first layer" if first.kind == "other" else f"a {first.kind} layer"
-    return Reason("first layer", "high", f"Samples enter {layer}, which attacks match by optimisation.")
+    if first.kind == "other":
+        return Reason("first layer", "high", "The first trained layer is neither dense nor a convolution.")
+    return Reason("first layer", "high", f"The first trained layer is a {first.kind}.")
+
+
+def _reached_first(observation: Observation, layers: tuple[Layer, ...]) -> Layer | None:
+    """Return the layer that a forward pass reaches first, or ``None`` if the pass fails or reaches no layer."""
+    reached: list[str] = []
+    handles = [
+        observation.model.get_submodule(layer.name).register_forward_pre_hook(
+            lambda module, inputs, name=layer.name: reached.append(name)
+        )
+        for layer in layers
+    ]
+    like = next(iter(observation.sent.values()))
+    dummy = torch.zeros(1, *observation.data.shape, device=like.device, dtype=like.dtype)
+    try:
+        with torch.no_grad(), in_mode(observation.model, "eval"):
+            functional_call(observation.model, {**observation.sent, **observation.model_buffers()}, (dummy,))
+    except Exception:  # a user's model may fail on a single dummy sample in any way
+        return None
+    finally:
+        for handle in handles:
+            handle.remove()
+    inner = [name for name in reached if not any(other.startswith(f"{name}.") or not name for other in reached)]
+    order = inner or reached
+    return next((layer for layer in layers if order and layer.name == order[0]), None)
 
 
 def _has_batch_norm(model: nn.Module) -> bool:
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
+
+
+def _batch_norm(observation: Observation) -> Reason:
+    words = "Batch norm in train mode mixes the samples of a batch, and attacks have to match their common statistics."
+    if observation.buffers is not None and observation.returned_buffers is not None:
+        sentence = f"{words} The server sees the running statistics before and after the round."
+    else:
+        sentence = f"{words} The server does not see the running statistics."
+    return Reason("batch norm", "medium", sentence)
 
 
 def _labels(observation: Observation) -> Reason:
@@ -147,7 +230,28 @@ def _labels(observation: Observation) -> Reason:
         return Reason("labels", "high", "The labels are granted.")
     try:
         reading = last_layer(observation)
+        reading.mean_gradient(observation, observation.difference())
     except MissingKnowledge as problem:
-        return Reason("labels", "low", f"Labels cannot be read off: {str(problem).partition('. ')[0].rstrip('.')}.")
-    sentence = f"The number of samples of each label can be read off the last layer's {reading.part}, nearly exactly."
+        cause = str(problem).partition(". ")[0].rstrip(".")
+        return Reason("labels", "medium", f"The last layer does not show the labels: {cause}.")
+    if observation.kind == "gradient" and observation.training.samples == 1 and reading.part == "bias":
+        return Reason("labels", "high", "The last layer's bias shows the label of the sample.")
+    sentence = f"The number of samples of each label can be estimated from the last layer's {reading.part}."
     return Reason("labels", "high", sentence)
+
+
+def _defences(observation: Observation) -> Reason:
+    """Describe the known defences. Those that leave the direction of an update do not lower the risk."""
+    assert observation.defences is not None
+    known = known_defences(observation)
+    harmless = len(known) == len(observation.defences) and all(one.name in LEAVES_DIRECTION for one in known)
+    words = f"The client defends itself with {', '.join(observation.defences)}."
+    if harmless:
+        return Reason("defences", "high", f"{words} This leaves the direction of the update, which attacks compare.")
+    return Reason("defences", "medium", f"{words} This hinders exact attacks. Only a proof covers every attack.")
+
+
+def _proof(bound: Bound) -> Reason:
+    """Report the proven limit on every attack. Only a strong limit makes the risk low."""
+    risk: Risk = "low" if supports_nothing_found(bound) else "high" if bound.useless else "medium"
+    return Reason("proof", risk, bound.sentence)
