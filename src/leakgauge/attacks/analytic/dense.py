@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec, Observation
+from leakgauge.core.one_gradient import gradient_of, why_no_gradient
 from leakgauge.federation.training import LOSSES
 
 #: The rows of dummy inputs. Two determine the map from samples to inputs, and the third one checks it.
@@ -309,18 +310,10 @@ def one_gradient_of(observation: Observation) -> dict[str, Tensor]:
     Args:
         observation: The message of the client.
     """
-    training = observation.training
-    if observation.gradient is not None:
-        return {name: value.double() for name, value in observation.gradient.items()}
-    if None in (training.lr, training.weight_decay) or not takes_one_step(observation):
-        raise DoesNotFit("made for one gradient or one local step with a known learning rate")
-    assert training.lr is not None
-    assert training.weight_decay is not None
-    assert observation.returned is not None
-    return {
-        name: (value.double() - observation.returned[name].double()) / training.lr - training.weight_decay * value
-        for name, value in observation.sent.items()
-    }
+    reason = why_no_gradient(observation)
+    if reason is not None:
+        raise DoesNotFit(f"made for one gradient or one local step with a known learning rate, and {reason}")
+    return gradient_of(observation)
 
 
 def takes_one_step(observation: Observation) -> bool:
