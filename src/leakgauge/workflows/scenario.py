@@ -10,8 +10,8 @@ table                   keys
                         (a file) or ``factory`` (a ``module:function`` that returns a ``Dataset``), and ``options`` (of
                         the source)
 ``[training]``          ``sends`` (``"weights"`` or ``"gradient"``), ``samples`` (the number of samples of a client),
-                        ``lr``, ``epochs``, ``batch_size``, ``momentum``, ``weight_decay``, ``mode``, ``loss`` (a name or
-                        ``module:function``), ``optimiser``, ``nesterov``, ``dampening``, ``betas``, ``eps``,
+                        ``lr``, ``epochs``, ``batch_size``, ``momentum``, ``weight_decay``, ``mode``, ``loss`` (a name
+                        or ``module:function``), ``optimiser``, ``nesterov``, ``dampening``, ``betas``, ``eps``,
                         ``schedule``, ``clip_norm``, ``proximal``, ``label_smoothing``, ``accumulation``
                         (:class:`leakgauge.LocalTraining`)
 ``[attacker]``          ``granted`` (labels, label_counts or label_batches that the attacker is given), ``hidden``
@@ -48,6 +48,7 @@ from leakgauge.federation.aggregation import aggregate
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defence import Defence, ServerDefence, check_defences, clients_in_a_sum
 from leakgauge.federation.exposure import GRANTS, HIDEABLE
+from leakgauge.federation.losses import named_loss
 from leakgauge.federation.rounds import run_federation
 from leakgauge.models.factories import current_directory_importable, find_factory
 from leakgauge.runtime.cache import source_digest
@@ -146,6 +147,8 @@ class Scenario:
         return digest.hexdigest()[:32]
 
     def _user_factories(self) -> list[str]:
+        if "loss" in self.training:
+            named_loss(self.training["loss"])
         names = [self.model["name"], self.data.get("factory", ""), self.training.get("loss", "")]
         return [name for name in names if ":" in name]
 
@@ -257,7 +260,7 @@ class Scenario:
     @property
     def loss_and_mode(self) -> dict[str, Any]:
         """The loss, the mode of the model and the further settings of the recipe, if the document sets them."""
-        own = {key: self.training[key] for key in ("mode", "loss") if key in self.training}
+        own: dict[str, Any] = {key: self.training[key] for key in ("mode", "loss") if key in self.training}
         further = further_settings(self.training)
         return own if further is None else {**own, "recipe": further}
 

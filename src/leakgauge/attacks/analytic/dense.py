@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec, Observation
 from leakgauge.core.one_gradient import gradient_of, why_no_gradient
-from leakgauge.federation.training import LOSSES
+from leakgauge.federation.losses import loss_of
 
 #: The rows of dummy inputs. Two determine the map from samples to inputs, and the third one checks it.
 DUMMIES = 3
@@ -82,7 +82,7 @@ class DenseChain:
 
     def __init__(self, observation: Observation, on_samples: bool = True) -> None:
         self.shape, self.device, self.on_samples = observation.data.shape, observation.device, on_samples
-        self.loss = observation.training.loss
+        self.loss, self.loss_function = observation.training.loss, loss_of(observation.training)
         _check_cheaply(observation, on_samples)
         self.model = copy_of_model(observation, torch.double)
         self._given: Tensor | None = None
@@ -127,7 +127,7 @@ class DenseChain:
         handles = [] if second is None else [self.layer(second).register_forward_hook(self._record_output)]
         try:
             with torch.enable_grad():
-                loss = LOSSES[self.loss](self.outputs(first), targets) * len(first)
+                loss = self.loss_function(self.outputs(first), targets) * len(first)
                 seen = [first] if second is None else [first, self._seen["output"]]
                 return list(torch.autograd.grad(loss, seen))
         finally:
