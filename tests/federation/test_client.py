@@ -222,13 +222,13 @@ def two_outputs():
         (conv, client(0), {}, "client 'someone' has no samples"),
         (linear, client(3), {}, r"does not accept samples of shape \(1, 4, 4\)"),
         (two_outputs, client(3), {}, "2 outputs, but 'someone' has 3 classes. Build the model with 3 outputs"),
-        (two_outputs, client(3), {"loss": "binary_cross_entropy"}, "2 outputs.*'binary_cross_entropy' needs 1"),
+        (two_outputs, client(3), {"loss": "binary_cross_entropy"}, "'binary_cross_entropy' is for two classes, but"),
         (lambda: linear(6, 2), table(3), {}, "2 outputs, but 'table' with the loss 'mse' needs 1"),
         (linear, table(3), {"loss": "cross_entropy"}, "needs classes, but 'table' is a regression. Use loss='mse'"),
         (lambda: nn.Flatten(), client(3), {}, "no parameters"),
         (conv, client(3), {"granted": ["lables"]}, "did you mean 'labels'"),
         (conv, client(3), {"hidden": ["momentun"]}, "did you mean 'momentum'"),
-        (conv, client(3), {"hidden": ["loss"]}, "known: batch_size, epochs, lr"),
+        (conv, client(3), {"hidden": ["loss"]}, "known: accumulation, batch_size, betas"),
         (conv, client(3), {"loss": "entropy"}, "no loss 'entropy'"),
         (conv, client(3), {"mode": "test"}, "mode must be 'train' or 'eval'"),
         (batch_norm, client(1), {}, "batch norm in train mode cannot train on a batch of one.*mode='eval'"),
@@ -241,11 +241,12 @@ def test_what_does_not_fit_is_refused(model, data, options, words):
         fedavg(model(), data, lr=0.1, **options)
 
 
-def test_one_logit_does_not_fit_the_cross_entropy_of_two_classes():
+def test_one_logit_for_two_classes_has_binary_cross_entropy_by_default():
     data = Dataset(torch.rand(4, 6), torch.tensor([0, 1, 0, 1]), DataSpec((6,), 2), "pairs")
-    with pytest.raises(InvalidInput, match="1 outputs, but 'pairs' has 2 classes"):
-        fedsgd(linear(), data)
-    assert fedsgd(linear(), data, loss="binary_cross_entropy")[0].kind == "gradient"
+    assert fedsgd(linear(), data)[0].training.loss == "binary_cross_entropy"
+    assert fedsgd(linear(6, 2), data)[0].training.loss == "cross_entropy"
+    with pytest.raises(InvalidInput, match="one output for two classes, which needs the loss 'binary_cross_entropy'"):
+        fedsgd(linear(), data, loss="cross_entropy")
 
 
 def test_a_loss_of_the_users_own_may_take_any_outputs(monkeypatch):

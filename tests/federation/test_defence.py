@@ -354,8 +354,8 @@ def test_states_may_be_stacked_clients():
     single = trainer.start(parameters_of(model), buffers_of(model))
     gradient = {name: torch.rand_like(value) for name, value in single.weights.items()}
     stack = {name: torch.stack([value, 2 * value]) for name, value in gradient.items()}
-    parts = (single.weights, single.velocity, single.buffers)
-    stacked = State(*({name: torch.stack([value, value]) for name, value in part.items()} for part in parts))
+    parts = (single.weights, single.slots, single.buffers)
+    stacked = State(*torch.utils._pytree.tree_map(lambda value: torch.stack([value, value]), parts))
     after = trainer.descend(stacked, stack, {})
     for row, factor in enumerate((1, 2)):
         alone = trainer.descend(single, {name: factor * value for name, value in gradient.items()}, {})

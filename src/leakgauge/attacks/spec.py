@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from leakgauge.attacks.inversion.fragility import KINKED
 from leakgauge.core.errors import UnknownName
 from leakgauge.core.observation import Observation
+from leakgauge.core.one_gradient import why_no_gradient
 
 #: The private thing that an attack recovers.
 Recovers = Literal["samples", "attribute", "source", "model"]
@@ -101,9 +102,13 @@ def always(reason: str) -> Fits:
 
 
 def one_gradient(observation: Observation) -> Fit:
-    """Decide whether an attack on a single gradient applies, and warn if the model is piecewise linear."""
-    if observation.kind != "gradient":
-        return Fit(False, "made for one gradient, and this is local training")
+    """Decide whether an attack on a single gradient applies, and warn if the model is piecewise linear.
+
+    One local step of SGD counts as a gradient (:mod:`leakgauge.core.one_gradient`).
+    """
+    reason = why_no_gradient(observation, length=False)
+    if reason is not None:
+        return Fit(False, f"made for one gradient, and {reason}")
     if any(isinstance(module, KINKED) for module in observation.model.modules()):
         return Fit(True, "for one gradient; known to be fragile with piecewise linear layers such as this model's")
     return Fit(True, "made for one gradient of a smooth network")

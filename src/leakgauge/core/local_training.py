@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from leakgauge.core.checks import finite, whole_number
-from leakgauge.core.errors import InvalidInput, MissingKnowledge
+from leakgauge.core.checks import finite, is_finite, whole_number
+from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName
+from leakgauge.core.schedules import CONSTANT, Schedule, checked_schedule, factor_at
 
 Mode = Literal["train", "eval"]
+OptimiserName = Literal["sgd", "adam", "adamw"]
+OPTIMISERS: tuple[OptimiserName, ...] = ("sgd", "adam", "adamw")
+#: The settings that only some optimisers have.
+OPTIONS_OF = {"sgd": ("momentum", "nesterov", "dampening"), "adam": ("betas", "eps"), "adamw": ("betas", "eps")}
+#: The settings that every report lists. The others are listed if they differ from their defaults.
+ALWAYS_LISTED = ("lr", "epochs", "batch_size", "samples", "weight_decay", "loss", "mode")
+#: The settings with an effect on a single gradient (FedSGD).
+OF_ONE_GRADIENT = ("samples", "loss", "mode", "label_smoothing", "clip_norm")
+#: The limits of numbers: the smallest value, and the value that all must be below.
+_LIMITS = {
+    "momentum": (0.0, 1.0),
+    "dampening": (0.0, 1.0 + 1e-12),
+    "weight_decay": (0.0, float("inf")),
+    "clip_norm": (0.0, float("inf")),
+    "proximal": (0.0, float("inf")),
+    "label_smoothing": (0.0, 1.0),
+}
+_LONGEST_LOSS = 200
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """The known settings of a client's local SGD. ``None`` stands for an unknown setting.
+    """The known settings of a client's local training. ``None`` stands for an unknown setting.
+
+    The defaults are plain SGD. The formulas are in :mod:`leakgauge.federation.update_rules`.
 
     Args:
         lr: The learning rate.
@@ -21,9 +42,20 @@ class LocalTraining:
         batch_size: The number of samples in a batch. The last batch of an epoch may be smaller.
         samples: The number of the client's samples.
         momentum: The momentum of SGD.
-        weight_decay: The weight decay of SGD.
-        loss: The name of the loss, from :data:`leakgauge.federation.training.LOSSES`.
+        weight_decay: The weight decay. It is part of the gradient in SGD and Adam, and apart from it in AdamW.
+        loss: The name of the loss, from :data:`leakgauge.federation.losses.LOSSES`.
         mode: The mode of the client's model, "train" (with batch statistics and dropout) or "eval".
+        optimiser: The optimiser, "sgd", "adam" or "adamw". The client starts each round with a new one.
+        nesterov: Whether SGD uses Nesterov's momentum.
+        dampening: The dampening of SGD's momentum.
+        betas: The two decay rates of Adam and AdamW.
+        eps: The number that Adam and AdamW add to the denominator.
+        schedule: The factors of the learning rate over the local steps (:mod:`leakgauge.core.schedules`).
+        clip_norm: The norm to which the gradient of a step is clipped, as by ``clip_grad_norm_``. 0 means no clipping.
+        proximal: The weight mu of FedProx's term ``mu / 2 |w - w_sent|^2`` (Li et al. 2020). 0 means plain FedAvg.
+        label_smoothing: The share of each label that is spread over all classes.
+        accumulation: The number of batches whose mean gradient makes one step. The last step of an epoch may use
+            fewer.
     """
 
     lr: float | None = None
@@ -34,26 +66,64 @@ class LocalTraining:
     weight_decay: float | None = 0.0
     loss: str = "cross_entropy"
     mode: Mode = "train"
+    optimiser: OptimiserName | None = "sgd"
+    nesterov: bool | None = False
+    dampening: float | None = 0.0
+    betas: tuple[float, float] | None = (0.9, 0.999)
+    eps: float | None = 1e-8
+    schedule: Schedule | None = CONSTANT
+    clip_norm: float | None = 0.0
+    proximal: float | None = 0.0
+    label_smoothing: float | None = 0.0
+    accumulation: int | None = 1
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "samples"):
+        for name in ("epochs", "batch_size", "samples", "accumulation"):
             value = getattr(self, name)
             if value is not None:  # stored as a plain integer, which JSON can hold
                 object.__setattr__(self, name, whole_number(name, value))
-        for name in ("lr", "momentum", "weight_decay"):
+        for name in ("lr", "eps", *_LIMITS):
             value = getattr(self, name)
             if value is not None:
                 finite(name, value)
-        if self.lr is not None and self.lr <= 0:
-            raise InvalidInput(f"lr must be above 0, not {self.lr}")
-        if self.momentum is not None and not 0 <= self.momentum < 1:
-            raise InvalidInput(f"momentum must lie in [0, 1), not {self.momentum}")
-        if self.weight_decay is not None and self.weight_decay < 0:
-            raise InvalidInput(f"weight_decay must not be negative, but is {self.weight_decay}")
-        if not isinstance(self.loss, str):
-            raise InvalidInput(f"loss must be the name of a loss, not {self.loss!r}")
+        for name in ("lr", "eps"):
+            if (value := getattr(self, name)) is not None and value <= 0:
+                raise InvalidInput(f"{name} must be above 0, not {value}")
+        for name, (least, below) in _LIMITS.items():
+            if (value := getattr(self, name)) is not None:
+                _check_limits(name, value, least, below)
+        self._check_names()
+        self._check_optimiser()
+        if self.schedule is not None:
+            object.__setattr__(self, "schedule", checked_schedule(self.schedule))
+
+    def _check_names(self) -> None:
+        if not isinstance(self.loss, str) or not 0 < len(self.loss) <= _LONGEST_LOSS:
+            raise InvalidInput(f"loss must be the name of a loss, not {str(self.loss)[:80]!r}")
         if self.mode not in ("train", "eval"):
             raise InvalidInput(f"mode must be 'train' or 'eval', not {self.mode!r}")
+        if self.optimiser is not None and self.optimiser not in OPTIMISERS:
+            raise UnknownName("optimiser", self.optimiser, OPTIMISERS)
+
+    def _check_optimiser(self) -> None:
+        if self.nesterov is not None and not isinstance(self.nesterov, bool):
+            raise InvalidInput(f"nesterov must be True or False, not {self.nesterov!r}")
+        if self.nesterov and (self.momentum == 0 or self.dampening):
+            raise InvalidInput("Nesterov's momentum needs a momentum above 0 and no dampening, as in torch.optim.SGD")
+        if self.betas is not None:
+            betas = tuple(self.betas) if isinstance(self.betas, (tuple, list)) else ()
+            if len(betas) != 2 or not all(is_finite(beta) and 0 <= beta < 1 for beta in betas):
+                raise InvalidInput(f"betas must be two numbers in [0, 1), not {str(self.betas)[:80]}")
+            object.__setattr__(self, "betas", betas)
+        if self.optimiser in ("adam", "adamw"):
+            for name in ("momentum", "nesterov", "dampening"):
+                if getattr(self, name):
+                    raise InvalidInput(f"{name} is a setting of SGD, but the optimiser is {self.optimiser}. Set betas.")
+
+    @property
+    def is_sgd(self) -> bool:
+        """Whether each step is a linear function of the gradients, as in SGD. An unknown optimiser counts as SGD."""
+        return self.optimiser in (None, "sgd")
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -63,21 +133,76 @@ class LocalTraining:
         return (int(size),) * full + ((rest,) if rest else ())
 
     @property
+    def batches_of_steps(self) -> tuple[int, ...]:
+        """The number of batches in each local step of one epoch. It is 1 unless gradients are accumulated."""
+        each = self.accumulation or 1
+        full, rest = divmod(len(self.batch_sizes), each)
+        return (each,) * full + ((rest,) if rest else ())
+
+    @property
     def steps(self) -> int:
         """The number of local steps in all epochs."""
-        return len(self.batch_sizes) * int(self.need("epochs"))
+        return len(self.batches_of_steps) * int(self.need("epochs"))
+
+    def factor(self, step: int) -> float:
+        """Return the factor of the learning rate at one local step. An unknown schedule counts as constant.
+
+        Args:
+            step: The index of the local step, from 0.
+        """
+        if self.schedule in (None, CONSTANT):
+            return 1.0
+        assert self.schedule is not None
+        if isinstance(self.schedule, tuple):
+            return factor_at(self.schedule, step, 1, 0, 1)
+        per_epoch, epochs = len(self.batches_of_steps), int(self.need("epochs"))
+        return factor_at(self.schedule, step, per_epoch * epochs, step // per_epoch, epochs)
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """The factors of the learning rate, one for each local step."""
+        return tuple(self.factor(step) for step in range(self.steps))
 
     @property
     def applied_gradients(self) -> float:
-        """The number of gradients that the client applies. With momentum ``m``, it is larger than the number of steps.
+        """The sum of the weights with which the client applies the gradients of its steps, in units of ``lr``.
 
-        The velocity applies the gradients of earlier steps again. A gradient that is ``s`` steps older than the last
+        It is the number of steps for plain SGD, and the sum of the schedule's factors for Adam. With momentum ``m``,
+        the velocity applies the gradients of earlier steps again. A gradient that is ``s`` steps older than the last
         gradient counts as ``1 + m + ... + m^s`` gradients.
         """
         momentum, steps = float(self.momentum or 0.0), self.steps
-        if not momentum:
+        plain = self.schedule in (None, CONSTANT)
+        if plain and (not momentum or not self.is_sgd):
             return steps
-        return sum((1 - momentum ** (steps - step)) / (1 - momentum) for step in range(steps))
+        if plain and not self.nesterov and not self.dampening:
+            return sum((1 - momentum ** (steps - step)) / (1 - momentum) for step in range(steps))
+        total = velocity = 0.0
+        for step in range(steps):  # the recurrence of SGD with a gradient of 1 in every step
+            velocity = 1.0 if step == 0 else momentum * velocity + 1 - float(self.dampening or 0.0)
+            applied = 1.0 if not momentum else 1 + momentum * velocity if self.nesterov else velocity
+            total += self.factor(step) * applied
+        return total
+
+    def listed(self, *, one_gradient: bool = False) -> dict[str, Any]:
+        """Return the settings that have an effect, for the sentences of a report.
+
+        Settings of other optimisers are left out. Further settings are left out if they are off.
+
+        Args:
+            one_gradient: Whether the client sends one gradient, on which most settings have no effect.
+        """
+        options = {name for names in OPTIONS_OF.values() for name in names}
+        own = {"momentum"} if self.optimiser is None else set(OPTIONS_OF[self.optimiser])
+        always = {*ALWAYS_LISTED, *own - {"nesterov", "dampening"}}
+        listed = {}
+        for name, value in vars(self).items():
+            default = getattr(type(self), name)
+            if name in (options - own) or (one_gradient and name not in OF_ONE_GRADIENT):
+                continue
+            if name in always or value != default:
+                listed[name] = value
+        return listed
 
     def need(self, name: str) -> float:
         """Return a setting, or raise :class:`~leakgauge.core.errors.MissingKnowledge` if the setting is unknown."""
@@ -88,3 +213,11 @@ class LocalTraining:
                 f"Supply it with observation.knowing({name}=...), or with --know {name}=... on the command line."
             )
         return float(value) if isinstance(value, float) else int(value)
+
+
+def _check_limits(name: str, value: float, least: float, below: float) -> None:
+    if least <= value < below:
+        return
+    if below == float("inf"):
+        raise InvalidInput(f"{name} must not be negative, but is {value}")
+    raise InvalidInput(f"{name} must lie in [0, 1), not {value}")

@@ -172,8 +172,8 @@ class Observation:
         """Return the sum of the client's gradients over its local steps.
 
         This is ``(sent - returned) / lr`` for FedAvg, and the gradient for FedSGD. Attacks compare an observation with
-        a simulated update on this scale. The sum is exact for plain SGD. With momentum or weight decay, it is a
-        first-order approximation.
+        a simulated update on this scale. The sum is exact for plain SGD. With momentum, weight decay or a schedule, it
+        is a first-order approximation. With Adam, it is a sum of normalised gradients, as in the simulated update.
         """
         if self.gradient is not None:
             return self.gradient
@@ -210,9 +210,7 @@ class Observation:
     def threat_model(self) -> list[str]:
         """Return sentences that state what the attacker sees, knows, does not know, and is given in addition."""
         message = {"gradient": "the gradient of one batch", "weights": "the weights after local training"}[self.kind]
-        settings = {item.name: getattr(self.training, item.name) for item in fields(LocalTraining)}
-        if self.kind == "gradient":  # the other settings have no effect on one step with one batch
-            settings = {name: settings[name] for name in ("samples", "loss", "mode")}
+        settings = self.training.listed(one_gradient=self.kind == "gradient")
         known = [f"{name} {value}" for name, value in settings.items() if value is not None]
         unknown = [name for name, value in settings.items() if value is None]
         granted = [words for name, words in LABEL_FIELDS.items() if getattr(self, name) is not None]
@@ -227,10 +225,19 @@ class Observation:
         if any(True for _ in self.model.buffers()):
             withheld = self.buffers is None and self.returned_buffers is None
             sentences.append(f"Batch-norm statistics are {'withheld from' if withheld else 'shared with'} it.")
+        if self.training.mode == "train" and any(_drops(module) for module in self.model.modules()):
+            sentences.append("It does not know the masks of dropout layers.")
         sentences.append(
             f"It is granted the client's {' and '.join(granted)}." if granted else "It is granted nothing else."
         )
         return sentences
+
+
+def _drops(module: nn.Module) -> bool:
+    """Return whether a layer draws random masks in train mode."""
+    if isinstance(module, nn.MultiheadAttention):
+        return bool(module.dropout > 0)
+    return isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
 
 
 def _check_tensors(field_name: str, tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

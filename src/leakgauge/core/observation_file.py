@@ -26,7 +26,7 @@ from leakgauge.core.seeding import seeded
 from leakgauge.models import MODELS, build, recipe_of
 
 KIND = "observation"
-VERSION = 2  # version 1 had no label batches and no defences
+VERSION = 3  # version 1 had no label batches and no defences, version 2 had no optimiser but SGD
 #: The largest number of characters in the name and options of a model. No network of Leakgauge has thousands of layers.
 #: To build so many layers takes time, even if no memory is allocated.
 _LONGEST_RECIPE = 10_000

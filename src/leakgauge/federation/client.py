@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakgauge.core.errors import InvalidInput
+from leakgauge.core.local_training import OF_ONE_GRADIENT
 from leakgauge.core.observation import LocalTraining, Mode, Observation
 from leakgauge.core.params import Params, buffers_of, parameters_of, subtract
 from leakgauge.core.seeding import generator, seeded
@@ -22,56 +23,87 @@ from leakgauge.core.truth import Truth
 from leakgauge.data.dataset import Dataset
 from leakgauge.federation.defence import Defence, Protection, Trained, check_defences, recipe_with, training_of
 from leakgauge.federation.exposure import Exchanged, Exposure, architecture_of, observe
+from leakgauge.federation.losses import Loss, loss_of, named_loss, takes_model
 from leakgauge.federation.training import Batch, Trainer, draw_order, in_mode, local_sgd
+
+#: The losses of Leakgauge, which need a tensor of outputs.
+OWN_LOSSES = ("cross_entropy", "mse", "binary_cross_entropy")
 
 
 @dataclass(frozen=True)
 class Recipe:
     """The training settings that all clients share.
 
+    A setting that is ``None`` is taken from ``base``.
+
     Args:
         lr: The learning rate. It is ``None`` if the client sends a single gradient.
         epochs: The number of passes over the client's samples.
-        batch_size: The number of samples in a local step. By default, all of the client's samples.
+        batch_size: The number of samples in a batch. By default, all of the client's samples.
         momentum: The momentum of SGD.
-        weight_decay: The weight decay of SGD.
-        loss: The name of a loss in :data:`~leakgauge.federation.training.LOSSES`. By default, it is cross-entropy for
-            classes and mean squared error for a regression.
+        weight_decay: The weight decay.
+        loss: A loss, as in :func:`fedavg`.
         mode: The mode of the model during training, ``"train"`` or ``"eval"``.
+        base: All other settings.
     """
 
     lr: float | None = None
-    epochs: int = 1
+    epochs: int | None = None
     batch_size: int | None = None
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    loss: str | None = None
-    mode: Mode = "train"
+    momentum: float | None = None
+    weight_decay: float | None = None
+    loss: str | Loss | None = None
+    mode: Mode | None = None
+    base: LocalTraining | None = None
 
-    def for_client(self, data: Dataset) -> LocalTraining:
-        """Return the training settings of a client that holds ``data``. A batch is never larger than the data."""
+    def for_client(self, data: Dataset, model: nn.Module) -> LocalTraining:
+        """Return the training settings of a client that holds ``data``. A batch is never larger than the data.
+
+        Args:
+            data: The client's samples.
+            model: The model that the client trains.
+        """
         if not len(data):
             raise InvalidInput(f"client {data.name!r} has no samples to train on")
-        size = len(data) if self.batch_size is None else self.batch_size
-        training = LocalTraining(
-            lr=self.lr,
-            epochs=self.epochs,
-            batch_size=size,
-            samples=len(data),
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            loss=self.loss or ("mse" if data.spec.classes is None else "cross_entropy"),
-            mode=self.mode,
-        )
-        return replace(training, batch_size=min(size, len(data)))
+        if self.base is not None and not isinstance(self.base, LocalTraining):
+            raise InvalidInput(f"recipe must be a LocalTraining, not {type(self.base).__name__}")
+        base = self.base or LocalTraining()
+        names = ("lr", "epochs", "batch_size", "momentum", "weight_decay", "mode")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        loss = named_loss(self.loss) if self.loss is not None else default_loss(model, data, self.base)
+        training = replace(base, **given, samples=len(data), loss=loss)
+        size = training.batch_size or len(data)
+        return replace(training, epochs=training.epochs or 1, batch_size=min(size, len(data)))
+
+
+def default_loss(model: nn.Module, data: Dataset, recipe: LocalTraining | None = None) -> str:
+    """Return the loss of a client that names none.
+
+    It is mean squared error for a regression, binary cross-entropy for two classes and a model with one output, and
+    cross-entropy otherwise.
+
+    Args:
+        model: The model that the client trains.
+        data: The client's samples.
+        recipe: The recipe. Its loss is returned unless it is the default of all recipes, which may not fit.
+    """
+    if recipe is not None and recipe.loss != LocalTraining.loss:
+        return recipe.loss
+    if data.spec.classes is None:
+        return "mse"
+    if data.spec.classes != 2:
+        return "cross_entropy"
+    outputs = _outputs(model, data)
+    return "binary_cross_entropy" if isinstance(outputs, Tensor) and outputs.numel() == 1 else "cross_entropy"
 
 
 def fedsgd(  # noqa: PLR0913
     model: nn.Module,
     data: Dataset,
     *,
-    loss: str | None = None,
-    mode: Mode = "train",
+    loss: str | Loss | None = None,
+    mode: Mode | None = None,
+    recipe: LocalTraining | None = None,
     share_statistics: bool = True,
     defences: Defence | Iterable[Defence] = (),
     granted: Iterable[str] = (),
@@ -87,9 +119,12 @@ def fedsgd(  # noqa: PLR0913
     Args:
         model: The global model. It is not changed.
         data: The client's samples.
-        loss: The name of a loss in :data:`~leakgauge.federation.training.LOSSES`. By default, it is cross-entropy for
-            classes and mean squared error for a regression.
-        mode: The mode of the client's model, ``"train"`` or ``"eval"``.
+        loss: The name of a loss in :data:`~leakgauge.federation.losses.LOSSES`, ``"module:function"``, or a function of
+            outputs and targets. By default, it is cross-entropy for classes (binary if the model has one output) and
+            mean squared error for a regression.
+        mode: The mode of the client's model, ``"train"`` (the default) or ``"eval"``.
+        recipe: Further settings of the training, such as the optimiser and the schedule. The arguments above override
+            the recipe.
         share_statistics: Whether the server gets batch-norm statistics.
         defences: The client's defences (:mod:`leakgauge.federation.defences`), in the order in which they are applied.
         granted: The additional knowledge that the attacker is given: any of ``"labels"``, ``"label_counts"`` and
@@ -107,7 +142,7 @@ def fedsgd(  # noqa: PLR0913
     """
     exposure = Exposure.of(granted, hidden, knows_defence, share_statistics)
     exposure.check(data)
-    training = Recipe(loss=loss, mode=mode).for_client(data)
+    training = Recipe(loss=loss, mode=mode, base=_of_one_gradient(recipe)).for_client(data, model)
     chain = check_defences(defences, model, training.mode)
     if recipe_with(chain, training) != training:
         raise InvalidInput("FedSGD has no local training, so its batches and epochs cannot be changed. Use fedavg().")
@@ -136,13 +171,14 @@ def fedavg(  # noqa: PLR0913
     model: nn.Module,
     data: Dataset,
     *,
-    lr: float,
-    epochs: int = 1,
+    lr: float | None = None,
+    epochs: int | None = None,
     batch_size: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    loss: str | None = None,
-    mode: Mode = "train",
+    momentum: float | None = None,
+    weight_decay: float | None = None,
+    loss: str | Loss | None = None,
+    mode: Mode | None = None,
+    recipe: LocalTraining | None = None,
     share_statistics: bool = True,
     defences: Defence | Iterable[Defence] = (),
     granted: Iterable[str] = (),
@@ -161,13 +197,16 @@ def fedavg(  # noqa: PLR0913
         model: The global model. It is not changed.
         data: The client's samples.
         lr: The learning rate.
-        epochs: The number of passes over the client's samples.
-        batch_size: The number of samples in a local step. By default, all samples form one batch.
-        momentum: The momentum of SGD.
-        weight_decay: The weight decay of SGD.
-        loss: The name of a loss in :data:`~leakgauge.federation.training.LOSSES`. By default, it is cross-entropy for
-            classes and mean squared error for a regression.
-        mode: The mode of the client's model, ``"train"`` or ``"eval"``.
+        epochs: The number of passes over the client's samples, by default 1.
+        batch_size: The number of samples in a batch. By default, all samples form one batch.
+        momentum: The momentum of SGD, by default 0.
+        weight_decay: The weight decay, by default 0.
+        loss: The name of a loss in :data:`~leakgauge.federation.losses.LOSSES`, ``"module:function"``, or a function of
+            outputs and targets. By default, it is cross-entropy for classes (binary if the model has one output) and
+            mean squared error for a regression.
+        mode: The mode of the client's model, ``"train"`` (the default) or ``"eval"``.
+        recipe: Further settings of the training, such as the optimiser and the schedule. The arguments above override
+            the recipe.
         share_statistics: Whether the server gets batch-norm statistics.
         defences: The client's defences (:mod:`leakgauge.federation.defences`), in the order in which they are applied.
         granted: The additional knowledge that the attacker is given: any of ``"labels"``, ``"label_counts"`` and
@@ -185,7 +224,9 @@ def fedavg(  # noqa: PLR0913
     """
     exposure = Exposure.of(granted, hidden, knows_defence, share_statistics)
     exposure.check(data)
-    training = Recipe(lr, epochs, batch_size, momentum, weight_decay, loss, mode).for_client(data)
+    training = Recipe(lr, epochs, batch_size, momentum, weight_decay, loss, mode, recipe).for_client(data, model)
+    if training.lr is None:
+        raise InvalidInput("local training needs a learning rate. Pass lr=..., or a recipe with lr.")
     chain = check_defences(defences, model, training.mode)
     training = recipe_with(chain, training)
     check_model(model, data, training.loss)
@@ -205,6 +246,14 @@ def fedavg(  # noqa: PLR0913
         round=round,
     )
     return observation, truth_of(data, trained.order)
+
+
+def _of_one_gradient(recipe: LocalTraining | None) -> LocalTraining | None:
+    """Return the settings of a recipe that have an effect on one gradient. The others have their defaults."""
+    if recipe is None:
+        return None
+    kept = {name: getattr(recipe, name) for name in OF_ONE_GRADIENT if name != "samples"}
+    return LocalTraining(**kept)
 
 
 def check_training(defences: Sequence[Defence], model: nn.Module, training: LocalTraining, exposure: Exposure) -> None:
@@ -232,6 +281,7 @@ def _defended_gradient(
         with seeded(seed, "dropout"), trainer.active():
             if defence is None:
                 gradient, buffers = trainer.gradient(state, samples, graph=False)
+                gradient = trainer.rule.completed(gradient, state.weights, state.anchor)
             else:
                 defence.check(model, training)
                 batch, buffers = protection.on_batch(samples), state.buffers
@@ -318,19 +368,31 @@ def prepared(data: Dataset, weights: Params) -> Batch:
 
 def check_model(model: nn.Module, data: Dataset, loss: str) -> None:
     """Raise an error if the model does not fit the data or the loss."""
+    if takes_model(loss_of(LocalTraining(loss=loss))):  # such a loss calls the model itself
+        return
+    outputs, targets = _outputs(model, data), data.targets[:1]
+    if not isinstance(outputs, Tensor):
+        if loss in OWN_LOSSES:
+            raise InvalidInput(
+                f"the model must return a tensor of outputs, not {type(outputs).__name__}. Pass a loss of your own, "
+                "loss=function or loss='module:function', which gets all that the model returns."
+            )
+        return
+    _check_outputs(outputs.numel(), targets.numel(), data, loss)
+
+
+def _outputs(model: nn.Module, data: Dataset) -> object:
+    """Return all that a model returns for one sample."""
     weights = parameters_of(model)
     if not weights:
         raise InvalidInput("the model has no parameters, so there is nothing to train")
-    inputs, targets = prepared(data.share([0]), weights)
+    inputs, _ = prepared(data.share([0]), weights)
     try:
         with torch.no_grad(), in_mode(model, "eval"), seeded(0, "check"):
-            outputs = functional_call(model, {**weights, **buffers_of(model)}, (inputs,))
+            return functional_call(model, {**weights, **buffers_of(model)}, (inputs,))
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as problem:
         first_line = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
         raise InvalidInput(f"the model does not accept samples of shape {data.spec.shape}: {first_line}") from problem
-    if not isinstance(outputs, Tensor):
-        raise InvalidInput(f"the model must return a tensor of outputs, not {type(outputs).__name__}")
-    _check_outputs(outputs.numel(), targets.numel(), data, loss)
 
 
 def _check_outputs(outputs: int, targets: int, data: Dataset, loss: str) -> None:
@@ -338,10 +400,17 @@ def _check_outputs(outputs: int, targets: int, data: Dataset, loss: str) -> None
 
     A loss that the user has defined allows any number of outputs.
     """
+    if loss == "binary_cross_entropy" and data.spec.classes is not None and data.spec.classes > 2:
+        raise InvalidInput(f"the loss {loss!r} is for two classes, but {data.name!r} has {data.spec.classes}")
     expected = {"cross_entropy": data.spec.classes, "binary_cross_entropy": targets, "mse": targets}.get(loss, outputs)
     if expected is None:
         raise InvalidInput(f"the loss {loss!r} needs classes, but {data.name!r} is a regression. Use loss='mse'.")
     if outputs != expected:
+        if outputs == 1 and data.spec.classes == 2:
+            raise InvalidInput(
+                f"the model has one output for two classes, which needs the loss 'binary_cross_entropy', not {loss!r}. "
+                "Set this loss, or leave the loss out."
+            )
         reason = f"has {expected} classes" if loss == "cross_entropy" else f"with the loss {loss!r} needs {expected}"
         raise InvalidInput(
             f"the model has {outputs} outputs, but {data.name!r} {reason}. Build the model with {expected} outputs."

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.local_training import OPTIONS_OF
 from leakgauge.core.observation import LocalTraining, Observation
 from leakgauge.core.params import Params
 from leakgauge.data.dataset import Dataset
@@ -19,7 +20,10 @@ from leakgauge.federation.defence import Defence
 #: The knowledge about labels that an attacker can be granted.
 GRANTS = ("labels", "label_counts", "label_batches")
 #: The parts of the training recipe that can be hidden from an attacker.
-HIDEABLE = ("lr", "epochs", "batch_size", "samples", "momentum", "weight_decay")
+HIDEABLE = (
+    "lr", "epochs", "batch_size", "samples", "momentum", "weight_decay", "optimiser", "nesterov", "dampening", "betas",
+    "eps", "schedule", "clip_norm", "proximal", "label_smoothing", "accumulation",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,7 @@ def observe(
         model=architecture,
         data=data.spec,
         sent=exchanged.sent,
-        training=replace(training, **dict.fromkeys(exposure.hidden)),  # type: ignore[arg-type]
+        training=hide(training, exposure.hidden),
         gradient=exchanged.gradient,
         returned=exchanged.returned,
         buffers=exchanged.buffers if shared and exchanged.buffers else None,
@@ -144,6 +148,19 @@ def observe(
         client=client,
         round=round,
     )
+
+
+def hide(training: LocalTraining, hidden: Iterable[str]) -> LocalTraining:
+    """Return the part of a recipe that the attacker knows. The settings of a hidden optimiser are hidden with it.
+
+    Args:
+        training: The whole recipe.
+        hidden: The names of the hidden settings.
+    """
+    names = set(hidden)
+    if "optimiser" in names:
+        names |= {name for options in OPTIONS_OF.values() for name in options}
+    return replace(training, **dict.fromkeys(names))  # type: ignore[arg-type]
 
 
 def architecture_of(model: nn.Module, share_statistics: bool) -> nn.Module:

@@ -96,7 +96,7 @@ def train_alone(  # noqa: PLR0913
     """
     if epochs < 1 or patience < 1:
         raise InvalidInput(f"epochs and patience must be at least 1, not {epochs} and {patience}")
-    training = Recipe(lr, batch_size=batch_size, loss=loss, mode=mode).for_client(data)
+    training = Recipe(lr, batch_size=batch_size, loss=loss, mode=mode).for_client(data, model)
     check_model(model, data, training.loss)
     trainer = Trainer(model, training)
     weights = parameters_of(model)
@@ -161,7 +161,7 @@ def _adam(trainer: Trainer, first: State, lr: float) -> Callable[[State, Batch],
         for name, value in state.weights.items():
             value.grad = gradient[name]
         optimiser.step()
-        return State(state.weights, state.velocity, buffers)
+        return State(state.weights, state.slots, buffers)
 
     return step
 

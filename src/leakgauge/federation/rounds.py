@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import LocalTraining, Mode, Observation
@@ -26,6 +26,7 @@ from leakgauge.federation.defence import (
     training_of,
 )
 from leakgauge.federation.exposure import Exchanged, Exposure, architecture_of, observe
+from leakgauge.federation.losses import Loss
 from leakgauge.federation.together import (
     Answer,
     CannotTrainTogether,
@@ -76,13 +77,14 @@ def run_federation(  # noqa: PLR0913
     clients: Sequence[Dataset],
     *,
     rounds: int,
-    lr: float,
-    epochs: int = 1,
+    lr: float | None = None,
+    epochs: int | None = None,
     batch_size: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    loss: str | None = None,
-    mode: Mode = "train",
+    momentum: float | None = None,
+    weight_decay: float | None = None,
+    loss: str | Loss | None = None,
+    mode: Mode | None = None,
+    recipe: LocalTraining | None = None,
     clients_per_round: int | None = None,
     weighting: str = "samples",
     share_statistics: bool = True,
@@ -107,13 +109,15 @@ def run_federation(  # noqa: PLR0913
         clients: The samples of each client.
         rounds: The number of rounds.
         lr: The learning rate of the clients.
-        epochs: The number of passes over a client's samples in a round.
-        batch_size: The number of samples in a local step. By default, all of a client's samples form one batch.
-        momentum: The momentum of the clients' SGD.
-        weight_decay: The weight decay of the clients' SGD.
-        loss: The name of a loss in :data:`~leakgauge.federation.training.LOSSES`. By default, it is cross-entropy for
-            classes and mean squared error for a regression.
-        mode: The mode of the clients' models, ``"train"`` or ``"eval"``.
+        epochs: The number of passes over a client's samples in a round, by default 1.
+        batch_size: The number of samples in a batch. By default, all of a client's samples form one batch.
+        momentum: The momentum of the clients' SGD, by default 0.
+        weight_decay: The weight decay of the clients, by default 0.
+        loss: The name of a loss in :data:`~leakgauge.federation.losses.LOSSES`, ``"module:function"``, or a function of
+            outputs and targets. By default, it is cross-entropy for classes (binary if the model has one output) and
+            mean squared error for a regression.
+        mode: The mode of the clients' models, ``"train"`` (the default) or ``"eval"``.
+        recipe: Further settings of the training, as in :func:`~leakgauge.federation.client.fedavg`.
         clients_per_round: The number of clients that are drawn at random in each round. By default, all clients.
         weighting: The weight of a client in the average: its number of samples (``"samples"``) or 1 (``"uniform"``).
         share_statistics: Whether batch-norm statistics are sent and averaged. If not, each client keeps its own
@@ -139,9 +143,11 @@ def run_federation(  # noqa: PLR0913
     watching = _Watching(watch, every)
     watching.check(len(clients))
     exposure = Exposure.of(granted, hidden, knows_defence, share_statistics)
-    recipe = Recipe(lr, epochs, batch_size, momentum, weight_decay, loss, mode)
-    trainings = [recipe.for_client(data) for data in clients]
-    chain = check_defences(defences, model, mode, server=True)
+    shared = Recipe(lr, epochs, batch_size, momentum, weight_decay, loss, mode, recipe)
+    trainings = [shared.for_client(data, model) for data in clients]
+    if trainings[0].lr is None:
+        raise InvalidInput("local training needs a learning rate. Pass lr=..., or a recipe with lr.")
+    chain = check_defences(defences, model, trainings[0].mode, server=True)
     plan = _Plan(
         model=model,
         clients=clients,
@@ -172,6 +178,11 @@ def evaluate(model: nn.Module, data: Dataset, weights: Params, buffers: Params, 
     with torch.no_grad(), in_mode(model, "eval"):
         for inputs, targets in zip(*(side.split(batch) for side in prepared(data, weights)), strict=True):
             outputs = torch.func.functional_call(model, {**weights, **buffers}, (inputs,))
+            if not isinstance(outputs, Tensor):
+                raise InvalidInput(
+                    f"the model returns a {type(outputs).__name__}, so its accuracy cannot be computed. "
+                    "Train without test data, and test the result yourself."
+                )
             if data.spec.classes is None:
                 total += float((outputs.reshape(targets.shape) - targets).square().sum())
             elif outputs.shape[-1] == 1:

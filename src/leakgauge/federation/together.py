@@ -21,6 +21,9 @@ from leakgauge.federation.client import explained, order_of, protected, train_cl
 from leakgauge.federation.defence import Defence, Protection, Trained
 from leakgauge.federation.training import Batch, State, Trainer
 
+#: The tensors of an optimiser, and the weights, these tensors and the buffers after a step.
+Slots = dict[str, Params]
+Stepped = tuple[Params, Slots, Params]
 #: The number of parameters below which training clients together is faster (measured on two cores).
 TOGETHER_BELOW = 200_000
 
@@ -147,12 +150,13 @@ def _train_group(shared: Shared, jobs: Sequence[Job], weights: Params) -> list[A
 def _plain_step(trainer: Trainer, state: State, batch: Batch, _: Sequence[Protection]) -> State:
     """Return the state after one step of all clients at once."""
 
-    def step(weights: Params, velocity: Params, buffers: Params, batch: Batch) -> tuple[Params, Params, Params]:
-        after = trainer.step(State(weights, velocity, buffers), batch, graph=True)
-        return after.weights, after.velocity, after.buffers
+    def step(weights: Params, slots: Slots, buffers: Params, anchor: Params, batch: Batch) -> Stepped:
+        after = trainer.step(State(weights, slots, buffers, anchor, state.batches), batch, graph=True)
+        return after.weights, after.slots, after.buffers
 
     every_client = torch.func.vmap(step, randomness="different")
-    return State(*every_client(state.weights, state.velocity, state.buffers, batch))
+    stepped = every_client(state.weights, state.slots, state.buffers, state.anchor, batch)
+    return State(*stepped, state.anchor, state.batches + 1)
 
 
 def _defended_step(trainer: Trainer, state: State, batch: Batch, protections: Sequence[Protection]) -> State:
@@ -165,12 +169,18 @@ def _defended_step(trainer: Trainer, state: State, batch: Batch, protections: Se
     def of_samples(weights: Params, buffers: Params, batch: Batch) -> tuple[Params, Params]:
         return trainer.sample_gradients(State(weights, {}, buffers), batch)
 
+    def descend(weights: Params, slots: Slots, buffers: Params, anchor: Params, gradient: Params) -> Stepped:
+        after = trainer.descend(State(weights, slots, buffers, anchor, state.batches), gradient, buffers)
+        return after.weights, after.slots, after.buffers
+
     gradients, buffers = torch.func.vmap(of_samples, randomness="different")(state.weights, state.buffers, batch)
     means = [
         protection.mean_gradient({name: value[index] for name, value in gradients.items()})
         for index, protection in enumerate(protections)
     ]
-    return trainer.descend(state, {name: torch.stack([mean[name] for mean in means]) for name in means[0]}, buffers)
+    together = {name: torch.stack([mean[name] for mean in means]) for name in means[0]}
+    stepped = torch.func.vmap(descend)(state.weights, state.slots, buffers, state.anchor, together)
+    return State(*stepped, state.anchor, state.batches + 1)
 
 
 def _part(stacked: Params, index: int) -> Params:

@@ -1,13 +1,15 @@
 r"""Local training, as real clients run it and as attackers differentiate through it.
 
-One step of SGD with momentum :math:`\mu` and weight decay :math:`\omega` on the batch :math:`(x_t, y_t)` is
+With :math:`(x_t, y_t)` the batch of step :math:`t` and :math:`U` the update rule of the client's optimiser
+(:mod:`leakgauge.federation.update_rules`), a step is
 
 .. math::
-    g_t = \nabla_\theta\, \ell(f(x_t; \theta_t), y_t) + \omega\,\theta_t, \qquad
-    v_{t+1} = \mu v_t + g_t, \qquad
-    \theta_{t+1} = \theta_t - \eta\, v_{t+1}.
+    g_t = \nabla_\theta\, \ell(f(x_t; \theta_t), y_t), \qquad
+    (\theta_{t+1}, s_{t+1}) = U(\theta_t, s_t, g_t),
 
-:func:`local_sgd` runs :math:`T` such steps in one of three ways. All three give the same weights.
+where :math:`s_t` are the tensors that the optimiser keeps, such as the velocity of SGD. If gradients are accumulated,
+:math:`g_t` is the mean over several batches. :func:`local_sgd` runs such steps in one of three ways. All three give the
+same weights.
 
 =============  =======================================  ======================================================
 ``gradients``  what is stored                           cost of an attack step
@@ -20,50 +22,41 @@ One step of SGD with momentum :math:`\mu` and weight decay :math:`\omega` on the
 
 ``"graph"`` and ``"adjoint"`` can differentiate :math:`\theta_T` with respect to the inputs and to soft labels. The
 adjoint method goes from the last step to the first, with the graph of one step at a time. It carries the adjoints
-:math:`(a_\theta, a_v)` of weights and velocity backwards through the vector-Jacobian product of each step. Between two
+:math:`(a_\theta, a_s)` of weights and optimiser backwards through the vector-Jacobian product of each step. Between two
 stored states, the method trains forward again, with the same random numbers for dropout.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import LocalTraining, Mode
 from leakgauge.core.params import Params, buffers_of
+from leakgauge.federation.adjoint import differentiable_run
 from leakgauge.federation.defence import Protection
+from leakgauge.federation.losses import LOSSES, WithLoss, loss_of, takes_model
+from leakgauge.federation.update_rules import Moment, UpdateRule
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+__all__ = ["LOSSES", "Batch", "Gradients", "State", "Trainer", "draw_order", "in_mode", "local_sgd"]
+
 Batch = tuple[Tensor, Tensor]
 Gradients = Literal["none", "graph", "adjoint"]
-
-
-def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean squared error of a regression whose model returns one value for each sample."""
-    return (outputs.reshape(targets.shape) - targets).square().mean()
-
-
-def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy of a model that returns one logit for each sample."""
-    return F.binary_cross_entropy_with_logits(outputs.reshape(targets.shape), targets.to(outputs.dtype))
-
-
-#: The losses by name. To add a function of outputs and targets, write ``LOSSES["mine"] = function``.
-LOSSES: dict[str, Loss] = {
-    "cross_entropy": F.cross_entropy,
-    "mse": mean_squared_error,
-    "binary_cross_entropy": binary_cross_entropy,
-}
+#: The smoothing of Adam's derivatives in an attacker's simulation.
+SMOOTH = 0.3
+#: The name under which the optimiser's tensors hold the sum of the gradients since the last step.
+PENDING = "pending"
+#: The layers that draw random masks in train mode.
+_WITH_MASKS = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention)
 
 
 @contextmanager
@@ -94,17 +87,21 @@ def draw_order(samples: int, batch_size: int, epochs: int, generator: torch.Gene
 
 @dataclass(frozen=True)
 class State:
-    """The state of local training between two steps.
+    """The state of local training between two batches.
 
     Args:
         weights: The weights.
-        velocity: The velocity of the trained weights. It is empty if there is no momentum.
+        slots: The tensors that the optimiser keeps for the trained weights, such as ``{"velocity": {...}}``.
         buffers: The batch-norm statistics and other buffers.
+        anchor: The weights that the server sent, if FedProx's term needs them.
+        batches: The number of batches so far.
     """
 
     weights: Params
-    velocity: Params
+    slots: dict[str, Params]
     buffers: Params
+    anchor: Params = field(default_factory=dict)
+    batches: int = 0
 
 
 class Trainer:
@@ -119,6 +116,8 @@ class Trainer:
         functional: Whether gradients are computed with ``torch.func``. This is needed for ``torch.func.vmap`` over
             steps.
         protection: The client's defences.
+        as_attacker: Whether an attacker simulates the client. Nobody but the client knows the masks of dropout layers,
+            so the attacker leaves dropout out. The derivatives of Adam are smoothed.
     """
 
     def __init__(
@@ -128,26 +127,44 @@ class Trainer:
         *,
         functional: bool = False,
         protection: Protection | None = None,
+        as_attacker: bool = False,
     ) -> None:
-        if training.loss not in LOSSES:
-            raise UnknownName("loss", training.loss, LOSSES)
         self.model = model
+        self.training = training
         self.functional = functional
         self.protection = protection
-        self.loss_function = LOSSES[training.loss]
+        self.as_attacker = as_attacker
+        self.loss_function = loss_of(training)
+        self.with_loss = WithLoss(model, self.loss_function) if takes_model(self.loss_function) else None
         self.mode: Mode = training.mode
         self.lr = float(training.lr) if training.lr is not None else math.nan
-        self.momentum = float(training.momentum or 0.0)
-        self.weight_decay = float(training.weight_decay or 0.0)
+        self.rule = UpdateRule.of(training, smooth=SMOOTH if as_attacker else 0.0)
+        self.accumulation = training.accumulation or 1
         self.trainable = [name for name, value in model.named_parameters() if value.requires_grad]
         if not self.trainable:
             raise InvalidInput("no parameter of the model requires a gradient, so there is nothing to train")
 
-    def start(self, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor] | None) -> State:
-        """Return the state before the first step. If ``buffers`` is ``None``, the buffers of the model are used."""
-        velocity = {name: torch.zeros_like(weights[name]) for name in self.trainable} if self.momentum else {}
+    def start(
+        self,
+        weights: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor] | None,
+        *,
+        anchor: Mapping[str, Tensor] | None = None,
+        batches: int = 0,
+    ) -> State:
+        """Return the state before the first step.
+
+        Args:
+            weights: The weights to start from.
+            buffers: The buffers to start from. By default, the buffers of the model.
+            anchor: The weights that the server sent. By default, ``weights``.
+            batches: The number of batches before the start, which the schedule of the learning rate counts.
+        """
+        names = (*self.rule.slots, PENDING) if self.accumulation > 1 else self.rule.slots
+        slots = {slot: {name: torch.zeros_like(weights[name]) for name in self.trainable} for slot in names}
         initial = buffers_of(self.model) if buffers is None else buffers
-        return State(dict(weights), velocity, {name: value.clone() for name, value in initial.items()})
+        kept = dict(weights if anchor is None else anchor) if self.rule.proximal else {}
+        return State(dict(weights), slots, {name: value.clone() for name, value in initial.items()}, kept, batches)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -157,9 +174,17 @@ class Trainer:
         second derivative. Their dropout masks also differ from the masks of the plain formula.
         """
         with in_mode(self.model, self.mode), sdpa_kernel(SDPBackend.MATH):
+            if self.as_attacker:
+                for module in self.model.modules():
+                    if isinstance(module, _WITH_MASKS):
+                        module.eval()
             yield
 
     def _loss(self, trained: Params, fixed: Params, buffers: Params, inputs: Tensor, targets: Tensor) -> Tensor:
+        if self.with_loss is not None:
+            tensors = {f"model.{name}": value for name, value in {**fixed, **trained, **buffers}.items()}
+            value: Tensor = functional_call(self.with_loss, tensors, (inputs, targets))
+            return value
         outputs = functional_call(self.model, {**fixed, **trained, **buffers}, (inputs,))
         return self.loss_function(outputs, targets)
 
@@ -243,28 +268,77 @@ class Trainer:
                 "Use a model that treats the samples of a batch separately, or another defence."
             ) from problem
 
+    def run(self, state: State, batches: Iterable[Batch], gradients: Gradients = "none") -> State:
+        """Train on one batch after another, and return the state after the last batch.
+
+        Args:
+            state: The state to start from.
+            batches: The inputs and targets of each batch.
+            gradients: The way to differentiate the result, from the table at the top of this module.
+        """
+        self.training.need("lr")
+        if gradients not in ("none", "graph", "adjoint"):
+            raise InvalidInput(f"gradients must be 'none', 'graph' or 'adjoint', not {gradients!r}")
+        with self.active():
+            if gradients == "adjoint":
+                return differentiable_run(self, state, list(batches))
+            for batch in batches:
+                state = self.step(state, batch, graph=gradients == "graph")
+        return state
+
     def step(self, state: State, batch: Batch, *, graph: bool) -> State:
-        """Return the state after one local step. With ``graph``, this state can be differentiated."""
+        """Return the state after one batch. With ``graph``, this state can be differentiated."""
         return self.descend(state, *self._gradient(state, batch, graph=graph))
 
     def descend(self, state: State, gradient: Params, buffers: Params) -> State:
         """Return the state after a step along a gradient.
 
+        If gradients are accumulated, the weights change only after the last batch of a step.
+
         Args:
-            state: The state before the step. Clients may be stacked along the first dimension.
+            state: The state before the step.
             gradient: A dictionary from the names of parameters to gradients. Parameters without a gradient may be
                 missing.
             buffers: The buffers after the forward pass.
         """
-        weights, velocity = dict(state.weights), dict(state.velocity)
-        for name, value in gradient.items():
-            # ``add`` with ``alpha`` reads the numbers one time less than a product and a sum would, in both passes.
-            if self.weight_decay:
-                value = value.add(state.weights[name], alpha=self.weight_decay)
-            if self.momentum:
-                velocity[name] = value = value.add(state.velocity[name], alpha=self.momentum)
-            weights[name] = state.weights[name].add(value, alpha=-self.lr)
-        return State(weights, velocity, buffers)
+        step, share, is_last = self._place(state.batches)
+        weights, slots = dict(state.weights), {slot: dict(tensors) for slot, tensors in state.slots.items()}
+        if self.accumulation > 1:
+            gradient = {name: slots[PENDING][name].add(value, alpha=share) for name, value in gradient.items()}
+            rest = {name: torch.zeros_like(value) for name, value in gradient.items()} if is_last else gradient
+            slots[PENDING] |= rest
+        if is_last:
+            moment = Moment(step, self.lr * self.training.factor(step))
+            for name, value in self.rule.completed(gradient, state.weights, state.anchor).items():
+                own = {slot: slots[slot][name] for slot in self.rule.slots}
+                weights[name], own = self.rule.step(weights[name], value, own, moment)
+                for slot, tensor in own.items():
+                    slots[slot][name] = tensor
+        return State(weights, slots, buffers, state.anchor, state.batches + 1)
+
+    def _place(self, batch: int) -> tuple[int, float, bool]:
+        """Return the step of a batch, the batch's share of the step's gradient, and whether it ends the step."""
+        if self.accumulation == 1:
+            return batch, 1.0, True
+        groups = self.training.batches_of_steps
+        epoch, position = divmod(batch, sum(groups))
+        step, offset = divmod(position, self.accumulation)
+        return epoch * len(groups) + step, 1 / groups[step], offset == groups[step] - 1
+
+    def repeated_step(self, state: State, batch: Batch) -> Params:
+        """Return the update of one step on a batch in units of the learning rate, for a model of all steps as one.
+
+        It is exact for the first step, up to Nesterov's momentum and the schedule
+        (:attr:`~leakgauge.core.local_training.LocalTraining.applied_gradients`). It can be differentiated.
+
+        Args:
+            state: The state at which the gradient is computed.
+            batch: The inputs and targets.
+        """
+        gradient, _ = self.gradient(state, batch, graph=True)
+        trained = {name: gradient[name] for name in self.trainable}
+        completed = self.rule.completed(trained, state.weights, state.anchor)
+        return gradient | self.rule.repeated(completed, state.weights)
 
 
 def local_sgd(
@@ -284,156 +358,15 @@ def local_sgd(
         model: The architecture. Its own weights are neither used nor changed.
         weights: The weights to start from.
         batches: The inputs and targets of each step.
-        training: The recipe, of which ``lr``, ``momentum``, ``weight_decay``, ``loss`` and ``mode`` are used.
+        training: The recipe. ``epochs``, ``batch_size`` and ``samples`` are needed only by some schedules and to
+            accumulate gradients.
         buffers: The buffers to start from. By default, the buffers of the model.
         gradients: The way to differentiate the result, from the table at the top of this module.
         functional: Whether ``gradients="graph"`` must work under ``torch.func.vmap``.
         protection: The defences of a real client. They cannot be differentiated.
     """
-    training.need("lr")
     if protection is not None and gradients != "none":
         raise InvalidInput(f"training with defences cannot be differentiated. Use gradients='none', not {gradients!r}.")
     trainer = Trainer(model, training, functional=functional, protection=protection)
-    state = trainer.start(weights, buffers)
-    with trainer.active():
-        if gradients == "adjoint":
-            return _adjoint(trainer, state, list(batches))
-        if gradients not in ("none", "graph"):
-            raise InvalidInput(f"gradients must be 'none', 'graph' or 'adjoint', not {gradients!r}")
-        for batch in batches:
-            state = trainer.step(state, batch, graph=gradients == "graph")
+    state = trainer.run(trainer.start(weights, buffers), batches, gradients)
     return state.weights, state.buffers
-
-
-def _adjoint(trainer: Trainer, start: State, batches: Sequence[Batch]) -> tuple[Params, Params]:
-    run = _AdjointRun(trainer, start, len(batches))
-    inputs, targets = [batch[0] for batch in batches], [batch[1] for batch in batches]
-    outputs = _Adjoint.apply(run, *inputs, *targets)  # type: ignore[no-untyped-call]
-    return {**start.weights, **dict(zip(trainer.trainable, outputs, strict=True))}, run.final_buffers
-
-
-class _AdjointRun:
-    """The values that an adjoint run stores between its forward and its backward pass."""
-
-    def __init__(self, trainer: Trainer, start: State, steps: int) -> None:
-        self.trainer, self.start, self.steps = trainer, start, steps
-        # The first state of every segment is stored, and in the backward pass also all states of one segment. Segments
-        # of sqrt(steps) steps take the least memory. To store all states would be slower than to train again, because
-        # of fresh memory pages.
-        self.segment = max(1, math.isqrt(steps))
-        self.states: dict[int, State] = {}
-        self.random: list[_RandomState] = []
-        self.final_buffers: Params = {}
-
-    def forward(self, batches: Sequence[Batch]) -> State:
-        state = self.start
-        for index, batch in enumerate(batches):
-            if index % self.segment == 0:
-                self.states[index] = state
-            self.random.append(_RandomState(batch[0].device))
-            state = self.trainer.step(state, batch, graph=False)
-        self.final_buffers = state.buffers
-        return state
-
-    def states_of_segment(self, first: int, batches: Sequence[Batch]) -> list[State]:
-        """Train a segment again from its stored state, and return the state before each step."""
-        states = [self.states[first]]
-        for index in range(first, min(first + self.segment, self.steps) - 1):
-            with self.random[index].restored():
-                states.append(self.trainer.step(states[-1], batches[index], graph=False))
-        return states
-
-
-class _RandomState:
-    """The state of the random generators before a step. When it is restored, dropout draws the same masks again."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.cpu = torch.get_rng_state()
-        self.device = device if device.type == "cuda" else None
-        self.cuda = torch.cuda.get_rng_state(device) if self.device is not None else None
-
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        devices = [] if self.device is None else [self.device]
-        with torch.random.fork_rng(devices=devices):
-            torch.set_rng_state(self.cpu)
-            if self.cuda is not None:
-                torch.cuda.set_rng_state(self.cuda, self.device or "cuda")
-            yield
-
-
-class _Adjoint(torch.autograd.Function):
-    """A whole training as one autograd node, from all batches to the final weights."""
-
-    @staticmethod
-    def forward(ctx: Any, run: _AdjointRun, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.run = run
-        ctx.save_for_backward(*tensors)
-        final = run.forward(list(zip(tensors[: run.steps], tensors[run.steps :], strict=True)))
-        # Weights that did not change are the caller's tensors. Without detach, autograd would mark these tensors.
-        return tuple(final.weights[name].detach() for name in run.trainer.trainable)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
-        run: _AdjointRun = ctx.run
-        steps, trainer = run.steps, run.trainer
-        tensors: tuple[Tensor, ...] = ctx.saved_tensors
-        batches = list(zip(tensors[:steps], tensors[steps:], strict=True))
-        wanted = ctx.needs_input_grad[1:]
-        results: list[Tensor | None] = [None] * (2 * steps)
-        adjoint = dict(zip(trainer.trainable, outputs, strict=True))
-        momentum_adjoint = {name: torch.zeros_like(value) for name, value in run.start.velocity.items()}
-        with trainer.active():
-            for first in reversed(range(0, steps, run.segment)):
-                states = run.states_of_segment(first, batches)
-                for index in reversed(range(first, first + len(states))):
-                    with run.random[index].restored():
-                        adjoint, momentum_adjoint, results[index], results[steps + index] = _step_adjoint(
-                            trainer,
-                            states.pop(),
-                            batches[index],
-                            (wanted[index], wanted[steps + index]),
-                            adjoint,
-                            momentum_adjoint,
-                        )
-        return (None, *results)
-
-
-def _step_adjoint(
-    trainer: Trainer,
-    state: State,
-    batch: Batch,
-    wanted: tuple[bool, bool],
-    adjoint: Params,
-    momentum_adjoint: Params,
-) -> tuple[Params, Params, Tensor | None, Tensor | None]:
-    """Carry the adjoints of weights and velocity back through one step.
-
-    Returns:
-        The adjoints of weights and velocity before the step, and the gradients of the inputs and the targets. A
-        gradient that is not wanted is ``None``.
-    """
-    with torch.enable_grad():
-        weights = {name: state.weights[name].detach().requires_grad_() for name in trainer.trainable}
-        velocity = {name: value.detach().requires_grad_() for name, value in state.velocity.items()}
-        inputs, targets = (
-            tensor.detach().requires_grad_() if want else tensor for tensor, want in zip(batch, wanted, strict=True)
-        )
-        after = trainer.step(
-            State({**state.weights, **weights}, velocity, state.buffers), (inputs, targets), graph=True
-        )
-        leaves = [*weights.values(), *velocity.values()]
-        leaves += [tensor for tensor, want in zip((inputs, targets), wanted, strict=True) if want]
-        gradients = torch.autograd.grad(
-            [after.weights[name] for name in weights] + list(after.velocity.values()),
-            leaves,
-            [adjoint[name] for name in weights] + list(momentum_adjoint.values()),
-            materialize_grads=True,
-        )
-    remaining = iter(gradients)
-    new_adjoint = {name: next(remaining) for name in weights}
-    new_momentum = {name: next(remaining) for name in velocity}
-    input_gradient = next(remaining) if wanted[0] else None
-    target_gradient = next(remaining) if wanted[1] else None
-    return new_adjoint, new_momentum, input_gradient, target_gradient

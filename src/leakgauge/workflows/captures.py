@@ -24,7 +24,7 @@ from leakgauge.core.observation import DataSpec, LocalTraining, Observation
 from leakgauge.core.observation_file import load, observation_files, plain
 from leakgauge.core.truth import Truth
 from leakgauge.data import Dataset, from_npz
-from leakgauge.federation.training import LOSSES
+from leakgauge.federation.losses import named_loss
 from leakgauge.runtime.cache import source_digest
 
 #: The largest number of other clients' samples that blind guesses are made from.
@@ -53,8 +53,12 @@ class Captures:
         for name in self.known:
             if name not in recipe:
                 raise UnknownName("part of a client's recipe called", name, recipe)
-        if self.known.get("loss", "mse") not in LOSSES:
-            raise UnknownName("loss", self.known["loss"], LOSSES)
+        self._name_loss()
+
+    def _name_loss(self) -> None:
+        """Import the loss that the user named. Without such a name, nothing is imported."""
+        if "loss" in self.known:
+            named_loss(self.known["loss"])
 
     @classmethod
     def find(
@@ -89,6 +93,7 @@ class Captures:
 
     def load(self, file: Path, architecture: nn.Module | None) -> Observation:
         """Return the observation in one file, completed by the training settings in ``known``."""
+        self._name_loss()  # in a process of its own, the loss is not imported yet
         return load(file, architecture).knowing(**self.known)
 
     def read(self) -> Iterator[tuple[Path, Observation | FileError]]:

@@ -11,7 +11,10 @@ table                   keys
                         (a file) or ``factory`` (a ``module:function`` that returns a ``Dataset``), and ``options`` (of
                         the source)
 ``[training]``          ``sends`` (``"weights"`` or ``"gradient"``), ``samples`` (the number of samples of a client),
-                        ``lr``, ``epochs``, ``batch_size``, ``momentum``, ``weight_decay``, ``mode``, ``loss``
+                        ``lr``, ``epochs``, ``batch_size``, ``momentum``, ``weight_decay``, ``mode``, ``loss`` (a name
+                        or ``module:function``), ``optimiser``, ``nesterov``, ``dampening``, ``betas``, ``eps``,
+                        ``schedule``, ``clip_norm``, ``proximal``, ``label_smoothing``, ``accumulation``
+                        (:class:`leakgauge.LocalTraining`)
 ``[attacker]``          ``granted`` (labels, label_counts or label_batches that the attacker is given), ``hidden``
                         (parts of the recipe that the attacker does not know), ``knows_defence`` (whether there is also
                         an attacker who knows the defence, by default true)
@@ -37,7 +40,7 @@ from torch import nn
 from leakgauge import models
 from leakgauge.core.container import Location
 from leakgauge.core.errors import FileError, InvalidInput, LeakgaugeError, UnknownName
-from leakgauge.core.observation import Observation
+from leakgauge.core.observation import LocalTraining, Observation
 from leakgauge.core.seeding import derive, generator
 from leakgauge.core.truth import Truth
 from leakgauge.data import Dataset, from_csv, from_images, from_npz, load
@@ -46,6 +49,7 @@ from leakgauge.federation.aggregation import aggregate
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defence import Defence, ServerDefence, check_defences, clients_in_a_sum
 from leakgauge.federation.exposure import GRANTS, HIDEABLE
+from leakgauge.federation.losses import named_loss
 from leakgauge.federation.rounds import Federation, run_federation
 from leakgauge.models.factories import current_directory_importable, find_factory
 from leakgauge.runtime.cache import source_digest
@@ -58,10 +62,17 @@ TABLES: dict[str, Keys] = {
     "data": {**dict.fromkeys(("name", "images", "npz", "csv", "factory"), (str,)), "options": (dict,)},
     "training": {
         "sends": (str,), "samples": (int,), "lr": NUMBER, "epochs": (int,), "batch_size": (int,), "momentum": NUMBER,
-        "weight_decay": NUMBER, "mode": (str,), "loss": (str,),
+        "weight_decay": NUMBER, "mode": (str,), "loss": (str,), "optimiser": (str,), "nesterov": (bool,),
+        "dampening": NUMBER, "betas": (list,), "eps": NUMBER, "schedule": (str, list), "clip_norm": NUMBER,
+        "proximal": NUMBER, "label_smoothing": NUMBER, "accumulation": (int,),
     },
     "attacker": {"granted": (list,), "hidden": (list,), "knows_defence": (bool,)},
 }  # fmt: skip
+#: The settings of the recipe that a client gets as a ``LocalTraining``.
+FURTHER = (
+    "optimiser", "nesterov", "dampening", "betas", "eps", "schedule", "clip_norm", "proximal", "label_smoothing",
+    "accumulation",
+)  # fmt: skip
 DEFENCE: Keys = {"title": (str,), "chain": (list,)}
 #: The smallest valid value of some keys.
 _LEAST = {
@@ -142,7 +153,9 @@ class Scenario:
         return digest.hexdigest()[:32]
 
     def _user_factories(self) -> list[str]:
-        names = [self.model["name"], self.data.get("factory", "")]
+        if "loss" in self.training:
+            named_loss(self.training["loss"])
+        names = [self.model["name"], self.data.get("factory", ""), self.training.get("loss", "")]
         return [name for name in names if ":" in name]
 
     def version(self, *, granted: Sequence[str] | None = None, **training: Any) -> Scenario:
@@ -283,8 +296,21 @@ class Scenario:
 
     @property
     def loss_and_mode(self) -> dict[str, Any]:
-        """The loss and the mode of the model, if the document sets them."""
-        return {key: self.training[key] for key in ("mode", "loss") if key in self.training}
+        """The loss, the mode of the model and the further settings of the recipe, if the document sets them."""
+        own: dict[str, Any] = {key: self.training[key] for key in ("mode", "loss") if key in self.training}
+        further = further_settings(self.training)
+        return own if further is None else {**own, "recipe": further}
+
+
+def further_settings(training: Mapping[str, Any]) -> LocalTraining | None:
+    """Return the settings of ``[training]`` that have no argument of their own in :func:`leakgauge.fedavg`.
+
+    Args:
+        training: The table ``[training]``.
+    """
+    settings = {key: value for key, value in training.items() if key in FURTHER}
+    momentum = {"momentum": training["momentum"]} if training.get("nesterov") and "momentum" in training else {}
+    return LocalTraining(**settings, **momentum) if settings else None
 
 
 def read_scenario(document: Mapping[str, Any], where: str, more: Mapping[str, Keys] = {}) -> Scenario:
@@ -318,6 +344,10 @@ def _check_sources(document: Mapping[str, Any], where: str) -> None:
 
 
 def _check_values(document: Mapping[str, Any], where: str) -> None:
+    try:
+        further_settings(document.get("training", {}))
+    except InvalidInput as problem:
+        raise InvalidInput(f"{where}: [training] {problem}") from problem
     seed = document.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise InvalidInput(f"{where}: seed must be a whole number, not {seed!r}")

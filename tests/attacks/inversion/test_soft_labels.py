@@ -35,7 +35,7 @@ def test_a_regression_is_refused_and_its_granted_targets_are_no_logits():
     table = data.load("diabetes").share(range(3))
     model = models.mlp(shape=table.spec.shape, classes=1, hidden=(8,), seed=0)
     observation, truth = fedsgd(model, table)
-    with pytest.raises(MissingKnowledge, match=r"only be optimised for classification with cross-entropy. Supply them"):
+    with pytest.raises(MissingKnowledge, match=r"only be optimised for classification with cross-entropy. Grant them"):
         SoftLabels()(observation, generator(0))
     known = observation.knowing(labels=truth.targets)
     assert not is_soft(SoftLabels()(known, generator(0)), known.data)

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec, Observation
-from leakgauge.federation.training import LOSSES
+from leakgauge.core.one_gradient import gradient_of, why_no_gradient
+from leakgauge.federation.losses import loss_of
 
 #: The rows of dummy inputs. Two determine the map from samples to inputs, and the third one checks it.
 DUMMIES = 3
@@ -81,7 +82,7 @@ class DenseChain:
 
     def __init__(self, observation: Observation, on_samples: bool = True) -> None:
         self.shape, self.device, self.on_samples = observation.data.shape, observation.device, on_samples
-        self.loss = observation.training.loss
+        self.loss, self.loss_function = observation.training.loss, loss_of(observation.training)
         _check_cheaply(observation, on_samples)
         self.model = copy_of_model(observation, torch.double)
         self._given: Tensor | None = None
@@ -126,7 +127,7 @@ class DenseChain:
         handles = [] if second is None else [self.layer(second).register_forward_hook(self._record_output)]
         try:
             with torch.enable_grad():
-                loss = LOSSES[self.loss](self.outputs(first), targets) * len(first)
+                loss = self.loss_function(self.outputs(first), targets) * len(first)
                 seen = [first] if second is None else [first, self._seen["output"]]
                 return list(torch.autograd.grad(loss, seen))
         finally:
@@ -309,18 +310,10 @@ def one_gradient_of(observation: Observation) -> dict[str, Tensor]:
     Args:
         observation: The message of the client.
     """
-    training = observation.training
-    if observation.gradient is not None:
-        return {name: value.double() for name, value in observation.gradient.items()}
-    if None in (training.lr, training.weight_decay) or not takes_one_step(observation):
-        raise DoesNotFit("made for one gradient or one local step with a known learning rate")
-    assert training.lr is not None
-    assert training.weight_decay is not None
-    assert observation.returned is not None
-    return {
-        name: (value.double() - observation.returned[name].double()) / training.lr - training.weight_decay * value
-        for name, value in observation.sent.items()
-    }
+    reason = why_no_gradient(observation)
+    if reason is not None:
+        raise DoesNotFit(f"made for one gradient or one local step with a known learning rate, and {reason}")
+    return gradient_of(observation)
 
 
 def takes_one_step(observation: Observation) -> bool:

@@ -42,6 +42,7 @@ from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation
+from leakgauge.core.one_gradient import mixes_linearly
 from leakgauge.core.params import Params
 from leakgauge.core.progress import Report
 
@@ -303,6 +304,8 @@ def _layers(observation: Observation) -> tuple[PatchLayer | None, PositionParame
         return None, None, "made for one sample, and the number of samples is unknown"
     if samples != 1:
         return None, None, f"made for one sample, and the positions of {samples} samples share one gradient"
+    if not mixes_linearly(observation):
+        return None, None, "made for gradients and SGD, and the steps of Adam are no sums of gradients"
     layer = find_patch_layer(observation)
     if layer is None:
         return None, None, "made for vision transformers, and no trained layer of this model embeds separate patches"

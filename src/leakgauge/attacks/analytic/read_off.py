@@ -22,13 +22,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.analytic.dense import DenseChain, DoesNotFit, augmented, one_gradient_of, takes_one_step
+from leakgauge.attacks.analytic.dense import DenseChain, DoesNotFit, augmented, one_gradient_of
 from leakgauge.attacks.analytic.layer_span import rank_of
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.checks import positive
 from leakgauge.core.observation import Observation
+from leakgauge.core.one_gradient import mixes_linearly, why_no_gradient
 from leakgauge.core.progress import Report
 
 #: Ratios agree when they differ by less than this many rounding errors.
@@ -106,7 +107,7 @@ class _Message:
         self.chain = _chain(observation)
         training, data = observation.training, observation.data
         self.device, self.classes = observation.device, data.classes
-        scaled = takes_one_step(observation) and (observation.kind == "gradient" or training.lr is not None)
+        scaled = why_no_gradient(observation) is None
         self.rows = augmented(_update(observation, scaled), self.chain.first)
         dtype = next(iter(observation.sent.values())).dtype
         self.rounding = _rounding(observation, self.rows, self.chain, torch.finfo(dtype).eps)
@@ -151,7 +152,8 @@ def _update(observation: Observation, scaled: bool) -> dict[str, Tensor]:
     """Return the gradient of one step if ``scaled`` is true, otherwise the sent weights minus the returned weights."""
     if scaled:
         return one_gradient_of(observation)
-    assert observation.returned is not None
+    if observation.returned is None:  # a gradient that was clipped
+        return {name: value.double() for name, value in observation.difference().items()}
     return {name: value.double() - observation.returned[name].double() for name, value in observation.sent.items()}
 
 
@@ -205,11 +207,12 @@ def _agreeing(message: _Message, least: int) -> list[Tensor]:
 def _chain(observation: Observation) -> DenseChain:
     """Return the model, cut at its first dense layer, or raise an error if the attack does not apply."""
     training = observation.training
-    single_step = takes_one_step(observation)
-    if observation.kind == "weights" and training.weight_decay != 0 and (not single_step or training.lr is None):
-        raise DoesNotFit("weight decay over several local steps hides the ratios of a neuron's gradients")
+    if not mixes_linearly(observation):
+        raise DoesNotFit("a neuron's gradients have a ratio that survives SGD, and this client uses Adam")
     if observation.kind == "weights" and training.weight_decay is None:
         raise DoesNotFit("needs the client's weight decay, which is unknown")
+    if observation.kind == "weights" and training.weight_decay != 0 and why_no_gradient(observation) is not None:
+        raise DoesNotFit("weight decay over several local steps hides the ratios of a neuron's gradients")
     chain = DenseChain(observation)
     chain.check_rows()
     return chain

@@ -16,6 +16,7 @@ from leakgauge.attacks.local_model.messages import Messages, steps_in
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import Observation
+from leakgauge.core.one_gradient import mixes_linearly
 from leakgauge.core.progress import Report, silent
 
 
@@ -132,6 +133,8 @@ def _scale_known(observation: Observation) -> Fit:
     unknown = [name for name in ("lr", "epochs", "batch_size", "samples") if getattr(training, name) is None]
     if observation.kind == "weights" and unknown:
         return Fit(False, f"needs the scale of the client's gradient, and these are unknown: {', '.join(unknown)}")
+    if not mixes_linearly(observation):
+        return Fit(False, "solves the equations of a gradient, and the steps of Adam are no gradients")
     if steps_in(observation) != 1:
         return Fit(True, "solves the gradient's equations, for which several local steps are noise")
     return Fit(True, "solves the equations of one exact gradient")

@@ -10,9 +10,9 @@ from leakgauge.attacks.attribute.equations import by_equations
 from leakgauge.attacks.attribute.gradient import by_gradient
 from leakgauge.attacks.attribute.records import Attributes, PublicRecords
 from leakgauge.attacks.local_model.base import LocalModel
-from leakgauge.attacks.local_model.messages import steps_in
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.observation import Observation
+from leakgauge.core.one_gradient import why_no_gradient
 from leakgauge.core.progress import Report, silent
 
 
@@ -44,7 +44,7 @@ class AttributeInference:
 
 def _is_exact(observation: Observation) -> bool:
     """Return whether the exact gradient of a single local step can be computed from the message."""
-    return steps_in(observation) == 1 and (observation.kind == "gradient" or observation.training.lr is not None)
+    return why_no_gradient(observation) is None
 
 
 def _method_in_words(observation: Observation) -> Fit:

@@ -16,6 +16,10 @@ with :math:`\bar p_k` the mean predicted probability, :math:`\lambda_k` the numb
 ``"client"``        at the weights that were returned
 ``"interpolated"``  at one point between these weights per local step, with the counts averaged (DLF, section 4.5)
 ==================  =======================================================================================
+
+A model with one logit and binary cross-entropy is treated as one with two logits, of which the first is always 0. Label
+smoothing :math:`a` over :math:`K` classes replaces :math:`\lambda_k / N` by :math:`(1-a)\lambda_k / N + a / K`. An
+update of Adam shows only which classes the client has (:func:`_counts_from_signs`).
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from leakgauge.attacks.inversion.known_defences import CLIPPING, known_defences
 from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName
 from leakgauge.core.observation import Observation
+from leakgauge.core.one_gradient import optimiser_of
 from leakgauge.core.params import Params
 from leakgauge.federation.training import in_mode
 
@@ -146,7 +151,7 @@ class MostNegative:
         if labels is not None:
             return labels
         samples = int(observation.training.need("samples"))
-        lowest = observation.difference()[f"{last_layer(observation, 'kernel').name}.weight"].amin(1)
+        lowest = last_layer(observation, "kernel").rows(observation.difference()).amin(1)
         order = lowest.argsort(stable=True)
         if self.distinct:
             if samples > len(order):
@@ -214,11 +219,14 @@ def estimate_label_counts(
     """
     reading = last_layer(observation, read)
     samples = int(observation.training.need("samples"))
-    seen = reading.mean_gradient(observation, observation.difference())
     if reading.part == "bias" and samples == 1:
+        seen = reading.values(observation.difference())
         counts = torch.zeros(len(seen), dtype=torch.long)
         counts[int(seen.argmin())] = 1
         return counts
+    seen = reading.mean_gradient(observation, observation.difference())
+    if observation.kind == "weights" and optimiser_of(observation) != "sgd":
+        return _counts_from_signs(seen, samples)
     places = _places(observation, at)
     draws = generator.get_state()  # the same dummy inputs at all weights
     statistics = []
@@ -233,10 +241,31 @@ def estimate_label_counts(
         activations = torch.lerp(activations[0], activations[1], share.to(activations))
     if reading.part == "kernel":
         seen = (seen / activations[:, None]).mean(0)
-    expected = probabilities.mean(0)
-    if any(defence.name in CLIPPING for defence in known_defences(observation)):
+    smoothing = float(observation.training.label_smoothing or 0.0)
+    expected = probabilities.mean(0) - smoothing / len(seen)
+    if observation.training.clip_norm or any(item.name in CLIPPING for item in known_defences(observation)):
         seen = seen * _unclipped(expected, seen)
-    return round_counts(samples * (expected - seen), samples)
+    return round_counts(samples * (expected - seen) / (1 - smoothing), samples)
+
+
+def _counts_from_signs(seen: Tensor, samples: int) -> Tensor:
+    """Return label counts from an update of Adam, in which every class moves by nearly the same amount.
+
+    The entry of a class is negative if the class has more samples than the model predicts. Each such class gets a
+    sample first. The other samples are divided in proportion to the negative entries.
+
+    Args:
+        seen: The mean update of each class.
+        samples: The number of samples.
+    """
+    present = (-seen).clamp_min(0).double().cpu()
+    if not bool(present.any()):
+        present = torch.ones_like(present)
+    order = present.argsort(descending=True, stable=True)
+    first = torch.zeros(len(present), dtype=torch.long)
+    first[order[: min(samples, int((present > 0).sum()))]] = 1
+    rest = samples - int(first.sum())
+    return first + (round_counts(rest * present / present.sum(), rest) if rest else 0)
 
 
 def _unclipped(expected: Tensor, seen: Tensor) -> float:
@@ -263,6 +292,28 @@ class LastLayerReading:
     layer: nn.Linear
     part: Part
 
+    def rows(self, difference: Params) -> Tensor:
+        """Return the rows of the last kernel's update, one for each class.
+
+        A layer with one logit z for two classes has the gradients of the logits (0, z).
+
+        Args:
+            difference: The difference of the sent and the returned weights, or the gradient of a FedSGD client.
+        """
+        value = difference[f"{self.name}.weight"]
+        return torch.cat([-value, value]) if self.layer.out_features == 1 else value
+
+    def values(self, difference: Params) -> Tensor:
+        """Return the update of the last bias, or the row sums of the last kernel's update, one value for each class.
+
+        Args:
+            difference: The difference of the sent and the returned weights, or the gradient of a FedSGD client.
+        """
+        if self.part == "kernel":
+            return self.rows(difference).sum(1)
+        value = difference[f"{self.name}.bias"]
+        return torch.cat([-value, value]) if self.layer.out_features == 1 else value
+
     def mean_gradient(self, observation: Observation, difference: Params) -> Tensor:
         """Return the mean gradient over the local steps, with one value for each class.
 
@@ -272,8 +323,7 @@ class LastLayerReading:
             observation: The message of the client.
             difference: The difference of the sent and the returned weights, or the gradient of a FedSGD client.
         """
-        value = difference[f"{self.name}.{'bias' if self.part == 'bias' else 'weight'}"]
-        value = value if self.part == "bias" else value.sum(1)
+        value = self.values(difference)
         if observation.kind == "gradient":
             return value
         training = observation.training
@@ -290,12 +340,13 @@ def last_layer(observation: Observation, read: Part | None = None) -> LastLayerR
     Raises:
         MissingKnowledge: If labels cannot be read from this model and loss.
     """
-    if observation.data.classes is None or observation.training.loss != "cross_entropy":
+    outputs = outputs_for_labels(observation)
+    if outputs is None:
         raise MissingKnowledge(
             "labels can only be inferred for classification with cross-entropy. "
-            "Supply them with observation.knowing(labels=...)"
+            'Grant them ([attacker] granted = ["labels"] in TOML, observation.knowing(labels=...) in Python)'
         )
-    name, layer = last_linear(observation.model, observation.data.classes)
+    name, layer = last_linear(observation.model, outputs)
     if not layer.weight.requires_grad:
         raise MissingKnowledge(
             f"labels cannot be inferred, because the last layer, {name!r}, is not trained. "
@@ -307,6 +358,20 @@ def last_layer(observation: Observation, read: Part | None = None) -> LastLayerR
     return LastLayerReading(name, layer, "bias" if trained_bias and read != "kernel" else "kernel")
 
 
+def outputs_for_labels(observation: Observation) -> int | None:
+    """Return the number of outputs from which labels can be inferred, or ``None`` if the loss does not allow it.
+
+    It is the number of classes for cross-entropy, and one for binary cross-entropy of two classes.
+
+    Args:
+        observation: The message of the client.
+    """
+    classes, loss = observation.data.classes, observation.training.loss
+    if classes == 2 and loss == "binary_cross_entropy":
+        return 1
+    return classes if loss == "cross_entropy" else None
+
+
 def _places(observation: Observation, at: Place) -> list[Params]:
     """Return the weights at which the dummy inputs are evaluated."""
     if at == "server" or observation.returned is None:
@@ -314,24 +379,22 @@ def _places(observation: Observation, at: Place) -> list[Params]:
     return [observation.returned] if at == "client" else [observation.sent, observation.returned]
 
 
-def last_linear(model: nn.Module, classes: int) -> tuple[str, nn.Linear]:
+def last_linear(model: nn.Module, outputs: int) -> tuple[str, nn.Linear]:
     """Return the name of a model's last linear layer, and the layer itself.
-
-    The layer has one output for each class.
 
     Args:
         model: The model.
-        classes: The number of classes.
+        outputs: The number of outputs that the layer must have.
     """
     layers = [(name, module) for name, module in model.named_modules() if not list(module.children())]
     with_parameters = [(name, module) for name, module in layers if list(module.parameters())]
     if with_parameters:
         name, module = with_parameters[-1]
-        if isinstance(module, nn.Linear) and module.out_features == classes:
+        if isinstance(module, nn.Linear) and module.out_features == outputs:
             return name, module
     raise MissingKnowledge(
-        f"labels cannot be inferred, because the model does not end in a linear layer with {classes} outputs. "
-        "Supply them with observation.knowing(labels=...)"
+        f"labels cannot be inferred, because the model does not end in a linear layer with {outputs} "
+        f"output{'s' * (outputs > 1)}. Supply them with observation.knowing(labels=...)"
     )
 
 
@@ -400,4 +463,7 @@ def input_statistics(
     finally:
         hook.remove()
     activations = torch.cat(entering).flatten(1).sum(1).mean()
-    return torch.cat(outputs).softmax(-1).mean(0), activations
+    logits = torch.cat(outputs)
+    if observation.data.classes == 2 and logits.numel() == len(inputs):  # one logit z is the logits (0, z)
+        logits = torch.stack([torch.zeros_like(logits), logits], -1).reshape(len(inputs), 2)
+    return logits.softmax(-1).mean(0), activations

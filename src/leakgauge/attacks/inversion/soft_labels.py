@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.inversion.labels import granted_labels
+from leakgauge.attacks.inversion.labels import granted_labels, outputs_for_labels
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import DataSpec, Observation
 
@@ -33,10 +33,10 @@ class SoftLabels:
         if labels is not None:
             return labels
         classes = observation.data.classes
-        if classes is None or observation.training.loss != "cross_entropy":
+        if classes is None or outputs_for_labels(observation) is None:
             raise MissingKnowledge(
                 "labels can only be optimised for classification with cross-entropy. "
-                "Supply them with observation.knowing(labels=...)"
+                'Grant them ([attacker] granted = ["labels"] in TOML, observation.knowing(labels=...) in Python)'
             )
         like = next(iter(observation.sent.values()))
         return torch.randn(int(observation.training.need("samples")), classes, generator=generator).to(like)

@@ -14,6 +14,9 @@ epochs              ``U * batch size / samples`` (one, if U cannot be estimated)
 both                ``U`` epochs of one full batch (one epoch, if U cannot be estimated)
 ==================  =========================================================================
 
+A step of Adam moves the bias of a class without samples by nearly the learning rate, so that :math:`U \approx \max_k
+|\Delta b_k| / \eta`. An unknown optimiser is guessed by :func:`~leakgauge.core.one_gradient.optimiser_of`.
+
 The learning rate and the number of samples are not estimated. An attack that needs one of these values fails with a
 message if the value is unknown.
 """
@@ -22,9 +25,10 @@ from __future__ import annotations
 
 import torch
 
-from leakgauge.attacks.inversion.labels import dummy_statistics, last_linear
+from leakgauge.attacks.inversion.labels import dummy_statistics, last_layer
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation
+from leakgauge.core.one_gradient import optimiser_of
 
 
 def complete_recipe(observation: Observation, generator: torch.Generator) -> Observation:
@@ -58,18 +62,18 @@ def estimate_steps(observation: Observation, generator: torch.Generator, *, dumm
         generator: The random generator for the dummy inputs.
         dummies: The number of dummy inputs.
     """
-    training, classes = observation.training, observation.data.classes
-    if training.lr is None or classes is None or training.loss != "cross_entropy" or observation.returned is None:
+    training = observation.training
+    if training.lr is None or observation.returned is None:
         return None
     try:
-        name, layer = last_linear(observation.model, classes)
+        reading = last_layer(observation, "bias")
     except MissingKnowledge:
         return None
-    moved = observation.difference().get(f"{name}.bias")
-    if moved is None or not layer.bias.requires_grad:
-        return None
+    moved = reading.values(observation.difference())
+    if optimiser_of(observation) != "sgd":
+        return max(1, round(float(moved.abs().max()) / training.lr))
     first, last = (
-        dummy_statistics(observation, weights, layer, dummies, generator)[0]
+        dummy_statistics(observation, weights, reading.layer, dummies, generator)[0]
         for weights in (observation.sent, observation.returned)
     )
     return max(1, round(float((moved / (training.lr * (first + last) / 2)).max())))

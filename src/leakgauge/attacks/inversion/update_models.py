@@ -30,9 +30,12 @@ from torch import Tensor
 from leakgauge.attacks.inversion.labels import rows_of_first_epoch
 from leakgauge.core.checks import boolean, whole_number
 from leakgauge.core.errors import InvalidInput, MissingKnowledge
+from leakgauge.core.local_training import OF_ONE_GRADIENT, LocalTraining
 from leakgauge.core.observation import Observation
+from leakgauge.core.one_gradient import optimiser_of
 from leakgauge.core.params import Params, elementwise, scale, subtract
-from leakgauge.federation.training import Gradients, State, Trainer, local_sgd
+from leakgauge.core.schedules import CONSTANT
+from leakgauge.federation.training import Gradients, State, Trainer
 
 #: A function ``predict(inputs, targets, **extra) -> update``, with normalised inputs.
 Predict = Callable[..., Params]
@@ -91,6 +94,8 @@ class OneBatch:
     The prediction is exact for FedSGD. For many local steps it is AGIC's one-batch approximation (equation 4), which
     assumes that the weights hardly move between the steps. The prediction costs the same for any number of steps. It
     does not depend on how the samples are divided into batches.
+
+    For an Adam client, every gradient is normalised as in Adam's first step (:mod:`leakgauge.federation.update_rules`).
     """
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
@@ -100,7 +105,7 @@ class OneBatch:
             observation: The message of the client.
             functional: Whether predictions must run under ``torch.func.vmap``.
         """
-        trainer = Trainer(observation.model, observation.training, functional=functional)
+        trainer = simulator(observation, observation.training, functional=functional)
         state = trainer.start(observation.sent, observation.model_buffers())
         one_step = _one_step(trainer, observation)
 
@@ -136,7 +141,7 @@ class Surrogate:
         if observation.returned is None:
             return OneBatch().begin(observation, functional=functional)
         sent, returned = observation.sent, observation.returned
-        trainer = Trainer(observation.model, observation.training, functional=functional)
+        trainer = simulator(observation, observation.training, functional=functional)
         start = trainer.start(sent, observation.model_buffers())
         one_step = _one_step(trainer, observation)
 
@@ -154,8 +159,8 @@ class Surrogate:
 class FullSimulation:
     """The client's local training on the dummy samples.
 
-    For a FedSGD observation, or for one local step, the prediction is that of :class:`OneBatch`. An unknown momentum or
-    weight decay is taken as zero.
+    For a FedSGD observation, or for one local step, the prediction is that of :class:`OneBatch`. Unknown settings such
+    as momentum and weight decay are taken as zero. An unknown optimiser is guessed from the update.
 
     Args:
         per_epoch: Whether every epoch has its own variables, because the client draws a new order in each epoch (DLF).
@@ -194,7 +199,8 @@ class FullSimulation:
         if epochs * len(sizes) == 1:  # one gradient, which avoids the rounding of the weights
             return OneBatch().begin(observation, functional=functional)
         if self.one_batch:
-            training, sizes = replace(training, lr=lr * len(sizes)), [samples]
+            training, sizes = _one_step_per_epoch(training), [samples]
+        trainer = simulator(observation, training, functional=functional)
         buffers = observation.model_buffers()
         numbers = epochs * len(sizes) * sum(value.numel() for value in sent.values())
         chosen = self.gradients or ("graph" if numbers <= self.graph_limit else "adjoint")
@@ -214,16 +220,9 @@ class FullSimulation:
                 inputs = inputs[rows_of_first_epoch(targets.unflatten(0, (epochs, -1))).flatten()]
             passes = len(inputs) // samples
             batches = list(zip(inputs.split(sizes * passes), targets.split(sizes * passes), strict=True))
-            weights, _ = local_sgd(
-                observation.model,
-                sent,
-                batches * (epochs // passes),
-                training,
-                buffers=buffers,
-                gradients="graph" if functional else chosen,
-                functional=functional,
-            )
-            return scale(subtract(sent, weights), 1 / lr)
+            start = trainer.start(sent, buffers)
+            state = trainer.run(start, batches * (epochs // passes), "graph" if functional else chosen)
+            return scale(subtract(sent, state.weights), 1 / lr)
 
         return ClientModel(predict, copies, _batches(observation, copies), epoch_labels=True)
 
@@ -265,16 +264,16 @@ class EpochInterpolation:
         if epochs == 1 or len(sizes) == 1:
             return FullSimulation().begin(observation, functional=functional)
         assert observation.returned is not None
-        passed = (self.epoch - 1) / epochs
+        passed, share = _shares(training, self.epoch)
         start = elementwise(lambda a, b: a + passed * (b - a), observation.sent, observation.returned)
-        buffers = observation.model_buffers()
+        trainer = simulator(observation, training, functional=functional)
+        buffers, before = observation.model_buffers(), (self.epoch - 1) * len(sizes)
 
         def predict(inputs: Tensor, targets: Tensor) -> Params:
             batches = zip(inputs.split(sizes), targets.split(sizes), strict=True)
-            weights, _ = local_sgd(
-                observation.model, start, batches, training, buffers=buffers, gradients="graph", functional=functional
-            )
-            return scale(subtract(start, weights), epochs / lr)
+            first = trainer.start(start, buffers, anchor=observation.sent, batches=before)
+            state = trainer.run(first, batches, "graph")
+            return scale(subtract(start, state.weights), share / lr)
 
         return ClientModel(predict, batches=len(sizes))
 
@@ -335,16 +334,57 @@ def _one_step(trainer: Trainer, observation: Observation) -> Callable[[State, Te
     training = observation.training
     unknown = None in (training.epochs, training.batch_size, training.samples)
     factor = 1.0 if observation.kind == "gradient" or unknown else training.applied_gradients
-    decay = 0.0 if observation.kind == "gradient" else trainer.weight_decay
 
     def step(state: State, inputs: Tensor, targets: Tensor) -> Params:
         with trainer.active():
-            gradient, _ = trainer.gradient(state, (inputs, targets), graph=True)
-        if decay:
-            gradient |= {name: gradient[name].add(state.weights[name], alpha=decay) for name in trainer.trainable}
-        return gradient if factor == 1 else scale(gradient, factor)
+            update = trainer.repeated_step(state, (inputs, targets))
+        return update if factor == 1 else scale(update, factor)
 
     return step
+
+
+def simulator(observation: Observation, training: LocalTraining, *, functional: bool) -> Trainer:
+    """Return the step function with which an attacker simulates a client.
+
+    An unknown optimiser is guessed from the update. A gradient (FedSGD) is a step of plain SGD.
+
+    Args:
+        observation: The message of the client.
+        training: The known recipe.
+        functional: Whether steps must run under ``torch.func.vmap``.
+    """
+    if observation.kind == "gradient":
+        training = replace(
+            LocalTraining(), **{name: getattr(training, name) for name in OF_ONE_GRADIENT}, lr=training.lr
+        )
+    elif training.optimiser is None:
+        training = replace(training, optimiser=optimiser_of(observation))
+    return Trainer(observation.model, training, functional=functional, as_attacker=True)
+
+
+def _one_step_per_epoch(training: LocalTraining) -> LocalTraining:
+    """Return a recipe in which each epoch is one step, as long as the epoch's steps together."""
+    factors, steps = torch.tensor(training.factors, dtype=torch.double), len(training.batches_of_steps)
+    lengths = factors.unflatten(0, (-1, steps)).mean(1).tolist()
+    schedule = training.schedule if training.schedule in (None, CONSTANT) else tuple(lengths)
+    return replace(
+        training, lr=training.need("lr") * steps, batch_size=training.samples, schedule=schedule, accumulation=1
+    )
+
+
+def _shares(training: LocalTraining, epoch: int) -> tuple[float, float]:
+    """Return the share of the update before an epoch, and the factor from the update of the epoch to the whole update.
+
+    The length of an epoch is the sum of its learning rates.
+    """
+    epochs, per_epoch = int(training.need("epochs")), len(training.batches_of_steps)
+    if training.schedule in (None, CONSTANT):
+        return (epoch - 1) / epochs, epochs
+    factors = training.factors
+    before, own = sum(factors[: (epoch - 1) * per_epoch]), sum(factors[(epoch - 1) * per_epoch : epoch * per_epoch])
+    if own == 0:
+        raise InvalidInput(f"epoch {epoch} cannot be attacked, because the schedule sets its learning rate to 0")
+    return before / sum(factors), sum(factors) / own
 
 
 def _batches(observation: Observation, copies: int) -> int:

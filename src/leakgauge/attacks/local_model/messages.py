@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from leakgauge.core.errors import InvalidInput, MissingKnowledge
 from leakgauge.core.observation import Observation
+from leakgauge.core.one_gradient import mixes_linearly
 from leakgauge.core.params import Params, flatten
 from leakgauge.federation.training import LOSSES, in_mode
 
@@ -110,11 +111,11 @@ def gradients_of(messages: Messages) -> tuple[Tensor, bool]:
     """Return the client's mean gradient of each round, (rounds, parameters), and whether the gradients' scale is known.
 
     The scale follows from the client's learning rate and number of local steps. If one of these is unknown, only the
-    direction of the gradients is right.
+    direction of the gradients is right. If the client uses Adam, even the direction is approximate.
     """
     last, steps = messages.last, steps_in(messages.last)
     lr = 1.0 if last.kind == "gradient" else last.training.lr
-    if steps is None or lr is None:
+    if steps is None or lr is None or not mixes_linearly(last):
         return -messages.updates, False
     return -messages.updates / (lr * steps), True
 

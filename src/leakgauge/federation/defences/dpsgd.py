@@ -30,7 +30,8 @@ from leakgauge.core.observation import LocalTraining
 from leakgauge.core.params import Params, buffers_of, parameters_of
 from leakgauge.core.seeding import generator
 from leakgauge.federation.defence import Batch, Trained, TrainingDefence, mixes_samples
-from leakgauge.federation.training import LOSSES
+from leakgauge.federation.losses import loss_of, takes_model
+from leakgauge.federation.update_rules import UpdateRule
 
 Accountant = Literal["rdp", "prv"]
 
@@ -100,8 +101,13 @@ class DPSGD(TrainingDefence):
             return float(accountant.get_epsilon(delta=self.delta))
 
     def check(self, model: nn.Module, training: LocalTraining) -> None:
-        """Raise an error if Opacus cannot train the model."""
+        """Raise an error if Opacus cannot train the model with this recipe."""
         _opacus()
+        for name in ("clip_norm", "proximal", "accumulation", "schedule"):
+            if getattr(training, name) != getattr(LocalTraining, name):
+                raise InvalidInput(f"DP-SGD cannot be combined with {name} in the recipe. Leave {name} out.")
+        if takes_model(loss_of(training)):
+            raise InvalidInput("DP-SGD needs a loss of outputs and targets, not one that calls the model itself")
         layer = mixes_samples(model)
         if layer is not None:
             raise InvalidInput(
@@ -140,7 +146,12 @@ class DPSGD(TrainingDefence):
     ) -> Params:
         """Return the clipped and noisy gradient of all samples."""
         once = LocalTraining(
-            samples=training.samples, batch_size=training.samples, epochs=1, loss=training.loss, lr=1.0
+            samples=training.samples,
+            batch_size=training.samples,
+            epochs=1,
+            loss=training.loss,
+            lr=1.0,
+            label_smoothing=training.label_smoothing,
         )
         with _session(self, model, samples, once, start, self.noise_for(once, participations), seed) as session:
             for inputs, targets, _ in session.loader:
@@ -178,13 +189,8 @@ def _session(
     """Yield a session of Opacus on a copy of the model with the weights of ``start``."""
     copied = _copy(model, training, start)
     data = _Rows(*samples, torch.arange(len(samples[0])))
-    optimiser = torch.optim.SGD(
-        [value for value in copied.parameters() if value.requires_grad],
-        lr=training.need("lr"),
-        momentum=float(training.momentum or 0.0),
-        weight_decay=float(training.weight_decay or 0.0),
-    )
-    loss = LOSSES[training.loss]
+    optimiser = _optimiser(training, [value for value in copied.parameters() if value.requires_grad])
+    loss = loss_of(training)
     settings = {
         "module": copied,
         "optimizer": optimiser,
@@ -198,11 +204,23 @@ def _session(
     with _without_warnings():
         engine = _opacus().PrivacyEngine(accountant=defence.accountant)
         if training.loss == "cross_entropy" and only_linear(copied):
-            settings |= {"criterion": nn.CrossEntropyLoss(), "grad_sample_mode": "ghost"}
+            criterion = nn.CrossEntropyLoss(label_smoothing=float(training.label_smoothing or 0.0))
+            settings |= {"criterion": criterion, "grad_sample_mode": "ghost"}
             private, optimiser, loss, loader = engine.make_private(**settings)
         else:
             private, optimiser, loader = engine.make_private(**settings)
         yield _Session(private, copied, optimiser, loader, loss)
+
+
+def _optimiser(training: LocalTraining, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return torch's optimiser of a recipe."""
+    lr, decay = training.need("lr"), float(training.weight_decay or 0.0)
+    if training.is_sgd:
+        momentum, dampening = float(training.momentum or 0.0), float(training.dampening or 0.0)
+        return torch.optim.SGD(weights, lr, momentum, dampening, decay, bool(training.nesterov))
+    kind = torch.optim.AdamW if training.optimiser == "adamw" else torch.optim.Adam
+    rule = UpdateRule.of(training)
+    return kind(weights, lr=lr, betas=rule.betas, eps=rule.eps, weight_decay=decay)
 
 
 def _copy(model: nn.Module, training: LocalTraining, start: Trained) -> nn.Module:

@@ -38,11 +38,22 @@ RECIPE_KEYS: dict[str, tuple[str, ...]] = {
     "samples": ("num-examples",),
     "momentum": ("momentum",),
     "weight_decay": ("weight-decay",),
+    "optimiser": ("optimiser", "optimizer"),
+    "nesterov": ("nesterov",),
+    "dampening": ("dampening",),
+    "eps": ("eps", "adam-eps", "epsilon"),
+    "schedule": ("lr-schedule",),
+    "clip_norm": ("clip-norm", "max-grad-norm", "gradient-clipping"),
+    "proximal": ("proximal-mu", "proximal"),
+    "label_smoothing": ("label-smoothing",),
+    "accumulation": ("accumulation", "gradient-accumulation-steps", "accumulation-steps"),
 }
+#: The settings that are words.
+_WORDS = ("optimiser", "schedule")
 
 
 #: A recipe of which only the loss and the mode are known.
-UNKNOWN = LocalTraining(momentum=None, weight_decay=None)
+UNKNOWN = LocalTraining(momentum=None, weight_decay=None, optimiser=None)
 
 #: The largest number of different warnings that a recorder logs.
 MOST_WARNINGS = 1000
@@ -84,8 +95,8 @@ class Captures:
         model: The architecture of the exchanged weights.
         data: The shape, classes and normalisation of a sample.
         training: The settings of the clients' training, as far as they are known.
-        config: The configuration of the app, from which ``lr``, ``local-epochs``, ``batch-size``, ``momentum`` and
-            ``weight-decay`` are read.
+        config: The configuration of the app, from which ``lr``, ``local-epochs``, ``batch-size``, ``optimizer`` and
+            other settings are read (:data:`RECIPE_KEYS`).
         every: The interval between recorded rounds. The first round is always recorded.
         clients: The ids of the clients to record, or the number of clients to record. By default, all clients.
         sends: Whether clients return trained ``"weights"`` or a ``"gradient"``.
@@ -187,7 +198,7 @@ class Captures:
         for source in (self.config, reported):
             settings = {key.replace("_", "-"): value for key, value in source.items() if isinstance(key, str)}
             for name, keys in RECIPE_KEYS.items():
-                value = _number(name, next((settings[key] for key in keys if key in settings), None))
+                value = _setting(name, next((settings[key] for key in keys if key in settings), None))
                 if value is None:
                     continue
                 try:
@@ -221,9 +232,11 @@ class Captures:
         }
 
 
-def _number(name: str, value: object) -> int | float | None:
-    """Return a setting if it is a number, and ``None`` otherwise. A count that arrives as a float becomes an int."""
-    if isinstance(value, float) and value.is_integer() and name in ("epochs", "batch_size", "samples"):
+def _setting(name: str, value: object) -> int | float | str | None:
+    """Return a setting if it has the right type, and ``None`` otherwise. A whole float becomes an int for a count."""
+    if name in _WORDS:
+        return value.lower() if isinstance(value, str) else None
+    if isinstance(value, float) and value.is_integer() and name in ("epochs", "batch_size", "samples", "accumulation"):
         return int(value)
     return value if isinstance(value, (int, float)) else None
 

@@ -59,6 +59,8 @@ def bound_on(scenario: Scenario, chain: Sequence[Defence], prior: float = 0.1) -
         chain: The defences of the client.
         prior: The probability that the attacker recovers the sample without the message.
     """
-    sends_gradient = scenario.training.get("sends", "weights") == "gradient"
-    recipe = Recipe() if sends_gradient else Recipe(**scenario.recipe)
-    return bound_of(chain, recipe.for_client(scenario.share(0)), prior)
+    settings = dict(scenario.loss_and_mode)
+    base = settings.pop("recipe", None)
+    if scenario.training.get("sends", "weights") == "weights":
+        settings |= scenario.recipe
+    return bound_of(chain, Recipe(**settings, base=base).for_client(scenario.share(0), scenario.network()), prior)

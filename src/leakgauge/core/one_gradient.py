@@ -1,0 +1,126 @@
+r"""The decision whether a message is one gradient, up to terms that the attacker knows.
+
+A FedSGD client sends its gradient. A FedAvg client that takes one step of SGD sends the same, because all other terms
+of the step are known. With learning rate :math:`\eta`, first factor :math:`f` of the schedule, Nesterov momentum
+:math:`\mu` (0 without) and weight decay :math:`\omega`,
+
+.. math:: \theta^s - \theta^c = \eta f (1 + \mu) (g + \omega\,\theta^s).
+
+Momentum, dampening and FedProx's term have no effect on a first step. Adam and AdamW send :math:`g / (|g| +
+\varepsilon)` instead, which is little more than the sign of each number. Every rule that needs a gradient uses the
+functions of this module.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from leakgauge.core.errors import MissingKnowledge
+from leakgauge.core.local_training import OptimiserName
+from leakgauge.core.observation import Observation
+from leakgauge.core.params import Params, flatten
+
+#: A gradient is clipped if its norm is within this relative distance of the limit.
+_AT_LIMIT = 1e-3
+#: The number of the largest changes among which Adam's changes are nearly equal, as a share of all changes.
+_LARGEST_SHARE = 0.5
+#: The smallest ratio of the median and the largest change for which an unknown optimiser counts as Adam.
+_EVEN = 0.3
+
+
+def why_no_gradient(observation: Observation, *, length: bool = True) -> str | None:
+    """Return the reason why a message is not one gradient, or ``None`` if it is one up to known terms.
+
+    Args:
+        observation: The message of the client.
+        length: Whether the length of the gradient is needed as well as its direction.
+    """
+    reason = None if observation.kind == "gradient" else _why_no_step(observation)
+    if reason is None and length and _is_clipped(observation):
+        limit = observation.training.clip_norm
+        return f"the client clipped its gradient to the norm {limit:g}, so the length of the gradient is unknown"
+    return reason
+
+
+def gradient_of(observation: Observation, *, length: bool = True) -> Params:
+    """Return the gradient that a message holds, in double precision.
+
+    Args:
+        observation: The message of the client.
+        length: Whether the length of the gradient is needed. Otherwise, a clipped gradient is returned too.
+
+    Raises:
+        MissingKnowledge: If the message is not one gradient. The message of the error has the reason.
+    """
+    reason = why_no_gradient(observation, length=length)
+    if reason is not None:
+        raise MissingKnowledge(f"this attack needs one gradient, but {reason}.")
+    return _undone(observation)
+
+
+def mixes_linearly(observation: Observation) -> bool:
+    """Return whether the update is a weighted sum of gradients and of known weights, as for SGD with any settings.
+
+    Then the update of a layer lies in the span of the layer's inputs, and ratios of one sample's gradients survive.
+    """
+    return observation.kind == "gradient" or optimiser_of(observation) == "sgd"
+
+
+def optimiser_of(observation: Observation) -> OptimiserName:
+    """Return the client's optimiser. If it is unknown, it is guessed from the update.
+
+    Adam changes most numbers by nearly the same amount. SGD changes them in proportion to gradients, whose sizes differ
+    by orders of magnitude.
+
+    Args:
+        observation: The message of the client.
+    """
+    known = observation.training.optimiser
+    if known is not None or observation.kind == "gradient":
+        return known or "sgd"
+    changes = flatten(observation.difference()).abs()
+    changes = changes[changes > 0]
+    if not len(changes):
+        return "sgd"
+    ordered = changes.double().sort(descending=True).values
+    median = ordered[int(_LARGEST_SHARE * (len(ordered) - 1))]
+    return "adam" if float(median / ordered[0]) > _EVEN else "sgd"
+
+
+def _why_no_step(observation: Observation) -> str | None:
+    """Return the reason why a client's local training is not one step of SGD with known terms."""
+    training = observation.training
+    if None in (training.epochs, training.batch_size, training.samples):
+        return "the number of local steps is unknown"
+    if training.steps > 1:
+        return f"this is the result of {training.steps} local steps"
+    name = optimiser_of(observation)
+    if name != "sgd":
+        return f"a step of {name.capitalize().replace('Adamw', 'AdamW')} keeps little more than the signs of a gradient"
+    if training.lr is None:
+        return "the client's learning rate is unknown"
+    if training.weight_decay is None:
+        return "the client's weight decay is unknown"
+    return None
+
+
+def _is_clipped(observation: Observation) -> bool:
+    limit = observation.training.clip_norm
+    return bool(limit) and float(flatten(_undone(observation)).norm()) >= (1 - _AT_LIMIT) * float(limit or 0)
+
+
+def _undone(observation: Observation) -> Params:
+    """Return the gradient of a message that is one gradient or one step of SGD."""
+    if observation.gradient is not None:
+        return {name: value.double() for name, value in observation.gradient.items()}
+    training = observation.training
+    assert observation.returned is not None
+    trained = {name for name, value in observation.model.named_parameters() if value.requires_grad}
+    momentum = float(training.momentum or 0.0) if training.nesterov else 0.0
+    length = training.need("lr") * training.factor(0) * (1 + momentum)
+    decay = float(training.weight_decay or 0.0)
+    gradient = {}
+    for name, sent in observation.sent.items():
+        applied = (sent.double() - observation.returned[name].double()) / length
+        gradient[name] = applied - decay * sent.double() if name in trained else torch.zeros_like(applied)
+    return gradient
