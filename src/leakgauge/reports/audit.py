@@ -87,6 +87,7 @@ def _page(audit: Audit, command: str, redact: str) -> Page:
         *([] if redact == "omit" else _pictures(audit, redact)),
         *_controls(audit),
         *_ladder(audit),
+        *_bounds(audit),
         _every_attack(audit),
         *_curves(audit),
         Section("A first look, before any attack", reasons),
@@ -203,6 +204,19 @@ def _ladder(audit: Audit) -> list[Section]:
         *audit.ladder_sentences,
     ]
     return [Section("How far the strongest attack gets", words, table=rows)]
+
+
+def _bounds(audit: Audit) -> list[Section]:
+    """Return a section about the proven limits on every attack, if a defence has such a proof."""
+    if not audit.plan.bounds:
+        return []
+    rows = [["defence", "success without the message", "success with the message, at most", "epsilon"]]
+    sentences: dict[str, None] = {}
+    for title, bound in audit.plan.bounds.items():
+        epsilon = "-" if bound.epsilon is None else f"{bound.epsilon:.3g}"
+        rows += [[title, f"{prior:g}", f"{success:.3g}", epsilon] for prior, success in bound.ladder]
+        sentences |= dict.fromkeys((f"{title}: {bound.sentence}", *bound.assumptions))
+    return [Section("What no attack can exceed", list(sentences), table=rows)]
 
 
 def _cost(audit: Audit) -> list[Section]:

@@ -12,7 +12,6 @@ from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defences import DPSGD, Clipping, GaussianNoise
 from leakgauge.workflows.audit import first_look
 from leakgauge.workflows.audit.ceiling import bound_of
-from leakgauge.workflows.audit.first_look import is_exact
 from tests.shared import digits
 
 
@@ -61,7 +60,7 @@ def test_every_attack_is_judged_and_only_those_that_apply_are_named(make):
     words = {word.strip(".,:") for word in str(look).split()}
     assert not words & look.refused.keys()
     assert words & look.applies.keys()
-    exact = {name for name in look.applies if is_exact(registry.ATTACKS[name])}
+    exact = {name for name in look.applies if registry.ATTACKS[name].exact}
     assert set(exact_attacks(look)) == exact
     assert look.risk == "high" or not exact
 

@@ -34,8 +34,6 @@ RISKS: tuple[Risk, ...] = ("low", "medium", "high")
 FEW_STEPS = 100
 #: Defences that leave the direction of an update, or only change what is sent in a way that the recipe describes.
 LEAVES_DIRECTION = ("Clipping", "LocalWork", "SecureAggregation")
-#: The package of attacks that solve equations instead of optimising.
-EXACT = "leakgauge.attacks.analytic."
 
 
 @dataclass(frozen=True)
@@ -110,9 +108,9 @@ def _reasons(
         yield Reason("message", "low", "The update is zero, so it holds nothing about the samples.")
         return
     applying = [spec for spec in specs if spec.recovers == "samples" and fits[spec.name].applies]
-    searches = [spec.name for spec in applying if not is_exact(spec) and spec.audit is not None]
+    searches = [spec.name for spec in applying if not spec.exact and spec.audit is not None]
     for spec in applying:
-        if is_exact(spec):
+        if spec.exact:
             sentence = f"The exact attack {spec.name} applies: {fits[spec.name].reason}."
             yield Reason("exact attack", "high", sentence)
     yield _size(observation)
@@ -125,11 +123,6 @@ def _reasons(
         yield _defences(observation)
     if bound is not None:
         yield _proof(bound)
-
-
-def is_exact(spec: AttackSpec) -> bool:
-    """Return whether an attack solves equations for the samples, instead of searching by optimisation."""
-    return spec.recovers == "samples" and spec.factory.__module__.startswith(EXACT)
 
 
 def _size(observation: Observation) -> Reason:

@@ -26,9 +26,11 @@ from typing import Any
 from leakgauge.attacks import registry
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import Observation
+from leakgauge.evaluation.bounds import Bound
 from leakgauge.federation.defence import Defence
 from leakgauge.workflows.audit.attackers import Attacker, read_attacker
 from leakgauge.workflows.audit.budget import DEFAULT_BUDGET, read_duration
+from leakgauge.workflows.audit.ceiling import bound_on
 from leakgauge.workflows.audit.first_look import FirstLook, first_look
 from leakgauge.workflows.audit.ladder import Rung, rungs_of
 from leakgauge.workflows.scenario import NUMBER, Keys, Scenario, load_parts, read_chains, read_scenario
@@ -122,6 +124,12 @@ class AuditPlan:
             return []
         clients = range(min(self.clients, CONTROL_CLIENTS))
         return [Work(UNDEFENDED, name, False, client, control) for control in self.controls for client in clients]
+
+    @cached_property
+    def bounds(self) -> dict[str, Bound]:
+        """The proven limits on the success of every attack, by the title of the defence. Few defences have a proof."""
+        found = {title: bound_on(self.scenario, chain) for title, chain in self.chains.items() if chain}
+        return {title: bound for title, bound in found.items() if bound is not None}
 
     @cached_property
     def ladder(self) -> dict[str, Rung]:

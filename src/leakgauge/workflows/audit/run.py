@@ -22,6 +22,7 @@ from leakgauge.core.errors import LeakgaugeError, TasksFailed
 from leakgauge.core.measure import Measure
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive
+from leakgauge.evaluation.bounds import supports_nothing_found
 from leakgauge.evaluation.support import Evidence, with_support
 from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients, together, worst_of
 from leakgauge.runtime import Task, run_tasks
@@ -327,7 +328,11 @@ def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequen
         baseline = mine.pop(UNDEFENDED, None) if undefended is None else findings.get((attack, undefended, False))
         if baseline is not None and undefended is None:
             baseline = with_support(baseline, Evidence(_needed(plan, mine)))
-        evidence = Evidence(_needed(plan, mine), None if defence == undefended else baseline, cut_short=key in cut)
+        bound = plan.bounds.get(defence)
+        proof = bound.sentence if bound is not None and supports_nothing_found(bound) else ""
+        evidence = Evidence(
+            _needed(plan, mine), None if defence == undefended else baseline, cut_short=key in cut, proof=proof
+        )
         findings[key] = with_support(findings[key], evidence)
     return list(findings.values())
 
