@@ -26,6 +26,22 @@ BELOW = {"psnr": 0.5, "features": 0.03}
 #: From this chance level on, a guess is already right.
 RIGHT = {"psnr": 30.0, "features": 0.98}
 
+#: The name of the positive control with a single sample.
+ONE_SAMPLE = "one sample, label known"
+
+
+def control_sizes(samples: int) -> dict[str, int]:
+    """Return a dictionary from the names of the positive controls to their numbers of samples.
+
+    >>> control_sizes(16)
+    {'one sample, label known': 1, '4 samples, labels known': 4}
+
+    Args:
+        samples: The number of the client's samples.
+    """
+    quarter = -(-samples // 4)
+    return {ONE_SAMPLE: 1} | ({} if quarter == 1 else {f"{quarter} samples, labels known": quarter})
+
 
 @dataclass(frozen=True)
 class Evidence:

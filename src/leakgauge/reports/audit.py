@@ -17,6 +17,7 @@ from leakgauge.evaluation.verdict import Finding, together
 from leakgauge.reports.curves import loss_curves
 from leakgauge.reports.findings import (
     cell,
+    controls_section,
     document,
     main_metric,
     metrics_in,
@@ -85,7 +86,7 @@ def _page(audit: Audit, command: str, redact: str) -> Page:
         _by_defence(audit),
         *shared_sections(audit),
         *([] if redact == "omit" else _pictures(audit, redact)),
-        *_controls(audit),
+        *controls_section(audit.controls),
         *_ladder(audit),
         *_bounds(audit),
         _every_attack(audit),
@@ -171,23 +172,6 @@ def _left_out(audit: Audit) -> dict[str, str]:
         for name in planned
         if done[name] < planned[name]
     }
-
-
-def _controls(audit: Audit) -> list[Section]:
-    """Return a section about positive controls, which are the same attacks on easier versions of the same set-up."""
-    if not audit.controls:
-        return []
-    rows = [["attack", "easier version", "result", "clients", "verdict"]]
-    for finding in audit.controls:
-        metric = main_metric(finding)
-        result = "-" if metric is None else f"{metric} {cell(finding.measures[metric])}"
-        clients = "-" if metric is None else str(finding.measures[metric].n)
-        rows.append([finding.attack, finding.setup, result, clients, str(finding.verdict)])
-    words = (
-        "The same attacks, on easier versions of this set-up without a defence. An attack that recovers nothing here "
-        "either is too weak to support a negative verdict."
-    )
-    return [Section("Positive controls", (words,), table=rows)]
 
 
 def _ladder(audit: Audit) -> list[Section]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakgauge.core.container import write_atomically
 from leakgauge.core.errors import printable
-from leakgauge.reports.findings import document, shared_sections, write_json
+from leakgauge.reports.findings import controls_section, document, shared_sections, write_json
 from leakgauge.reports.page import Page, Section, write_page
 from leakgauge.reports.pictures import blurred, contact_sheet, to_png
 
@@ -37,6 +37,7 @@ def write_captures(result: CaptureAttack, folder: Path, *, command: str = "", re
         *shared_sections(result),
         Section("What the attacker sees and knows", result.attacked[0].capture.threat_model if result.attacked else ()),
         Section("What came back", [f"Attack: {result.attack!r}"], captures_table(result)),
+        *controls_section(result.controls),
     ]
     for number, one in enumerate(result.attacked):
         picture = None if redact == "omit" else _picture(one, redact)

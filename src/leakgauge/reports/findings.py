@@ -104,6 +104,27 @@ def shared_sections(result: WorkflowResult) -> list[Section]:
     return sections
 
 
+def controls_section(controls: Sequence[Finding]) -> list[Section]:
+    """Return a section about the positive controls, or nothing if there are none.
+
+    Args:
+        controls: The findings of the attacks on easier versions of the set-up.
+    """
+    if not controls:
+        return []
+    rows = [["attack", "easier version", "result", "clients", "verdict"]]
+    for finding in controls:
+        metric = main_metric(finding)
+        result = "-" if metric is None else f"{metric} {cell(finding.measures[metric])}"
+        clients = "-" if metric is None else str(finding.measures[metric].n)
+        rows.append([finding.attack, finding.setup, result, clients, str(finding.verdict)])
+    words = (
+        "The same attacks, on easier versions of this set-up without a defence. An attack that recovers nothing here "
+        "either is too weak to support a negative verdict."
+    )
+    return [Section("Positive controls", (words,), table=rows)]
+
+
 def limit(check: Check) -> str:
     """Return a sentence about a limit that the user set. It begins with "BROKEN" or "kept"."""
     return ("BROKEN: " if check.failed else "kept: ") + check.sentence()

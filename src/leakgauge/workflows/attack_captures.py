@@ -21,9 +21,11 @@ from leakgauge.core.progress import Report
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation import Score, score
 from leakgauge.evaluation.gate import read_condition
-from leakgauge.evaluation.verdict import Finding, judge, over_clients
+from leakgauge.evaluation.support import Evidence, with_support
+from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients
 from leakgauge.runtime import Task, Watch, run_tasks
 from leakgauge.runtime.cache import Cache
+from leakgauge.workflows.capture_controls import controls_of
 from leakgauge.workflows.captures import Captures, ClientData
 from leakgauge.workflows.result import Redact, Running, WorkflowResult, check_redact, conclude
 
@@ -71,10 +73,12 @@ class CaptureAttack(WorkflowResult):
     Args:
         attack: The attack with its settings.
         attacked: The attacked captures, sorted by file.
+        controls: The findings on the positive controls, which are simulated messages of fewer samples.
     """
 
     attack: Attack
     attacked: tuple[AttackedCapture, ...]
+    controls: tuple[Finding, ...] = ()
 
 
 def attack(  # noqa: PLR0913
@@ -204,10 +208,17 @@ def run_capture_attack(
     if not made and failed is not None:
         raise failed
     attacked = tuple(_attacked(one, *made[one.file], Path(output)) for one in listed if one.file in made)
+    finding = _finding(attacked, name)
+    controls: list[Finding] = []
+    if complete and finding.measures and finding.verdict is not Verdict.RECOVERS_DATA:
+        scored = {one.capture.file: one.capture.truth for one in attacked if one.capture.truth is not None}
+        controls = controls_of(scored, definitions, cache.folder, common, running, name)
+        finding = with_support(finding, Evidence({control.setup: control for control in controls}))
     return CaptureAttack(
         attack=attack,
         attacked=attacked,
-        findings=tuple(_findings(attacked, name)),
+        controls=tuple(controls),
+        findings=(finding,),
         refused=tuple(refused),
         failed=failed,
         complete=complete,
@@ -258,13 +269,10 @@ def _attacked(capture: Capture, reconstruction: Reconstruction, cached: bool, ou
     return AttackedCapture(capture, reconstruction, scored, cached)
 
 
-def _findings(attacked: Sequence[AttackedCapture], name: str) -> list[Finding]:
-    """Combine the scores of all captures into one reported result.
-
-    If no capture was scored, the result has no measures.
-    """
+def _finding(attacked: Sequence[AttackedCapture], name: str) -> Finding:
+    """Return one finding about all scored captures together. If no capture was scored, the finding has no measures."""
     scored = [one for one in attacked if one.score is not None]
     scores = [dict(one.score.metrics) for one in scored if one.score is not None]
     granted = any(one.capture.labels_granted for one in scored)
     title = f"{len(scored) or len(attacked)} captures" if len(attacked) > 1 else "1 capture"
-    return [Finding(name, title, over_clients(scores), judge(scores, labels_granted=granted))]
+    return Finding(name, title, over_clients(scores), judge(scores, labels_granted=granted))

@@ -27,6 +27,7 @@ from leakgauge.attacks import registry
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import Observation
 from leakgauge.evaluation.bounds import Bound
+from leakgauge.evaluation.support import control_sizes
 from leakgauge.federation.defence import Defence
 from leakgauge.workflows.audit.attackers import Attacker, read_attacker
 from leakgauge.workflows.audit.budget import DEFAULT_BUDGET, read_duration
@@ -38,8 +39,8 @@ from leakgauge.workflows.scenario import NUMBER, Keys, Scenario, load_parts, rea
 #: The number of clients of a positive control.
 CONTROL_CLIENTS = 2
 AUDIT: Keys = {"attacks": (list,), "clients": (int,), "threshold": NUMBER, "budget": (str, *NUMBER)}
-#: The names of the version of a set-up without a defence, and of the version with a single sample.
-UNDEFENDED, ONE_SAMPLE = "no defence", "one sample, label known"
+#: The name of the version of a set-up without a defence.
+UNDEFENDED = "no defence"
 
 
 @dataclass(frozen=True)
@@ -219,11 +220,10 @@ def easier_versions(scenario: Scenario, *, defended: bool) -> dict[str, Scenario
     """
     versions = {UNDEFENDED: scenario} if defended else {}
     granted = [*scenario.attacker.get("granted", []), *([] if scenario.labels_granted else ["labels"])]
-    quarter = -(-scenario.samples // 4)
-    for samples in sorted({1, quarter}):
+    for name, samples in control_sizes(scenario.samples).items():
         smaller = scenario.version(granted=granted, samples=samples)
         if smaller != scenario and _can_be_simulated(smaller):
-            versions[ONE_SAMPLE if samples == 1 else f"{samples} samples, labels known"] = smaller
+            versions[name] = smaller
     return versions
 
 

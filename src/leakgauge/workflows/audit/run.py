@@ -23,7 +23,7 @@ from leakgauge.core.measure import Measure
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive
 from leakgauge.evaluation.bounds import supports_nothing_found
-from leakgauge.evaluation.support import Evidence, with_support
+from leakgauge.evaluation.support import ONE_SAMPLE, Evidence, with_support
 from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients, together, worst_of
 from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache
@@ -31,7 +31,7 @@ from leakgauge.runtime.processes import usable_cores
 from leakgauge.workflows.audit.attackers import Scored, Trial, measures_of
 from leakgauge.workflows.audit.budget import Forecast, forecast
 from leakgauge.workflows.audit.ladder import sentences, strongest_attack
-from leakgauge.workflows.audit.plan import ONE_SAMPLE, UNDEFENDED, AuditPlan, Work
+from leakgauge.workflows.audit.plan import UNDEFENDED, AuditPlan, Work
 from leakgauge.workflows.result import Running, WorkflowResult
 
 
