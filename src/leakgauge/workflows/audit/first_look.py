@@ -71,8 +71,8 @@ class FirstLook:
     def risk(self) -> Risk:
         """The risk that samples are recovered.
 
-        The risk is high if an exact attack applies, whatever the size of the message. Otherwise it is the lowest risk of
-        the reasons about the size, the steps and the layers. Defences and proofs lower both.
+        The risk is high if an exact attack applies, whatever the size of the message. Otherwise it is the lowest risk
+        of the reasons about the size, the steps and the layers. Defences and proofs lower both.
         """
         exact = [reason for reason in self.reasons if reason.about == "exact attack"]
         limits = [reason for reason in self.reasons if reason.about in ("defences", "proof", "message")]
