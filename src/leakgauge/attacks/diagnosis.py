@@ -182,7 +182,7 @@ def _gradients(observation: Observation) -> Iterator[str]:
     if share < VANISHING:
         yield (
             f"The gradient vanishes: the first layer, where samples enter, has only {share:.1g} of the update's "
-            "squared length. Try an attack that gives early layers more weight, such as agic."
+            "squared length. Try an objective that gives early layers more weight, such as L2(decay=0.4)."
         )
     certain = label_probability(observation)
     if certain is not None and certain > PREDICTED and observation.training.samples == 1 and not observation.defences:
@@ -217,7 +217,7 @@ def _search(observation: Observation, reconstruction: Reconstruction) -> list[st
     if first is not None and not _has_batches(observation):
         return [
             f"The search matched the later layers only: its samples leave {first:.1%} of the first layer's update "
-            "unexplained. Try an attack that gives early layers more weight, such as agic."
+            "unexplained. Try more steps, or an objective that gives early layers more weight, such as L2(decay=0.4)."
         ]
     return []
 
