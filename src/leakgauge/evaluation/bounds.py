@@ -183,7 +183,7 @@ def supports_nothing_found(bound: Bound) -> bool:
 def epsilon_success(epsilon: float, delta: float, prior: float) -> float:
     """Return the largest success that differential privacy allows.
 
-    >>> epsilon_success(0.0, 0.0, 0.1)
+    >>> round(epsilon_success(0.0, 0.0, 0.1), 4)
     0.1
 
     Args:
@@ -202,7 +202,7 @@ def dpsgd_success(noise: float, rate: float, steps: int, prior: float) -> float:
     """Return the largest success that DP-SGD allows (Hayes et al. 2023, theorem 2).
 
     >>> round(dpsgd_success(4.0, 1.0, 1, 0.1), 4)
-    0.1514
+    0.1511
 
     Args:
         noise: The noise multiplier.
