@@ -225,8 +225,6 @@ def estimate_label_counts(
         counts[int(seen.argmin())] = 1
         return counts
     seen = reading.mean_gradient(observation, observation.difference())
-    if observation.kind == "weights" and optimiser_of(observation) != "sgd":
-        return _counts_from_signs(seen, samples)
     places = _places(observation, at)
     draws = generator.get_state()  # the same dummy inputs at all weights
     statistics = []
@@ -243,29 +241,38 @@ def estimate_label_counts(
         seen = (seen / activations[:, None]).mean(0)
     smoothing = float(observation.training.label_smoothing or 0.0)
     expected = probabilities.mean(0) - smoothing / len(seen)
-    if observation.training.clip_norm or any(item.name in CLIPPING for item in known_defences(observation)):
+    if observation.kind == "weights" and optimiser_of(observation) != "sgd":
+        return _counts_from_signs(expected, seen, samples)
+    if any(defence.name in CLIPPING for defence in known_defences(observation)):
         seen = seen * _unclipped(expected, seen)
+    elif observation.training.clip_norm:
+        # If the client has many samples of each class, no class may be empty. Then half the factor is in the middle.
+        seen = seen * _unclipped(expected, seen) * (1.0 if samples < 2 * len(seen) else 0.5)
     return round_counts(samples * (expected - seen) / (1 - smoothing), samples)
 
 
-def _counts_from_signs(seen: Tensor, samples: int) -> Tensor:
+def _counts_from_signs(expected: Tensor, seen: Tensor, samples: int) -> Tensor:
     """Return label counts from an update of Adam, in which every class moves by nearly the same amount.
 
-    The entry of a class is negative if the class has more samples than the model predicts. Each such class gets a
-    sample first. The other samples are divided in proportion to the negative entries.
+    The entry of a class is negative if the class has more samples than the model predicts, and positive if it has
+    fewer. A class with a positive entry gets half of the predicted samples, which is the middle of the possible counts.
+    Each other class gets at least one sample, and they share the rest in proportion to their entries.
 
     Args:
+        expected: The mean prediction of each class.
         seen: The mean update of each class.
         samples: The number of samples.
     """
-    present = (-seen).clamp_min(0).double().cpu()
+    present = (-seen).clamp_min(0)
     if not bool(present.any()):
-        present = torch.ones_like(present)
-    order = present.argsort(descending=True, stable=True)
-    first = torch.zeros(len(present), dtype=torch.long)
-    first[order[: min(samples, int((present > 0).sum()))]] = 1
-    rest = samples - int(first.sum())
-    return first + (round_counts(rest * present / present.sum(), rest) if rest else 0)
+        return round_counts(samples * expected, samples)
+    fewer = torch.where(present > 0, 0.0, samples * expected.clamp_min(0) / 2)
+    estimate = (fewer + (samples - fewer.sum()) * present / present.sum()).double().cpu()
+    counts = torch.zeros(len(present), dtype=torch.long)
+    counts[present.argsort(descending=True, stable=True)[: min(samples, int((present > 0).sum()))].cpu()] = 1
+    while int(counts.sum()) < samples:
+        counts[int((estimate - counts).argmax())] += 1
+    return counts
 
 
 def _unclipped(expected: Tensor, seen: Tensor) -> float:
