@@ -9,6 +9,7 @@ from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation import (
+    METRICS,
     blind_guesses,
     label_accuracy_chance,
     label_error_chance,
@@ -69,12 +70,60 @@ def test_own_images_are_no_guess():
     assert other_samples(truth(own, own, torch.tensor([1]))) == (None, None)
 
 
+def test_equal_samples_of_other_people_stay():
+    """As many copies are left out as the client holds, because these may be the client's own rows."""
+    own, others = images(1, 0), images(2, 1)
+    reference, targets = other_samples(truth(own, torch.cat([own, others, own, own]), torch.arange(5)))
+    assert reference is not None
+    assert targets is not None
+    assert targets.tolist() == [1, 2, 3, 4]
+    assert torch.equal(reference[2], own[0])
+    both, _ = other_samples(truth(own.repeat(2, 1, 1, 1), torch.cat([own, others, own, own])))
+    assert both is not None
+    assert len(both) == 3
+
+
 def test_equal_rows_of_a_table_stay():
     rows = torch.tensor([[1.0, 0.0]])
     owner = Truth(rows, torch.zeros(1), DataSpec((2,), None, bounded=False), (), rows.repeat(3, 1))
     reference, _ = other_samples(owner)
     assert reference is not None
-    assert len(reference) == 3
+    assert len(reference) == 2
+
+
+def test_rows_of_other_clients_in_a_sum_are_no_guess():
+    """The sum of several clients has the reference samples of its first client, which hold the rows of the others."""
+    rows = torch.rand(6, 2, generator=torch.Generator().manual_seed(0))
+    owner = Truth(rows[:4], torch.zeros(4), DataSpec((2,), None, bounded=False), (), rows[1:])
+    reference, _ = other_samples(owner)
+    assert reference is not None
+    assert torch.equal(reference, rows[4:])
+
+
+def test_a_picture_that_everybody_holds_is_known_without_the_message():
+    grey = torch.full((5, 1, 12, 12), 0.502)
+    guessed = chance_of("psnr", grey[:1], grey)
+    assert guessed == 100.0
+    assert chance_of("recovered", grey[:1], grey) == 1.0
+
+
+def test_a_guess_within_one_grey_level_is_an_exact_copy():
+    picture = images(1, 0).clamp(0.1, 0.9)
+    noise = images(8, 1) - 0.5
+    for metric, exact in (("psnr", 100.0), ("ssim", 1.0), ("mse", 0.0)):
+        assert chance_of(metric, picture, picture + noise / 255) == exact
+    assert chance_of("psnr", picture, picture + noise / 4) < 48
+
+
+def test_a_constant_picture_of_an_own_tone_is_not_known():
+    tones = torch.linspace(0.05, 0.95, 19).view(-1, 1, 1, 1).expand(-1, 1, 12, 12)
+    assert chance_of("psnr", torch.full((1, 1, 12, 12), 0.33), tones) < 20
+
+
+def chance_of(metric, originals, reference):
+    others, _ = other_samples(truth(originals, reference))
+    guesses = blind_guesses(Ruler(originals, SPEC), others)
+    return best({guess.source: guess.value(metric) for guess in guesses}, METRICS[metric].direction).value
 
 
 def test_references_need_their_targets():

@@ -20,9 +20,10 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Audit the set-ups with known answers, and write a page about them.")
     parser.add_argument("--output", type=Path, default=Path("gauntlet"), help="the folder of the page and the cache")
     parser.add_argument("--jobs", type=int, default=2, help="the number of attacks that run at a time")
+    parser.add_argument("--clients", type=int, help="the number of clients of each set-up (default: 4)")
     parser.add_argument("--short", action="store_true", help="the few attacks of the short form, as in CI")
     parser.add_argument("--held-out", action="store_true", help="the held-out set-ups instead of the table")
-    parser.add_argument("--only", default="", help="only rows whose names contain this text")
+    parser.add_argument("--only", nargs="*", default=[""], help="only rows whose names contain one of these texts")
     parser.add_argument("--ready", action="store_true", help="leave out rows that need attacks still to be built")
     return parser.parse_args()
 
@@ -33,7 +34,7 @@ def chosen(options: argparse.Namespace) -> list[KnownAnswer]:
     return [
         row
         for row in rows
-        if options.only in row.name
+        if any(text in row.name for text in options.only)
         and not (options.short and row.short is None)
         and not (options.ready and row.needs)
     ]
@@ -70,7 +71,7 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     outcomes: list[Outcome] = []
     for row in chosen(options):
-        outcome = run(row, options.output / "cache", short=options.short, jobs=options.jobs)
+        outcome = run(row, options.output / "cache", short=options.short, clients=options.clients, jobs=options.jobs)
         outcomes.append(outcome)
         needs = f" (needs: {row.needs})" if row.needs else ""
         verdict = outcome.verdict or "none"

@@ -53,11 +53,12 @@ class KnownAnswer:
     short: Mapping[str, Any] | None = None
     needs: str = ""
 
-    def document(self, *, short: bool) -> dict[str, Any]:
+    def document(self, *, short: bool, clients: int | None = None) -> dict[str, Any]:
         """Return the set-up as the document of an audit.
 
         Args:
             short: Whether the audit runs the few attacks of the short form. The long form is the default audit.
+            clients: The number of clients of the long form. By default, that of an audit.
         """
         tables = {"model": self.model, "data": self.data, "training": self.training, "attacker": self.attacker}
         document: dict[str, Any] = {name: dict(table) for name, table in tables.items() if table}
@@ -66,6 +67,8 @@ class KnownAnswer:
             document["defence"] = [{"title": "defended", "chain": [dict(one) for one in self.defences]}]
         if short:
             document["audit"] = dict(self.short or {})
+        elif clients is not None:
+            document["audit"] = {"clients": clients}
         return document
 
 

@@ -48,24 +48,27 @@ class Outcome:
         return "false safe" if order.index(self.verdict) > mildest else "false leak"
 
 
-def run(answer: KnownAnswer, folder: Path, *, short: bool, jobs: int = 1) -> Outcome:
+def run(answer: KnownAnswer, folder: Path, *, short: bool, clients: int | None = None, jobs: int = 1) -> Outcome:
     """Audit the set-up of a known answer.
 
     Args:
         answer: The known answer.
         folder: The folder of the cache.
         short: Whether to run the short form.
+        clients: The number of clients of the long form. By default, that of an audit.
         jobs: The number of attacks that run at a time.
     """
     began = time.process_time()
     running = Running("in-process" if jobs == 1 else "auto", jobs)
     try:
-        audit = run_audit(read_audit(answer.document(short=short), answer.name), folder, running)
+        audit = run_audit(read_audit(answer.document(short=short, clients=clients), answer.name), folder, running)
     except LeakgaugeError as problem:
         return Outcome(answer, None, f"{type(problem).__name__}: {problem}", time.process_time() - began)
     except Exception:
         lines = traceback.format_exc().strip().splitlines()
         return Outcome(answer, None, f"crash: {lines[-1]} ({lines[-3].strip()})", time.process_time() - began)
+    if audit.failed is None and not audit.complete:
+        raise KeyboardInterrupt  # an audit keeps what it has when it is interrupted, and half of it is no verdict
     failures = () if audit.failed is None else tuple(str(audit.failed).splitlines())
     return Outcome(answer, audit.verdict, "; ".join(_figures(audit)), time.process_time() - began, failures)
 

@@ -9,12 +9,17 @@ three kinds of blind guess for the samples of a client:
 
 Each guess is paired and measured like a reconstruction. The chance level of a metric is the value of the guess that is
 best for the attacker. The chance level of labels is in :mod:`leakgauge.evaluation.label_chance`.
+
+A guess that differs from an image by less than one of 256 grey levels counts as an exact copy of the image. The
+population already shows such an image, so no attack recovers it above chance. Images that everybody holds and images
+that hardly differ between people are of this kind.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,10 +27,17 @@ from torch import Tensor
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.measure import Direction
 from leakgauge.core.truth import Truth
+from leakgauge.evaluation.metrics.pixels import PSNR_CAP
 from leakgauge.evaluation.ruler import Quality, Ruler
 
 #: The number of draws of random reference samples.
 DRAWS = 5
+
+#: The root of the mean squared error, as a share of the data range, below which a guess counts as an exact copy.
+GREY_LEVEL = 1 / 255
+
+#: The values of an exact copy.
+_EXACT = {"psnr": PSNR_CAP, "ssim": 1.0, "mse": 0.0, "lpips": 0.0}
 
 #: The note that a score has if there are no reference samples.
 NO_REFERENCE = (
@@ -82,10 +94,11 @@ def best(levels: Mapping[str, float], direction: Direction) -> Chance:
 
 
 def other_samples(truth: Truth) -> tuple[Tensor | None, Tensor | None]:
-    """Return the reference samples and their targets, without the client's own images.
+    """Return the reference samples and their targets, without the client's own samples.
 
-    A reference image that equals one of the client's images in every bit is left out, because it would not be a guess.
-    Equal rows of a table stay, because two people can have equal rows.
+    Two people can hold equal samples, so a reference sample that equals one of the client's samples is a legitimate
+    guess. However, the reference may be a whole dataset that the client's samples were taken from. Therefore, as many
+    copies of a sample are left out as the client holds, and all further copies stay.
     """
     samples, targets = truth.reference_inputs, truth.reference_targets
     if samples is None:
@@ -94,13 +107,20 @@ def other_samples(truth: Truth) -> tuple[Tensor | None, Tensor | None]:
         raise InvalidInput(
             f"the truth has {len(samples)} reference samples but {len(targets)} targets. Pass one target for each"
         )
-    if truth.data.is_image:
-        client_images = {image.tobytes() for image in truth.inputs.detach().cpu().float().numpy()}
-        differs = [image.tobytes() not in client_images for image in samples.detach().cpu().float().numpy()]
-        others = torch.tensor(differs, dtype=torch.bool)
-        samples = samples[others]
-        targets = None if targets is None else targets[others]
+    own = Counter(_bytes(truth.inputs))
+    stays = []
+    for content in _bytes(samples):
+        stays.append(not own[content])
+        own[content] -= not stays[-1]
+    others = torch.tensor(stays, dtype=torch.bool)
+    samples = samples[others]
+    targets = None if targets is None else targets[others]
     return (samples, targets) if len(samples) else (None, None)
+
+
+def _bytes(samples: Tensor) -> list[bytes]:
+    """Return the content of each sample as bytes. Two samples are equal if all their bits are equal."""
+    return [sample.tobytes() for sample in samples.detach().cpu().float().numpy()]
 
 
 def draw(available: int, count: int, draws: int, seed: int) -> tuple[Tensor, ...]:
@@ -138,7 +158,10 @@ def blind_guesses(
     originals = ruler.originals.detach().cpu()
 
     def repeated(source: str, sample: Tensor) -> Guess:
-        return Guess(source, (ruler(sample.expand_as(originals)),))
+        return Guess(source, (measured(sample.expand_as(originals)),))
+
+    def measured(samples: Tensor) -> Quality:
+        return _with_exact_copies(ruler(samples), ruler)
 
     if ruler.spec.is_image:
         tones = {"black": 0.0, "grey": 0.5, "white": 1.0}
@@ -153,5 +176,17 @@ def blind_guesses(
         reference = reference.detach().cpu()
         guesses.append(repeated("mean of other samples", reference.double().mean(0, keepdim=True)))
         rows = draw(len(reference), count or len(originals), draws, seed)
-        guesses.append(Guess("random other samples", tuple(ruler(reference[drawn]) for drawn in rows), rows))
+        guesses.append(Guess("random other samples", tuple(measured(reference[drawn]) for drawn in rows), rows))
     return guesses
+
+
+def _with_exact_copies(quality: Quality, ruler: Ruler) -> Quality:
+    """Return the quality of guessed images, where a guess within one grey level has the values of an exact copy."""
+    if not ruler.spec.is_image:
+        return quality
+    exact = quality.values["mse"] <= (GREY_LEVEL * ruler.data_range) ** 2
+    values = {
+        name: value.masked_fill(exact, _EXACT[name]) if name in _EXACT else value
+        for name, value in quality.values.items()
+    }
+    return replace(quality, values=values)
