@@ -97,7 +97,9 @@ def gradient(samples: int, **more: Any) -> dict[str, Any]:
     return {"sends": "gradient", "samples": samples, **more}
 
 
-def weights(samples: int, epochs: int = 1, batch_size: int | None = None, lr: float = 0.01, **more: Any) -> dict[str, Any]:
+def weights(
+    samples: int, epochs: int = 1, batch_size: int | None = None, lr: float = 0.01, **more: Any
+) -> dict[str, Any]:
     """Return the table ``[training]`` of a client that sends its weights after local training."""
     return {"samples": samples, "epochs": epochs, "batch_size": batch_size or samples, "lr": lr, **more}
 

@@ -1,6 +1,7 @@
 """The networks of the known answers that Leakgauge itself does not have."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from math import prod
 
 import torch
@@ -45,7 +46,7 @@ def dense(
     """Return dense layers with an activation between them."""
     sizes = [prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in zip(sizes, sizes[1:], strict=False):
+    for before, after in pairwise(sizes):
         layers += [nn.Linear(before, after, bias=bias), ACTIVATIONS[activation]()]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], classes, bias=bias))
 

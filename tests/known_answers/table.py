@@ -121,7 +121,7 @@ CONVOLUTIONS = (
                 short=only(inverting(300))),
     KnownAnswer("CNN without normalisation, 10 local steps on 1", CNN, weights(1, epochs=10), DATA,
                 "The steps are small and the sample is the same in each, so the update has one gradient's direction.",
-                short=only(inverting(300))),
+                short=only(inverting(100), clients=1)),
     KnownAnswer("small ResNet without normalisation, one gradient of 1", network("small_resnet"), gradient(1), DATA,
                 COSINE, short=only(inverting(300), clients=1)),
     KnownAnswer("small ResNet with batch norm in eval mode, one gradient of 1", network("small_resnet", norm="batch"),
