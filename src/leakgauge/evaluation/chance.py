@@ -1,11 +1,16 @@
 """The chance level of samples, which is the value of a metric that an attacker reaches *without* the update.
 
 A PSNR of 16 alone means nothing. It must be compared with the guesses of a blind attacker, who has no update. There are
-three kinds of blind guess for the samples of a client:
+four kinds of blind guess for the samples of a client:
 
 - the mean of reference samples,
 - a blank sample, which is a black, grey or white image, or a normalised row of zeros,
-- random reference samples, drawn several times. The metric is then averaged over the draws.
+- random reference samples,
+- mixtures of random reference samples with the mean. They are nearer to most samples than a random sample is, and more
+  varied than the mean, so that pairing finds a good pair for each original.
+
+Random samples are drawn several times, and a metric is averaged over the draws. The best of the draws shows how good a
+guess can be by luck, which matters for few samples.
 
 Each guess is paired and measured like a reconstruction. The chance level of a metric is the value of the guess that is
 best for the attacker. The chance level of labels is in :mod:`leakgauge.evaluation.label_chance`.
@@ -18,7 +23,7 @@ that hardly differ between people are of this kind.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,6 +37,11 @@ from leakgauge.evaluation.ruler import Quality, Ruler
 
 #: The number of draws of random reference samples.
 DRAWS = 5
+#: The number of draws for a client with at most so many samples. Luck matters more for few samples.
+FEW_DRAWS, FEW_SAMPLES = 20, 4
+
+#: The shares of the random samples in their mixtures with the mean of the reference samples.
+SHARES = (0.25, 0.5)
 
 #: The root of the mean squared error, as a share of the data range, below which a guess counts as an exact copy.
 GREY_LEVEL = 1 / 255
@@ -53,10 +63,12 @@ class Chance:
     Args:
         value: The value of the best blind guess.
         source: The description of the best blind guess.
+        luck: The value that a blind guess reaches with luck, or ``None`` if this is not known.
     """
 
     value: float
     source: str
+    luck: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +87,25 @@ class Guess:
 
     def value(self, metric: str) -> float:
         """Return the mean of a metric over all originals and all draws."""
-        return sum(float(quality.values[metric].mean()) for quality in self.qualities) / len(self.qualities)
+        values = self.values(metric)
+        return sum(values) / len(values)
+
+    def values(self, metric: str) -> list[float]:
+        """Return the mean of a metric over all originals, for each draw."""
+        return [float(quality.values[metric].mean()) for quality in self.qualities]
+
+
+def chance_of(guesses: Sequence[Guess], metric: str, direction: Direction) -> Chance:
+    """Return the chance level of a metric, with the value of the luckiest draw of all guesses.
+
+    Args:
+        guesses: The measured guesses.
+        metric: The name of the metric.
+        direction: ``"higher"`` if high values are good for the attacker, otherwise ``"lower"``.
+    """
+    level = best({guess.source: guess.value(metric) for guess in guesses}, direction)
+    draws = [value for guess in guesses for value in guess.values(metric)]
+    return replace(level, luck=max(draws) if direction == "higher" else min(draws))
 
 
 def best(levels: Mapping[str, float], direction: Direction) -> Chance:
@@ -86,7 +116,7 @@ def best(levels: Mapping[str, float], direction: Direction) -> Chance:
         direction: ``"higher"`` if high values are good for the attacker, otherwise ``"lower"``.
 
     >>> best({"mean": 14.2, "blank": 9.5}, "higher")
-    Chance(value=14.2, source='mean')
+    Chance(value=14.2, source='mean', luck=None)
     """
     choose = max if direction == "higher" else min
     source = choose(levels, key=lambda name: levels[name])
@@ -142,7 +172,7 @@ def draw(available: int, count: int, draws: int, seed: int) -> tuple[Tensor, ...
 
 
 def blind_guesses(
-    ruler: Ruler, reference: Tensor | None, *, count: int | None = None, draws: int = DRAWS, seed: int = 0
+    ruler: Ruler, reference: Tensor | None, *, count: int | None = None, draws: int | None = None, seed: int = 0
 ) -> list[Guess]:
     """Make every kind of blind guess for the originals, and return the measured guesses.
 
@@ -152,7 +182,7 @@ def blind_guesses(
             samples.
         count: The number of random samples in a draw. The default is the number of originals. Pass the number of
             samples that the attack returned, because more samples make a good pair more likely.
-        draws: The number of draws of random samples.
+        draws: The number of draws of random samples. By default, there are more draws for few samples.
         seed: The seed of the draws.
     """
     originals = ruler.originals.detach().cpu()
@@ -174,9 +204,15 @@ def blind_guesses(
         guesses = [repeated("blank row", ruler.spec.denormalise(torch.zeros_like(originals[:1])))]
     if reference is not None:
         reference = reference.detach().cpu()
-        guesses.append(repeated("mean of other samples", reference.double().mean(0, keepdim=True)))
-        rows = draw(len(reference), count or len(originals), draws, seed)
+        mean = reference.double().mean(0, keepdim=True)
+        guesses.append(repeated("mean of other samples", mean))
+        count = count or len(originals)
+        draws = draws or (FEW_DRAWS if count <= FEW_SAMPLES else DRAWS)
+        rows = draw(len(reference), count, draws, seed)
         guesses.append(Guess("random other samples", tuple(measured(reference[drawn]) for drawn in rows), rows))
+        for share in SHARES:
+            mixtures = tuple(measured(mean + share * (reference[drawn] - mean)) for drawn in rows)
+            guesses.append(Guess(f"other samples mixed with their mean ({share:.0%})", mixtures))
     return guesses
 
 
