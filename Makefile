@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint docs benchmarks bench clean
+.PHONY: demo test lint docs benchmarks bench gauntlet clean
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -45,6 +45,10 @@ bench: $(VENV)/.test
 	$(BIN)/leakgauge bench speed
 	$(BIN)/python benchmarks/speed/federation.py
 	$(BIN)/python benchmarks/speed/flower.py
+
+# Full audits of every set-up with a known answer, about an hour. An interrupted run continues. GAUNTLET passes options.
+gauntlet: $(VENV)/.test
+	$(BIN)/python -m tests.known_answers.gauntlet $(GAUNTLET)
 
 clean:
 	rm -rf $(VENV) site

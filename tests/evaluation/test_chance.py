@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec
 from leakgauge.core.truth import Truth
+from leakgauge.data import load
 from leakgauge.evaluation import (
+    METRICS,
     blind_guesses,
     label_accuracy_chance,
     label_error_chance,
@@ -16,7 +18,7 @@ from leakgauge.evaluation import (
     psnr,
     target_error_chance,
 )
-from leakgauge.evaluation.chance import best, draw, other_samples
+from leakgauge.evaluation.chance import best, chance_of, draw, other_samples
 from leakgauge.evaluation.label_chance import proportional_counts
 from leakgauge.evaluation.ruler import Ruler
 
@@ -69,12 +71,94 @@ def test_own_images_are_no_guess():
     assert other_samples(truth(own, own, torch.tensor([1]))) == (None, None)
 
 
+def test_equal_samples_of_other_people_stay():
+    """As many copies are left out as the client holds, because these may be the client's own rows."""
+    own, others = images(1, 0), images(2, 1)
+    reference, targets = other_samples(truth(own, torch.cat([own, others, own, own]), torch.arange(5)))
+    assert reference is not None
+    assert targets is not None
+    assert targets.tolist() == [1, 2, 3, 4]
+    assert torch.equal(reference[2], own[0])
+    both, _ = other_samples(truth(own.repeat(2, 1, 1, 1), torch.cat([own, others, own, own])))
+    assert both is not None
+    assert len(both) == 3
+
+
 def test_equal_rows_of_a_table_stay():
     rows = torch.tensor([[1.0, 0.0]])
     owner = Truth(rows, torch.zeros(1), DataSpec((2,), None, bounded=False), (), rows.repeat(3, 1))
     reference, _ = other_samples(owner)
     assert reference is not None
-    assert len(reference) == 3
+    assert len(reference) == 2
+
+
+def test_rows_of_other_clients_in_a_sum_are_no_guess():
+    """The sum of several clients has the reference samples of its first client, which hold the rows of the others."""
+    rows = torch.rand(6, 2, generator=torch.Generator().manual_seed(0))
+    owner = Truth(rows[:4], torch.zeros(4), DataSpec((2,), None, bounded=False), (), rows[1:])
+    reference, _ = other_samples(owner)
+    assert reference is not None
+    assert torch.equal(reference, rows[4:])
+
+
+def test_a_picture_that_everybody_holds_is_known_without_the_message():
+    grey = torch.full((5, 1, 12, 12), 0.502)
+    guessed = level_of("psnr", grey[:1], grey)
+    assert guessed.value == 100.0
+    assert level_of("recovered", grey[:1], grey).value == 1.0
+
+
+def test_a_guess_within_one_grey_level_is_an_exact_copy():
+    picture = images(1, 0).clamp(0.1, 0.9)
+    noise = images(8, 1) - 0.5
+    for metric, exact in (("psnr", 100.0), ("ssim", 1.0), ("mse", 0.0)):
+        assert level_of(metric, picture, picture + noise / 255).value == exact
+    assert level_of("psnr", picture, picture + noise / 4).value < 48
+
+
+def test_a_constant_picture_of_an_own_tone_is_not_known():
+    tones = torch.linspace(0.05, 0.95, 19).view(-1, 1, 1, 1).expand(-1, 1, 12, 12)
+    assert level_of("psnr", torch.full((1, 1, 12, 12), 0.33), tones).value < 20
+
+
+def level_of(metric, originals, reference, **options):
+    others, _ = other_samples(truth(originals, reference))
+    guesses = blind_guesses(Ruler(originals, SPEC), others, **options)
+    return chance_of(guesses, metric, METRICS[metric].direction)
+
+
+def test_samples_mixed_with_the_mean_are_a_guess():
+    """With many samples, a mixture beats both the mean and random samples, because each original finds a good pair."""
+    digits = load("digits")
+    guesses = blind_guesses(Ruler(digits.inputs[:16], digits.spec), digits.inputs[16:])
+    levels = {guess.source: guess.value("psnr") for guess in guesses}
+    mixed = max(value for source, value in levels.items() if "mixed" in source)
+    assert mixed > levels["mean of other samples"] + 0.3
+    assert mixed > levels["random other samples"] + 0.3
+
+
+def test_luck_is_the_best_draw():
+    digits = load("digits")
+    own, others = digits.inputs[:1], digits.inputs[1:200]
+    guesses = blind_guesses(Ruler(own, digits.spec), others)
+    level = chance_of(guesses, "psnr", "higher")
+    assert level.luck == max(value for guess in guesses for value in guess.values("psnr"))
+    assert level.luck > level.value + 1
+    many = blind_guesses(Ruler(digits.inputs[:5], digits.spec), others)
+    assert len(guesses[-1].qualities) > len(many[-1].qualities)
+
+
+def test_a_single_right_label_of_two_is_luck_and_twelve_are_not():
+    assert label_error_chance(1, 2).luck == 0
+    assert (label_error_chance(12, 10).luck or 0) > 0
+
+
+def test_a_random_target_may_be_right_by_luck():
+    reference = torch.linspace(0, 100, 101)
+    level = target_error_chance(torch.tensor([80.0]), reference)
+    assert level.luck is not None
+    assert 0 < level.luck < 10
+    assert target_error_chance(torch.tensor([80.0])).luck is None
 
 
 def test_references_need_their_targets():

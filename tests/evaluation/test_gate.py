@@ -35,6 +35,7 @@ def findings():
         ("agic.worst(psnr) > 30", Condition("psnr", ">", 30.0, "agic", statistic="worst"), False),
         ("ssim > 0.1", Condition("ssim", ">", 0.1), False),
         ("excess(psnr) > 12", Condition("psnr", ">", 12.0, statistic="excess"), True),
+        ("excess(recovered) > 0.15", Condition("recovered", ">", 0.15, statistic="excess"), True),
         ("leaks", Condition("leaks"), True),
         ("idlg.leaks", Condition("leaks", attack="idlg"), True),
         ("inconclusive", Condition("inconclusive"), False),
@@ -77,6 +78,13 @@ def test_every_condition_is_checked_on_every_attack_it_is_about():
     ]  # fmt: skip
     assert checks[0].sentence() == "idlg (no defence): recovered = 0.2 is > 0.05"
     assert checks[3].sentence() == "any attack (not measured): ssim was not measured"
+
+
+def test_pictures_that_everybody_guesses_break_no_limit_on_the_excess():
+    measures = over_clients([{"recovered": Measure("recovered", 1.0, chance=1.0)}] * 2)
+    finding = Finding("idlg", "no defence", measures, Verdict.NOTHING_ABOVE_CHANCE)
+    assert read_condition("recovered > 0.05", ["idlg"]).breaks(finding)
+    assert not read_condition("excess(recovered) > 0.05", ["idlg"]).breaks(finding)
 
 
 def test_a_limit_that_nothing_measured_is_broken():

@@ -31,6 +31,8 @@ class Measure:
         unit: The unit, such as dB.
         chance_source: A description of the guess that reaches the chance level.
         data_range: The range of pixel values that the metric assumes.
+        luck: The value that a guess without the message reaches with luck, in about one of twenty cases, or ``None`` if
+            this is not known. A single client is evidence of leakage only beyond this value.
         per_sample: One value for each original sample, or ``None`` if the metric is computed over all samples together.
     """
 
@@ -46,6 +48,7 @@ class Measure:
     unit: str = ""
     chance_source: str = ""
     data_range: float | None = None
+    luck: float | None = None
     per_sample: Tensor | None = field(default=None, repr=False)
 
     @property
@@ -64,6 +67,14 @@ class Measure:
         if self.chance is None:
             return None
         return self.value - self.chance if self.direction == "higher" else self.chance - self.value
+
+    @property
+    def beyond_luck(self) -> bool:
+        """Whether the value is better for the attacker than a lucky guess. It is true if luck is not known."""
+        if self.luck is None:
+            return True
+        tolerance = 1e-6 * max(1.0, abs(self.luck))
+        return self.value > self.luck + tolerance if self.direction == "higher" else self.value < self.luck - tolerance
 
     def interval(self, digits: int = 4) -> str:
         """Return the 95% interval as text, such as ``0.1 to 0.3``, or a dash if there is no interval."""

@@ -1,20 +1,30 @@
 """The chance level of samples, which is the value of a metric that an attacker reaches *without* the update.
 
 A PSNR of 16 alone means nothing. It must be compared with the guesses of a blind attacker, who has no update. There are
-three kinds of blind guess for the samples of a client:
+four kinds of blind guess for the samples of a client:
 
 - the mean of reference samples,
 - a blank sample, which is a black, grey or white image, or a normalised row of zeros,
-- random reference samples, drawn several times. The metric is then averaged over the draws.
+- random reference samples,
+- mixtures of random reference samples with the mean. They are nearer to most samples than a random sample is, and more
+  varied than the mean, so that pairing finds a good pair for each original.
+
+Random samples are drawn several times, and a metric is averaged over the draws. The best of the draws shows how good a
+guess can be by luck, which matters for few samples.
 
 Each guess is paired and measured like a reconstruction. The chance level of a metric is the value of the guess that is
 best for the attacker. The chance level of labels is in :mod:`leakgauge.evaluation.label_chance`.
+
+A guess that differs from an image by less than one of 256 grey levels counts as an exact copy of the image. The
+population already shows such an image, so no attack recovers it above chance. Images that everybody holds and images
+that hardly differ between people are of this kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,10 +32,22 @@ from torch import Tensor
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.measure import Direction
 from leakgauge.core.truth import Truth
+from leakgauge.evaluation.metrics.pixels import PSNR_CAP
 from leakgauge.evaluation.ruler import Quality, Ruler
 
 #: The number of draws of random reference samples.
 DRAWS = 5
+#: The number of draws for a client with at most so many samples. Luck matters more for few samples.
+FEW_DRAWS, FEW_SAMPLES = 20, 4
+
+#: The shares of the random samples in their mixtures with the mean of the reference samples.
+SHARES = (0.25, 0.5)
+
+#: The root of the mean squared error, as a share of the data range, below which a guess counts as an exact copy.
+GREY_LEVEL = 1 / 255
+
+#: The values of an exact copy.
+_EXACT = {"psnr": PSNR_CAP, "ssim": 1.0, "mse": 0.0, "lpips": 0.0}
 
 #: The note that a score has if there are no reference samples.
 NO_REFERENCE = (
@@ -41,10 +63,12 @@ class Chance:
     Args:
         value: The value of the best blind guess.
         source: The description of the best blind guess.
+        luck: The value that a blind guess reaches with luck, or ``None`` if this is not known.
     """
 
     value: float
     source: str
+    luck: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +87,25 @@ class Guess:
 
     def value(self, metric: str) -> float:
         """Return the mean of a metric over all originals and all draws."""
-        return sum(float(quality.values[metric].mean()) for quality in self.qualities) / len(self.qualities)
+        values = self.values(metric)
+        return sum(values) / len(values)
+
+    def values(self, metric: str) -> list[float]:
+        """Return the mean of a metric over all originals, for each draw."""
+        return [float(quality.values[metric].mean()) for quality in self.qualities]
+
+
+def chance_of(guesses: Sequence[Guess], metric: str, direction: Direction) -> Chance:
+    """Return the chance level of a metric, with the value of the luckiest draw of all guesses.
+
+    Args:
+        guesses: The measured guesses.
+        metric: The name of the metric.
+        direction: ``"higher"`` if high values are good for the attacker, otherwise ``"lower"``.
+    """
+    level = best({guess.source: guess.value(metric) for guess in guesses}, direction)
+    draws = [value for guess in guesses for value in guess.values(metric)]
+    return replace(level, luck=max(draws) if direction == "higher" else min(draws))
 
 
 def best(levels: Mapping[str, float], direction: Direction) -> Chance:
@@ -74,7 +116,7 @@ def best(levels: Mapping[str, float], direction: Direction) -> Chance:
         direction: ``"higher"`` if high values are good for the attacker, otherwise ``"lower"``.
 
     >>> best({"mean": 14.2, "blank": 9.5}, "higher")
-    Chance(value=14.2, source='mean')
+    Chance(value=14.2, source='mean', luck=None)
     """
     choose = max if direction == "higher" else min
     source = choose(levels, key=lambda name: levels[name])
@@ -82,10 +124,11 @@ def best(levels: Mapping[str, float], direction: Direction) -> Chance:
 
 
 def other_samples(truth: Truth) -> tuple[Tensor | None, Tensor | None]:
-    """Return the reference samples and their targets, without the client's own images.
+    """Return the reference samples and their targets, without the client's own samples.
 
-    A reference image that equals one of the client's images in every bit is left out, because it would not be a guess.
-    Equal rows of a table stay, because two people can have equal rows.
+    Two people can hold equal samples, so a reference sample that equals one of the client's samples is a legitimate
+    guess. However, the reference may be a whole dataset that the client's samples were taken from. Therefore, as many
+    copies of a sample are left out as the client holds, and all further copies stay.
     """
     samples, targets = truth.reference_inputs, truth.reference_targets
     if samples is None:
@@ -94,13 +137,20 @@ def other_samples(truth: Truth) -> tuple[Tensor | None, Tensor | None]:
         raise InvalidInput(
             f"the truth has {len(samples)} reference samples but {len(targets)} targets. Pass one target for each"
         )
-    if truth.data.is_image:
-        client_images = {image.tobytes() for image in truth.inputs.detach().cpu().float().numpy()}
-        differs = [image.tobytes() not in client_images for image in samples.detach().cpu().float().numpy()]
-        others = torch.tensor(differs, dtype=torch.bool)
-        samples = samples[others]
-        targets = None if targets is None else targets[others]
+    own = Counter(_bytes(truth.inputs))
+    stays = []
+    for content in _bytes(samples):
+        stays.append(not own[content])
+        own[content] -= not stays[-1]
+    others = torch.tensor(stays, dtype=torch.bool)
+    samples = samples[others]
+    targets = None if targets is None else targets[others]
     return (samples, targets) if len(samples) else (None, None)
+
+
+def _bytes(samples: Tensor) -> list[bytes]:
+    """Return the content of each sample as bytes. Two samples are equal if all their bits are equal."""
+    return [sample.tobytes() for sample in samples.detach().cpu().float().numpy()]
 
 
 def draw(available: int, count: int, draws: int, seed: int) -> tuple[Tensor, ...]:
@@ -122,7 +172,7 @@ def draw(available: int, count: int, draws: int, seed: int) -> tuple[Tensor, ...
 
 
 def blind_guesses(
-    ruler: Ruler, reference: Tensor | None, *, count: int | None = None, draws: int = DRAWS, seed: int = 0
+    ruler: Ruler, reference: Tensor | None, *, count: int | None = None, draws: int | None = None, seed: int = 0
 ) -> list[Guess]:
     """Make every kind of blind guess for the originals, and return the measured guesses.
 
@@ -132,13 +182,16 @@ def blind_guesses(
             samples.
         count: The number of random samples in a draw. The default is the number of originals. Pass the number of
             samples that the attack returned, because more samples make a good pair more likely.
-        draws: The number of draws of random samples.
+        draws: The number of draws of random samples. By default, there are more draws for few samples.
         seed: The seed of the draws.
     """
     originals = ruler.originals.detach().cpu()
 
     def repeated(source: str, sample: Tensor) -> Guess:
-        return Guess(source, (ruler(sample.expand_as(originals)),))
+        return Guess(source, (measured(sample.expand_as(originals)),))
+
+    def measured(samples: Tensor) -> Quality:
+        return _with_exact_copies(ruler(samples), ruler)
 
     if ruler.spec.is_image:
         tones = {"black": 0.0, "grey": 0.5, "white": 1.0}
@@ -151,7 +204,25 @@ def blind_guesses(
         guesses = [repeated("blank row", ruler.spec.denormalise(torch.zeros_like(originals[:1])))]
     if reference is not None:
         reference = reference.detach().cpu()
-        guesses.append(repeated("mean of other samples", reference.double().mean(0, keepdim=True)))
-        rows = draw(len(reference), count or len(originals), draws, seed)
-        guesses.append(Guess("random other samples", tuple(ruler(reference[drawn]) for drawn in rows), rows))
+        mean = reference.double().mean(0, keepdim=True)
+        guesses.append(repeated("mean of other samples", mean))
+        count = count or len(originals)
+        draws = draws or (FEW_DRAWS if count <= FEW_SAMPLES else DRAWS)
+        rows = draw(len(reference), count, draws, seed)
+        guesses.append(Guess("random other samples", tuple(measured(reference[drawn]) for drawn in rows), rows))
+        for share in SHARES:
+            mixtures = tuple(measured(mean + share * (reference[drawn] - mean)) for drawn in rows)
+            guesses.append(Guess(f"other samples mixed with their mean ({share:.0%})", mixtures))
     return guesses
+
+
+def _with_exact_copies(quality: Quality, ruler: Ruler) -> Quality:
+    """Return the quality of guessed images, where a guess within one grey level has the values of an exact copy."""
+    if not ruler.spec.is_image:
+        return quality
+    exact = quality.values["mse"] <= (GREY_LEVEL * ruler.data_range) ** 2
+    values = {
+        name: value.masked_fill(exact, _EXACT[name]) if name in _EXACT else value
+        for name, value in quality.values.items()
+    }
+    return replace(quality, values=values)

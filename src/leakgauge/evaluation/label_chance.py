@@ -5,6 +5,8 @@ The chance level is the value that an attacker reaches if the attacker knows onl
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,8 @@ from leakgauge.evaluation.metrics.targets import label_accuracy, label_errors, t
 
 #: The number of random guesses of labels.
 DRAWS = 200
+#: The share of guesses that are as good as a lucky guess.
+LUCKY = 0.05
 
 
 def proportional_counts(frequencies: Tensor, total: int, generator: torch.Generator) -> Tensor:
@@ -51,7 +55,7 @@ def label_error_chance(
         seed: The seed of the clients and of the guesses.
 
     >>> label_error_chance(4, 2, torch.tensor([50, 0]))
-    Chance(value=0.0, source='labels in proportion to other samples')
+    Chance(value=0.0, source='labels in proportion to other samples', luck=0.0)
     """
     known = reference_counts is not None and int(reference_counts.sum()) > 0
     frequencies = reference_counts.double() if known and reference_counts is not None else torch.ones(classes)
@@ -66,15 +70,21 @@ def label_error_chance(
     clients = random_counts()
     origin = "to other samples" if known else "(classes equally likely)"
 
-    def expected(guessed: list[Tensor]) -> float:
-        errors = [label_errors(guess, client, counts=True) for guess, client in zip(guessed, clients, strict=True)]
-        return sum(errors) / len(errors)
+    def errors(guessed: list[Tensor]) -> Tensor:
+        pairs = zip(guessed, clients, strict=True)
+        return torch.tensor([label_errors(guess, client, counts=True) for guess, client in pairs], dtype=torch.double)
 
     levels = {
-        f"labels in proportion {origin}": expected(proportional),
-        f"random labels {origin}": expected(guesses),
+        f"labels in proportion {origin}": errors(proportional),
+        f"random labels {origin}": errors(guesses),
     }
-    return best(levels, "lower")
+    level = best({source: float(values.mean()) for source, values in levels.items()}, "lower")
+    return replace(level, luck=_lucky(levels[level.source]))
+
+
+def _lucky(errors: Tensor) -> float:
+    """Return the error that at most one in twenty guesses stays at or below."""
+    return float(errors.quantile(LUCKY, interpolation="lower"))
 
 
 def label_accuracy_chance(
@@ -94,7 +104,7 @@ def label_accuracy_chance(
             samples are the third guess.
 
     >>> label_accuracy_chance(torch.tensor([0, 1, 1, 1]), 2, torch.tensor([0, 1, 1]))
-    Chance(value=0.75, source='commonest label of other samples')
+    Chance(value=0.75, source='commonest label of other samples', luck=None)
     """
     levels = {"one of equally likely labels": 1 / classes}
     if reference is not None and len(reference):
@@ -114,14 +124,15 @@ def target_error_chance(true: Tensor, reference: Tensor | None = None) -> Chance
     """Return the expected error of an attacker who guesses regression targets without the update.
 
     The same target is guessed for every sample. There are three guesses, which are zero, and the mean and the median of
-    the reference targets. The chance level is the error of the best guess.
+    the reference targets. The chance level is the error of the best guess. A lucky guess has the error that random
+    reference targets have for other random reference targets in one of twenty cases.
 
     Args:
         true: The targets of the originals.
         reference: The targets of the reference samples.
 
     >>> target_error_chance(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0, 9.0]))
-    Chance(value=1.0, source='median target of other samples')
+    Chance(value=1.0, source='median target of other samples', luck=0.0)
     """
     guesses = {"a target of zero": torch.zeros_like(true[:1])}
     if reference is not None and len(reference):
@@ -130,4 +141,10 @@ def target_error_chance(true: Tensor, reference: Tensor | None = None) -> Chance
     levels = {
         name: float(target_error(guess.to(true.dtype).expand_as(true), true).mean()) for name, guess in guesses.items()
     }
-    return best(levels, "lower")
+    level = best(levels, "lower")
+    if reference is None or not len(reference):
+        return level
+    generator = torch.Generator().manual_seed(0)
+    guessed, others = (torch.randint(len(reference), (DRAWS, len(true)), generator=generator) for _ in range(2))
+    errors = [target_error(reference[one], reference[other]).mean() for one, other in zip(guessed, others, strict=True)]
+    return replace(level, luck=_lucky(torch.stack(errors).double()))

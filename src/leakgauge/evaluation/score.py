@@ -13,7 +13,7 @@ from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.measure import Measure
 from leakgauge.core.observation import DataSpec
 from leakgauge.core.truth import Truth
-from leakgauge.evaluation.chance import NO_REFERENCE, Chance, Guess, best, blind_guesses, other_samples
+from leakgauge.evaluation.chance import NO_REFERENCE, Chance, Guess, blind_guesses, chance_of, other_samples
 from leakgauge.evaluation.intervals import Interval, mean_interval, wilson_interval
 from leakgauge.evaluation.label_chance import label_accuracy_chance, label_error_chance, target_error_chance
 from leakgauge.evaluation.metrics.pixels import WINDOW_RADIUS
@@ -127,7 +127,7 @@ def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips
     guesses = blind_guesses(ruler, reference, count=max(len(truth), len(result.samples)))
     measures = []
     for name, values in quality.values.items():
-        chance = best({guess.source: guess.value(name) for guess in guesses}, METRICS[name].direction)
+        chance = chance_of(guesses, name, METRICS[name].direction)
         share = name == "recovered"
         interval = (
             wilson_interval(float(values.sum()), len(values))
@@ -211,6 +211,7 @@ def _measure(
         unit=metric.unit,
         chance_source=chance.source,
         data_range=data_range,
+        luck=chance.luck,
         per_sample=per_sample,
     )
 

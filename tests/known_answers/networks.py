@@ -1,0 +1,181 @@
+"""The networks of the known answers that Leakgauge itself does not have."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+
+class Sine(nn.Module):
+    """The sine, an activation that is neither monotone nor saturated."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.sin(inputs)
+
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "softplus": nn.Softplus,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+    "hardswish": nn.Hardswish,
+    "sine": Sine,
+}
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "none": lambda channels: nn.Identity(),
+    "batch": nn.BatchNorm2d,
+    "group": lambda channels: nn.GroupNorm(4, channels),
+    "layer": lambda channels: nn.GroupNorm(1, channels),
+}
+
+
+def dense(
+    *,
+    shape: Sequence[int],
+    classes: int,
+    hidden: Sequence[int] = (128, 64),
+    activation: str = "relu",
+    bias: bool = True,
+) -> nn.Module:
+    """Return dense layers with an activation between them."""
+    sizes = [prod(shape), *hidden]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after, bias=bias), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], classes, bias=bias))
+
+
+def one_logit(*, shape: Sequence[int], hidden: Sequence[int] = (64, 32), activation: str = "relu") -> nn.Module:
+    """Return dense layers that end in a single logit, whatever the number of classes."""
+    return dense(shape=shape, classes=1, hidden=hidden, activation=activation)
+
+
+def convolutional(
+    *,
+    shape: Sequence[int],
+    classes: int,
+    channels: Sequence[int] = (16, 16),
+    norm: str = "none",
+    activation: str = "relu",
+    tail: Sequence[int] = (),
+) -> nn.Module:
+    """Return 3 x 3 convolutions, of which all but the first halve the picture, and dense layers after them."""
+    before, height, width = shape
+    layers: list[nn.Module] = []
+    for number, after in enumerate(channels):
+        stride = 2 if number else 1
+        layers += [nn.Conv2d(before, after, 3, stride, padding=1), NORMS[norm](after), ACTIVATIONS[activation]()]
+        before, height, width = after, -(-height // stride), -(-width // stride)
+    return nn.Sequential(
+        *layers, dense(shape=(before, height, width), classes=classes, hidden=tail, activation=activation)
+    )
+
+
+class Residual(nn.Module):
+    """A body with a shortcut around it."""
+
+    def __init__(self, body: nn.Module, activation: Callable[[], nn.Module] = nn.Identity) -> None:
+        super().__init__()
+        self.body = body
+        self.activation = activation()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.activation(inputs + self.body(inputs))
+        return outputs
+
+
+def small_resnet(
+    *, shape: Sequence[int], classes: int, channels: int = 16, blocks: int = 2, norm: str = "none"
+) -> nn.Module:
+    """Return a residual network of a few blocks with global average pooling."""
+
+    def convolution(before: int) -> list[nn.Module]:
+        return [nn.Conv2d(before, channels, 3, padding=1), NORMS[norm](channels)]
+
+    bodies = [nn.Sequential(*convolution(channels), nn.ReLU(), *convolution(channels)) for _ in range(blocks)]
+    return nn.Sequential(
+        *convolution(shape[0]),
+        nn.ReLU(),
+        *(Residual(body, nn.ReLU) for body in bodies),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4 * channels, classes),
+    )
+
+
+def residual_dense(*, shape: Sequence[int], classes: int, width: int = 96, blocks: int = 2) -> nn.Module:
+    """Return a dense network with shortcuts and layer normalisation."""
+
+    def body() -> nn.Module:
+        return nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
+
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(prod(shape), width),
+        *(Residual(body()) for _ in range(blocks)),
+        nn.ReLU(),
+        nn.Linear(width, classes),
+    )
+
+
+def depthwise(*, shape: Sequence[int], classes: int, channels: int = 24) -> nn.Module:
+    """Return a network of depthwise and pointwise convolutions."""
+    return nn.Sequential(
+        nn.Conv2d(shape[0], channels, 1),
+        nn.Hardswish(),
+        nn.Conv2d(channels, channels, 3, padding=1, groups=channels),
+        nn.Hardswish(),
+        nn.Conv2d(channels, 12, 1),
+        nn.Hardswish(),
+        nn.Flatten(),
+        nn.Linear(12 * shape[1] * shape[2], classes),
+    )
+
+
+class ChannelsLast(nn.Module):
+    """A network that reads pictures row by row from the right, with the channels last."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.network(inputs.permute(0, 3, 2, 1).flatten(1))
+        return outputs
+
+
+def channels_last(*, shape: Sequence[int], classes: int, hidden: Sequence[int] = (96, 48)) -> nn.Module:
+    """Return a dense network whose input layout is transposed."""
+    return ChannelsLast(dense(shape=(prod(shape),), classes=classes, hidden=hidden))
+
+
+def series(*, shape: Sequence[int], classes: int, channels: int = 16) -> nn.Module:
+    """Return a network of one-dimensional convolutions."""
+    return nn.Sequential(
+        nn.Conv1d(shape[0], channels, 5, padding=2),
+        nn.SiLU(),
+        nn.Conv1d(channels, channels, 5, 2, padding=2),
+        nn.SiLU(),
+        nn.Flatten(),
+        nn.Linear(channels * -(-shape[1] // 2), classes),
+    )
+
+
+def dropped_out(*, shape: Sequence[int], classes: int, hidden: Sequence[int] = (96, 48)) -> nn.Module:
+    """Return a dense network with dropout between its hidden layers."""
+    first, second = hidden
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(prod(shape), first),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Linear(first, second),
+        nn.ReLU(),
+        nn.Linear(second, classes),
+    )

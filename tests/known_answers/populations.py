@@ -1,0 +1,62 @@
+"""The generated data of the known answers."""
+
+import torch
+
+from leakgauge.core.data_spec import DataSpec
+from leakgauge.core.seeding import generator
+from leakgauge.data import Dataset, load
+
+
+def _labelled(inputs: torch.Tensor, classes: int, name: str, draw: torch.Generator, **options: object) -> Dataset:
+    targets = torch.randint(classes, (len(inputs),), generator=draw)
+    spec = DataSpec(tuple(inputs.shape[1:]), classes, **options)  # type: ignore[arg-type]
+    return Dataset(inputs, targets, spec, name=name)
+
+
+def constant_images(*, tone: float = 0.502, count: int = 400) -> Dataset:
+    """Return pictures that are all the same grey."""
+    return _labelled(torch.full((count, 1, 8, 8), tone), 4, "constant images", generator(0, "constant"))
+
+
+def near_identical_images(*, noise: float = 0.0005, count: int = 400) -> Dataset:
+    """Return copies of one digit with noise that is far below one of 255 grey levels."""
+    draw = generator(0, "near-identical")
+    digit = load("digits").inputs[7:8]
+    inputs = (digit + noise * torch.randn(count, 1, 8, 8, generator=draw)).clamp(0, 1)
+    return _labelled(inputs, 4, "near-identical images", draw)
+
+
+def few_pictures(*, count: int = 400) -> Dataset:
+    """Return digits of which every picture belongs to several people."""
+    digits = load("digits")
+    draw = generator(0, "few pictures")
+    rows = torch.randint(40, (count,), generator=draw)
+    return Dataset(digits.inputs[rows], digits.targets[rows], digits.spec, name="few pictures")
+
+
+def blobs(*, shape: tuple[int, int, int] = (2, 20, 12), classes: int = 3, count: int = 400) -> Dataset:
+    """Return pictures of smooth blobs, in any shape and number of channels."""
+    draw = generator(0, "blobs")
+    channels, height, width = shape
+    coarse = torch.rand(count, channels, 4, 3, generator=draw)
+    inputs = torch.nn.functional.interpolate(coarse, (height, width), mode="bicubic").clamp(0, 1)
+    return _labelled(inputs, classes, "blobs", draw)
+
+
+def waves(*, length: int = 48, classes: int = 4, count: int = 400) -> Dataset:
+    """Return series of one channel, which are sums of three sines."""
+    draw = generator(0, "waves")
+    time = torch.linspace(0, 1, length)
+    frequencies = 1 + 6 * torch.rand(count, 3, 1, generator=draw)
+    phases = 6.28 * torch.rand(count, 3, 1, generator=draw)
+    inputs = torch.sin(6.28 * frequencies * time + phases).sum(1, keepdim=True)
+    return _labelled(inputs, classes, "waves", draw, bounded=False)
+
+
+def word_counts(*, words: int = 80, classes: int = 3, count: int = 400) -> Dataset:
+    """Return texts as rows of word counts, most of which are zero."""
+    draw = generator(0, "words")
+    rates = 2.0 / torch.arange(1, words + 1).float().sqrt() - 0.2
+    inputs = torch.poisson(rates.clamp(min=0.02).expand(count, -1).contiguous(), generator=draw)
+    spec_options = {"bounded": False, "columns": tuple(f"word {number}" for number in range(words))}
+    return _labelled(inputs, classes, "word counts", draw, **spec_options)

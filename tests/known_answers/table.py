@@ -1,0 +1,207 @@
+"""The table of known answers. The short form in CI and the long form (``make gauntlet``) read the same rows."""
+
+from tests.known_answers.known_answer import (
+    BREAST_CANCER,
+    DATA,
+    DIABETES,
+    LABELS_KNOWN,
+    NO_SAMPLES,
+    NOTHING,
+    PEOPLE,
+    KnownAnswer,
+    built_in,
+    gradient,
+    inverting,
+    network,
+    only,
+    population,
+    trained,
+    weights,
+)
+
+APRIL = "APRIL solves for the patches from the gradients of the patch layer and the positions (Lu et al. 2022)."
+READ_OFF = "A biased dense layer sees the sample, so a neuron's weight gradient over its bias gradient is the sample."
+SPANS = "The row spaces of two dense layers determine every sample (two_spans)."
+FEATURES = "Two dense layers at the end determine each sample's features, and the features determine the picture."
+LBFGS = "L-BFGS on the gradient of a smooth small network reaches the sample (DLG, iDLG, EPAFL)."
+SIMULATED = "L-BFGS through the simulation of the local steps reaches 62 to 86 dB."
+COSINE = "Matching the direction of the gradient returns the picture (Inverting Gradients, Geiping et al. 2020)."
+COUNTING = "The message has far fewer numbers than the samples have, so single samples are not determined."
+PRIVATE = "DP-SGD with epsilon 1 bounds the success of every attack (Balle et al. 2022)."
+DROWNED = "The noise is more than a thousand times larger than the gradient."
+
+DENSE = network("dense")
+WIDE = network("dense", hidden=[256, 128])
+LENET = built_in("lenet", activation="sigmoid")
+VIT = built_in("vit", patch=2, width=32, depth=1, heads=2)
+FIXED_VIT = built_in("vit", patch=2, width=32, depth=1, heads=2, positions="fixed")
+CNN = network("convolutional")
+TAIL = network("convolutional", channels=[8, 16], tail=[96])
+DP = ({"name": "dpsgd", "epsilon": 1.0, "clip": 1.0},)
+NOISE = ({"name": "gaussian_noise", "sigma": 30.0},)
+
+TRANSFORMERS = (
+    KnownAnswer("ViT, learned positions, one gradient of 1", VIT, gradient(1), DATA, APRIL, short=only("april")),
+    KnownAnswer(
+        "ViT, learned positions, 5 local steps on 1", VIT, weights(1, epochs=5), DATA, APRIL, short=only("april")
+    ),
+    KnownAnswer(
+        "ViT, learned positions, mean pooling, one gradient of 1",
+        built_in("vit", patch=4, width=48, depth=1, heads=2, pooling="mean"), gradient(1), DATA, APRIL,
+        short=only("april"),
+    ),
+    KnownAnswer(
+        "ViT, fixed positions, one gradient of 1", FIXED_VIT, gradient(1), DATA,
+        "The patch gradient and the span of the tokens determine the patches.",
+        needs="exact attack on fixed positions",
+    ),
+)  # fmt: skip
+
+DENSE_NETWORKS = (
+    KnownAnswer("MLP ReLU, one gradient of 1", DENSE, gradient(1), DATA, READ_OFF, short=only("dense_read_off")),
+    KnownAnswer("MLP ReLU, 1 local step on 1", DENSE, weights(1), DATA, READ_OFF, short=only("dense_read_off")),
+    KnownAnswer("MLP ReLU, 20 local steps on 1", DENSE, weights(1, epochs=20), DATA, READ_OFF,
+                short=only("dense_read_off")),
+    KnownAnswer("MLP ReLU, one gradient of 4", DENSE, gradient(4), DATA, SPANS, short=only("two_spans")),
+    KnownAnswer("MLP ReLU, one gradient of 16", WIDE, gradient(16), DATA, SPANS, short=only("two_spans", clients=1)),
+    KnownAnswer("MLP ReLU, one gradient of 32", WIDE, gradient(32), DATA, SPANS, short=only("two_spans", clients=1)),
+    KnownAnswer("MLP ReLU, 1 local step on 16", WIDE, weights(16), DATA, SPANS, short=only("two_spans", clients=1)),
+    KnownAnswer("MLP GELU, one gradient of 8", network("dense", activation="gelu"), gradient(8), DATA, SPANS,
+                short=only("two_spans", clients=1)),
+    KnownAnswer("MLP tanh, one gradient of 4", network("dense", activation="tanh"), gradient(4), DATA, SPANS,
+                short=only("two_spans")),
+    KnownAnswer("MLP sigmoid, one gradient of 4", network("dense", activation="sigmoid"), gradient(4), DATA, SPANS,
+                short=only("two_spans")),
+    KnownAnswer("MLP ReLU without bias, one gradient of 1", network("dense", bias=False), gradient(1), DATA,
+                "The rows of the first layer's gradient are the sample up to a factor, which matching finds.",
+                short=only(inverting(300))),
+    KnownAnswer("one hidden layer ReLU, one gradient of 4", network("dense", hidden=[128]), gradient(4), DATA, SPANS,
+                short=only("two_spans")),
+    KnownAnswer("one hidden layer GELU, one gradient of 8", network("dense", hidden=[256], activation="gelu"),
+                gradient(8), DATA, SPANS, short=only("two_spans", clients=1)),
+    KnownAnswer("one hidden layer ReLU, one gradient of 16", network("dense", hidden=[256]), gradient(16), DATA,
+                "Sparse factorisation of the first layer's gradient (SPEAR, Dimitrov et al. 2024).",
+                needs="one hidden layer with 16 samples or more"),
+    KnownAnswer("trained MLP ReLU, one gradient of 8", trained(WIDE, 20), gradient(8, lr=0.1), DATA, SPANS,
+                short=only("two_spans", clients=1)),
+    KnownAnswer("MLP ReLU, 2 epochs of batches of 2 on 4", WIDE, weights(4, 2, 2), DATA,
+                "Neurons that fire for one sample only are copies of it, also after several small steps.",
+                short=only("dense_read_off")),
+    KnownAnswer("MLP ReLU, momentum 0.9, 4 local steps on 1", DENSE, weights(1, epochs=4, momentum=0.9), DATA, READ_OFF,
+                short=only("dense_read_off")),
+    KnownAnswer("MLP ReLU, Adam, 1 local step on 1", DENSE, weights(1, optimiser="adam", lr=0.001), DATA,
+                "The simulated step of Adam depends on the sample. Signs of the first layer's gradient show it.",
+                needs="Adam"),
+    KnownAnswer("MLP GELU, Adam, 4 local steps on 1", network("dense", activation="gelu"),
+                weights(1, epochs=4, optimiser="adam", lr=0.001), DATA,
+                "L-BFGS through the simulation of Adam on a smooth network.", needs="Adam"),
+)  # fmt: skip
+
+CONVOLUTIONS = (
+    KnownAnswer("CNN without normalisation, one gradient of 1", CNN, gradient(1), DATA, COSINE,
+                short=only(inverting(300))),
+    KnownAnswer("CNN without normalisation, one gradient of 4", CNN, gradient(4), DATA, COSINE,
+                short=only(inverting(300), clients=1)),
+    KnownAnswer("CNN with batch norm in eval mode, one gradient of 1", network("convolutional", norm="batch"),
+                gradient(1, mode="eval"), DATA, COSINE, short=only(inverting(300))),
+    KnownAnswer("CNN with batch norm, one gradient of 4", network("convolutional", norm="batch"),
+                gradient(4), DATA, "Inverting Gradients uses the statistics of the dummy batch as the client does.",
+                short=only(inverting(300), clients=1)),
+    KnownAnswer("CNN with group norm, one gradient of 1", network("convolutional", norm="group"), gradient(1), DATA,
+                COSINE, short=only(inverting(300))),
+    KnownAnswer("CNN with layer norm, one gradient of 1", network("convolutional", norm="layer"), gradient(1), DATA,
+                COSINE, short=only(inverting(300))),
+    KnownAnswer("CNN with group norm, 4 local steps on 4", network("convolutional", norm="group"), weights(4, 2, 2),
+                DATA, "inverting_gradients and agic return 25 to 100% on such clients.",
+                needs="GroupNorm CNN with FedAvg"),
+    KnownAnswer("CNN with a dense tail, one gradient of 4", TAIL, gradient(4), DATA, FEATURES,
+                short=only({"name": "dense_tail_features", "steps": 300, "restarts": 1}, clients=1)),
+    KnownAnswer("CNN with a dense tail, one gradient of 16", TAIL, gradient(16), DATA, FEATURES),
+    KnownAnswer("CNN without normalisation, 1 local step on 1", CNN, weights(1), DATA, COSINE,
+                short=only(inverting(300))),
+    KnownAnswer("CNN without normalisation, 10 local steps on 1", CNN, weights(1, epochs=10), DATA,
+                "The steps are small and the sample is the same in each, so the update has one gradient's direction.",
+                short=only(inverting(100), clients=1)),
+    KnownAnswer("small ResNet without normalisation, one gradient of 1", network("small_resnet"), gradient(1), DATA,
+                COSINE, short=only(inverting(300), clients=1)),
+    KnownAnswer("small ResNet with batch norm in eval mode, one gradient of 1", network("small_resnet", norm="batch"),
+                gradient(1, mode="eval"), DATA, COSINE),
+    KnownAnswer("small ResNet with group norm, one gradient of 1", network("small_resnet", norm="group"), gradient(1),
+                DATA, COSINE),
+    KnownAnswer("trained CNN, one gradient of 1", trained(CNN, 20), gradient(1, lr=0.1), DATA, COSINE,
+                short=only(inverting(300))),
+    KnownAnswer("sigmoid LeNet, one gradient of 1", LENET, gradient(1), DATA, LBFGS, short=only("epafl")),
+    KnownAnswer("sigmoid LeNet, one gradient of 4", LENET, gradient(4), DATA, LBFGS, short=only("epafl", clients=1)),
+    KnownAnswer("sigmoid LeNet, 1 local step on 1", LENET, weights(1), DATA, SIMULATED,
+                needs="L-BFGS through the simulation"),
+    KnownAnswer("sigmoid LeNet, 2 local steps on 1", LENET, weights(1, epochs=2), DATA, SIMULATED,
+                needs="L-BFGS through the simulation"),
+    KnownAnswer("sigmoid LeNet, 2 epochs of batches of 2 on 4", LENET, weights(4, 2, 2), DATA, SIMULATED,
+                needs="L-BFGS through the simulation"),
+)  # fmt: skip
+
+TABLES = (
+    KnownAnswer("CSV table, MLP, one gradient of 1", DENSE, gradient(1), DATA, READ_OFF, PEOPLE,
+                short=only("dense_read_off")),
+    KnownAnswer("CSV table, MLP, one gradient of 8", DENSE, gradient(8), DATA, SPANS, PEOPLE,
+                short=only("two_spans", clients=1)),
+    KnownAnswer("regression, MLP, one gradient of 1", DENSE, gradient(1, loss="mse"), DATA, READ_OFF, DIABETES,
+                short=only("dense_read_off")),
+    KnownAnswer("regression, MLP, 3 local steps on 1", DENSE, weights(1, epochs=3, lr=1e-5, loss="mse"), DATA, READ_OFF,
+                DIABETES, short=only("dense_read_off")),
+    KnownAnswer("one logit, binary cross-entropy, one gradient of 1", network("one_logit"),
+                gradient(1, loss="binary_cross_entropy"), DATA, READ_OFF, BREAST_CANCER,
+                short=only("dense_read_off")),
+    KnownAnswer("one logit, binary cross-entropy, one gradient of 4", network("one_logit"),
+                gradient(4, loss="binary_cross_entropy"), DATA,
+                "Neurons that fire for one sample only, and the first layer's span.", BREAST_CANCER,
+                needs="one logit"),
+    KnownAnswer("linear model, table, one gradient of 64", network("dense", hidden=[]), gradient(64), NO_SAMPLES,
+                "A linear model's gradient is one weighted sum of rows for each class.", BREAST_CANCER,
+                short=only(inverting(100))),
+)  # fmt: skip
+
+NOT_RECOVERABLE = (
+    KnownAnswer("constant images, one gradient of 1", DENSE, gradient(1), NO_SAMPLES,
+                "Everybody holds the same picture, so it is known without the message.",
+                population("constant_images"), short=only("dense_read_off")),
+    KnownAnswer("constant images, one gradient of 4", DENSE, gradient(4), NO_SAMPLES,
+                "Everybody holds the same picture, so it is known without the message.",
+                population("constant_images"), short=only("dense_read_off", inverting(50))),
+    KnownAnswer("near-identical images, one gradient of 1", DENSE, gradient(1), NO_SAMPLES,
+                "The pictures differ by less than one grey level, so any other person's picture shows them.",
+                population("near_identical_images"), short=only("dense_read_off")),
+    KnownAnswer("few pictures that many people hold, one gradient of 1", DENSE, gradient(1), DATA,
+                "There are 40 pictures. A guess rarely names the right one, and the read-off always does.",
+                population("few_pictures"), short=only("dense_read_off")),
+    KnownAnswer("huge batch of 256, narrow MLP", network("dense", hidden=[24, 16], activation="gelu"),
+                gradient(256), NOTHING, COUNTING, attacker=LABELS_KNOWN,
+                short=only(inverting(60), clients=1)),
+    KnownAnswer("huge batch of 512, CNN", network("convolutional", channels=[6, 6], activation="gelu"),
+                gradient(512), NOTHING, COUNTING, attacker=LABELS_KNOWN, short=only(inverting(60), clients=1)),
+    KnownAnswer("DP-SGD with epsilon 1, MLP, one gradient of 16", DENSE, gradient(16), NOTHING, PRIVATE, defences=DP,
+                short=only("dense_read_off", inverting(60), clients=2)),
+    KnownAnswer("DP-SGD with epsilon 1, CNN, 2 epochs on 16", CNN, weights(16, 2, 8), NOTHING, PRIVATE, defences=DP),
+    KnownAnswer("huge noise, MLP, one gradient of 1", DENSE, gradient(1), NOTHING, DROWNED, defences=NOISE,
+                short=only("dense_read_off", inverting(60), clients=4)),
+    KnownAnswer("huge noise, CNN, one gradient of 4", CNN, gradient(4), NOTHING, DROWNED, defences=NOISE,
+                short=only(inverting(300), clients=2)),
+    KnownAnswer("top 10% of the gradient, MLP, one gradient of 1", DENSE, gradient(1), DATA,
+                "The largest entries of the first layer's gradient are the sample's bright pixels. Matching them shows "
+                "the digit.", defences=({"name": "top_k", "keep": 0.1},), short=only(inverting(300))),
+    KnownAnswer("secure aggregation of 10 clients with 1 each, MLP", WIDE, gradient(1), DATA,
+                "The sum is a gradient of 10 samples, and " + SPANS[0].lower() + SPANS[1:],
+                defences=({"name": "secure_aggregation", "clients": 10},), short=only("two_spans", clients=1)),
+    KnownAnswer("secure aggregation of 10 clients with 32 each, CNN",
+                network("convolutional", channels=[6, 6], activation="gelu"), gradient(32), NOTHING, COUNTING,
+                attacker=LABELS_KNOWN, defences=({"name": "secure_aggregation", "clients": 10},),
+                short=only(inverting(60), clients=1)),
+    KnownAnswer("hidden learning rate, MLP, 5 local steps on 1", DENSE, weights(1, epochs=5), DATA, READ_OFF,
+                attacker={"hidden": ["lr"]}, short=only("dense_read_off")),
+    KnownAnswer("hidden number of samples, MLP, one gradient of 4", DENSE, gradient(4), DATA,
+                "The rank of the first layer's gradient is the number of samples.",
+                attacker={"hidden": ["samples", "batch_size"]}, short=only("two_spans")),
+)  # fmt: skip
+
+#: All known answers.
+TABLE = (*TRANSFORMERS, *DENSE_NETWORKS, *CONVOLUTIONS, *TABLES, *NOT_RECOVERABLE)
