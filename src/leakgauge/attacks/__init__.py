@@ -21,6 +21,7 @@ from leakgauge.attacks.papers.dlg import dlg
 from leakgauge.attacks.papers.epafl import epafl
 from leakgauge.attacks.papers.idlg import idlg
 from leakgauge.attacks.papers.inverting_gradients import inverting_gradients
+from leakgauge.attacks.papers.lbfgs_simulation import lbfgs_simulation
 from leakgauge.attacks.registry import ATTACKS, build, specs
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 
@@ -51,6 +52,7 @@ __all__ = [
     "idlg",
     "inverting_gradients",
     "invg_simulation",
+    "lbfgs_simulation",
     "search_awa",
     "specs",
     "surrogate",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self, cast
@@ -213,6 +214,7 @@ class Inversion(Attack):
         observed = observation.difference() if matching.objective.scale_free else observation.summed_gradient()
         distance = matching.objective.begin(observation.model)
         share = 1 / client.batches if matching.per_batch else 1.0
+        share *= math.prod(data.shape) if matching.per_value else 1
 
         def match(inputs: Tensor, labels: Tensor, extra: Params, step: int) -> Tensor:
             seen = inputs if data is observation.data else observation.data.normalise(data.denormalise(inputs))
@@ -235,7 +237,7 @@ class Inversion(Attack):
         data = self.space.units(observation.data)
         client = self.matching.update_model.begin(observation, functional=vectorise)
         terms = self.terms(observation, client, targets)
-        before = 0
+        before, own_starts = 0, None
         if isinstance(self.space.start, WarmStart):
             before = restarts * self.space.start.inversion.descent.steps
             counted = counted_from(report, 0, before + self.descent.steps)
@@ -243,6 +245,9 @@ class Inversion(Attack):
             if warm[-1][0].outcome.kind == "interrupted":
                 return _best(warm)
             starts = self._spread(self.space.start, warm, observation, client.copies, targets, seed)
+            own_starts = self._spread(
+                replace(self.space.start, noise=0.0), warm, observation, client.copies, targets, seed
+            )
         else:
             draws = [generator(seed, "start", restart) for restart in range(restarts)]
             starts = [self._blind(observation, client.copies, draw) for draw in draws]
@@ -260,6 +265,10 @@ class Inversion(Attack):
             vectorise=vectorise,
             report=counted_from(report, before, before + self.descent.steps),
         )
+        if own_starts is not None:
+            solutions = [
+                _not_worse(solution, start, terms) for solution, start in zip(solutions, own_starts, strict=True)
+            ]
         return _best([(solution, client.copies) for solution in solutions])
 
     def _warm(
@@ -318,6 +327,25 @@ class Inversion(Attack):
             return None
         labels: Tensor = targets.unflatten(0, (copies, samples))
         return labels
+
+
+def _not_worse(solution: Solution, start: Tensor, terms: Callable[[Params, int], Params]) -> Solution:
+    """Return the solution, or the warm start without its noise if the loss of the start is lower.
+
+    The loss is that of the last step, because the weights of some losses change from step to step.
+
+    Args:
+        solution: The result of the optimisation.
+        start: The inputs of the warm start, without noise.
+        terms: The function that computes the terms of the loss.
+    """
+    variables, last = solution.variables | {"inputs": start}, max(0, len(solution.trace.losses) - 1)
+    with torch.enable_grad():  # some models of the client differentiate
+        loss = float(sum(value.detach() for value in terms(variables, last).values()))
+    if not loss < solution.loss:
+        return solution
+    sentence = f"{solution.outcome}, and the warm start, whose loss is lower, is returned"
+    return replace(solution, variables=variables, loss=loss, outcome=replace(solution.outcome, sentence=sentence))
 
 
 def _best(results: list[tuple[Solution, int]]) -> tuple[Solution, int]:

@@ -8,8 +8,9 @@ With :math:`u` the prediction and :math:`v` the observation, over all layers:
 ==========  =========================================================================  ===========
 
 A scale-free objective needs no learning rate, because it compares only the directions of the updates. ``LayerWeighted``
-is one of these two objectives with the layer weights of :mod:`leakgauge.attacks.inversion.layer_weights`. ``Adapted``
-is an objective that takes a known defence into account.
+is one of these two objectives with the layer weights of :mod:`leakgauge.attacks.inversion.layer_weights`.
+``Logarithmic`` is the logarithm of an objective, which sets the weight of the priors. ``Adapted`` is an objective that
+takes a known defence into account.
 """
 
 from __future__ import annotations
@@ -176,6 +177,41 @@ class LayerWeighted:
             return base(predicted, observed, complete(weights(predicted, observed), observed))
 
         return distance
+
+
+@dataclass(frozen=True)
+class Logarithmic:
+    r"""The logarithm :math:`\log(1 + d / f)` of another objective :math:`d`.
+
+    The gradient is that of :math:`d` times :math:`1 / (d + f)`. A match that can still improve little, because the
+    client's order is unknown or because of noise, therefore leaves more weight to the priors. A match that becomes
+    exact leaves none. Up to a factor, this is the negative log-likelihood of an update with Gaussian errors of unknown
+    size, after the size has been maximised out.
+
+    Args:
+        base: The objective.
+        floor: The distance :math:`f` below which the loss is proportional to the objective.
+    """
+
+    base: Objective
+    floor: float = 1e-4
+
+    def __post_init__(self) -> None:
+        positive("the floor of a logarithm", self.floor)
+
+    @property
+    def scale_free(self) -> bool:
+        """Whether only the directions of the updates matter. This depends on ``base``."""
+        return self.base.scale_free
+
+    def begin(self, model: nn.Module) -> Distance:
+        """Return the distance function for the updates of one model.
+
+        Args:
+            model: The model.
+        """
+        base = self.base.begin(model)
+        return lambda predicted, observed: torch.log1p(base(predicted, observed) / self.floor)
 
 
 @dataclass(frozen=True)

@@ -34,15 +34,19 @@ class Matching:
         update_model: The model of the client, which predicts the update of dummy samples.
         weight: The factor by which the distance is multiplied at each step.
         per_batch: Whether the factor is divided by the number of simulated batches (DLF).
+        per_value: Whether the factor is multiplied by the number of values of a sample. Priors that add up all values
+            of a sample then have the same influence on small and on large samples.
     """
 
     objective: Objective = Cosine()  # noqa: RUF009 - frozen
     update_model: UpdateModel = FullSimulation()  # noqa: RUF009
     weight: Schedule = Constant()  # noqa: RUF009
     per_batch: bool = False
+    per_value: bool = False
 
     def __post_init__(self) -> None:
         boolean("per_batch", self.per_batch)
+        boolean("per_value", self.per_value)
 
 
 @dataclass(frozen=True)
@@ -56,21 +60,24 @@ class Space:
         box: Whether pixels are clipped to [0, 1] after each step.
         rescale: Whether pixels that the model takes without normalisation are optimised in units of a quarter of their
             range. This suits settings that were tuned on normalised data.
+        common_units: Whether all bounded values are optimised in these units, also those that the model takes with a
+            normalisation. Learning rates and weights of priors then have the same meaning for all datasets.
     """
 
     start: Blind | WarmStart = "normal"
     box: bool = True
     rescale: bool = False
+    common_units: bool = False
 
     def __post_init__(self) -> None:
-        boolean("box", self.box)
-        boolean("rescale", self.rescale)
+        for name in ("box", "rescale", "common_units"):
+            boolean(name, getattr(self, name))
         if not isinstance(self.start, WarmStart) and self.start not in get_args(Blind):
             raise InvalidInput(f"start must be 'normal', 'uniform', 'zeros' or a WarmStart, not {self.start!r}")
 
     def units(self, data: DataSpec) -> DataSpec:
         """Return the units in which samples are optimised."""
-        if self.rescale and data.bounded and min(data.std) > 0.5:
+        if data.bounded and (self.common_units or (self.rescale and min(data.std) > 0.5)):
             return replace(data, mean=(0.5,), std=(0.25,))
         return data
 

@@ -1,0 +1,72 @@
+"""The smoothness of a network and the cost of one pass, which decide whether L-BFGS is worth a try.
+
+Both are read from one forward pass, so that functions such as ``torch.relu`` count as well as modules such as
+``nn.ReLU``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from leakgauge.attacks.inversion.fragility import KINKED
+from leakgauge.core.observation import Observation
+from leakgauge.federation.training import in_mode
+
+#: The operations of PyTorch whose second derivative is zero almost everywhere.
+KINKED_OPERATIONS = frozenset(
+    {"relu", "threshold", "hardtanh", "leaky_relu", "rrelu", "prelu_kernel", "hardsigmoid", "hardswish", "clamp",
+     "clamp_min", "clamp_max", "abs", "max", "maximum", "minimum", "amax", "max_pool1d", "max_pool2d", "max_pool3d",
+     "adaptive_max_pool2d", "adaptive_max_pool3d"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The findings of one forward pass of one dummy sample.
+
+    Args:
+        kinks: The names of the piecewise linear parts, such as ``"ReLU"``. It is empty for a smooth network.
+        operations: The number of multiplications for one sample.
+    """
+
+    kinks: tuple[str, ...]
+    operations: int
+
+
+class _Kinks(TorchDispatchMode):
+    """A recorder of the operations that are piecewise linear."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__.strip("_").split("_with_")[0]
+        if name in KINKED_OPERATIONS:
+            self.names.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+def forward_pass(observation: Observation) -> Pass:
+    """Send one dummy sample through the model, and return what the pass shows.
+
+    Args:
+        observation: The message of the client.
+    """
+    from torch.utils.flop_counter import FlopCounterMode  # this import is slow
+
+    model = observation.model
+    modules = {type(module).__name__ for module in model.modules() if isinstance(module, KINKED)}
+    like = next(iter(observation.sent.values()))
+    # Two samples, because batch norm in train mode refuses one.
+    inputs = torch.zeros(2, *observation.data.shape, dtype=like.dtype, device=like.device)
+    buffers = {name: value.clone() for name, value in observation.model_buffers().items()}
+    kinks, counter = _Kinks(), FlopCounterMode(display=False)
+    with torch.no_grad(), in_mode(model, observation.training.mode), counter, kinks:
+        functional_call(model, {**observation.sent, **buffers}, (inputs,))
+    return Pass(tuple(sorted(modules)) or tuple(sorted(kinks.names)), counter.get_total_flops() // 4)

@@ -1,0 +1,100 @@
+"""L-BFGS through the simulated local training, a composition of our own for small smooth networks.
+
+EPAFL (Tabassum et al. 2024) and iDLG (Zhao et al. 2020) minimise the distance of one gradient by L-BFGS. Inverting
+Gradients (Geiping et al. 2020, section 6) and DLF (Dimitrov et al. 2022) simulate local training. No paper that we know
+combines the two.
+"""
+
+from __future__ import annotations
+
+from leakgauge.attacks.inversion.attack import Inversion
+from leakgauge.attacks.inversion.labels import LastLayer
+from leakgauge.attacks.inversion.smoothness import forward_pass
+from leakgauge.attacks.inversion.update_models import FullSimulation
+from leakgauge.attacks.papers.epafl import epafl
+from leakgauge.attacks.spec import AttackSpec, Cost, Fit
+from leakgauge.core.observation import Observation
+
+#: The number of multiplications in one simulated local training, forward only, above which the attack takes too long.
+#: One evaluation takes about ten times as many, and an attempt has some hundreds of evaluations.
+WORK_LIMIT = 250_000_000
+
+
+def smooth_and_small(observation: Observation) -> Fit:
+    """Decide whether the network is smooth, and whether its local training is small enough to be simulated often."""
+    training = observation.training
+    if observation.kind == "weights" and training.lr is None:
+        return Fit(False, "needs the client's learning rate, which is unknown")
+    seen = forward_pass(observation)
+    if seen.kinks:
+        return Fit(False, f"made for smooth networks, and this one has {' and '.join(seen.kinks)}")
+    passes = (training.samples or 1) * (1 if observation.kind == "gradient" else training.epochs or 1)
+    work = passes * seen.operations
+    if work > WORK_LIMIT:
+        return Fit(
+            False,
+            f"made for small networks and few local steps: one pass here has {work / 1e6:,.0f} million "
+            f"multiplications, and the limit is {WORK_LIMIT / 1e6:,.0f} million",
+        )
+    return Fit(True, "the network is smooth and small: second derivatives, through the local training")
+
+
+def lbfgs_simulation(
+    *,
+    threshold: float | None = 1e-5,
+    patience: int | None = 4,
+    tolerance: float = 0.1,
+    lr: float = 1.0,
+    steps: int = 40,
+    restarts: int = 1,
+    retries: int = 0,
+    snapshot_every: int | None = None,
+) -> Inversion:
+    r"""Return L-BFGS on the distance between the observed update and the update of the simulated local training.
+
+    .. math:: \arg\min_x \; 100\,\lVert \Delta\theta(x) - g \rVert^2 / \lVert g \rVert^2
+
+    :math:`\Delta\theta(x)` is the update of the client's local training on the samples :math:`x`, with another random
+    order in each epoch. For one gradient or one local step this is :func:`~leakgauge.attacks.papers.epafl` with a
+    relative loss. Each retry has another start, other orders and another order of the labels. The attempt with the
+    lowest loss is returned, so the attack's own loss chooses among the orders.
+
+    On smooth networks L-BFGS converges to the exact samples where Adam is still far away. On piecewise linear networks
+    it gets stuck, because their second derivatives are zero. Such networks are refused.
+
+    Args:
+        threshold: The loss, in per cent of the update's squared norm, below which the attack stops. ``None`` switches
+            this rule off.
+        patience: The number of steps without improvement after which an attempt ends. ``None`` switches this rule off.
+        tolerance: The relative improvement that ends a plateau.
+        lr: The learning rate of L-BFGS.
+        steps: The largest number of steps of an attempt. One step is up to 20 iterations of L-BFGS.
+        restarts: The number of independent starting points.
+        retries: The number of further attempts if the attack did not converge.
+        snapshot_every: The number of steps between two recorded iterates. By default, no iterates are recorded.
+    """
+    attack = epafl(
+        threshold=threshold,
+        patience=patience,
+        tolerance=tolerance,
+        relative=True,
+        lr=lr,
+        steps=steps,
+        restarts=restarts,
+        retries=retries,
+        snapshot_every=snapshot_every,
+    )
+    return attack.with_settings(update_model=FullSimulation(new_orders=True), labels=LastLayer(shuffle=True))
+
+
+SPECS = (
+    AttackSpec(
+        name="lbfgs_simulation",
+        factory=lbfgs_simulation,
+        summary="L-BFGS through the simulated local training, our own composition for small smooth networks.",
+        fits=smooth_and_small,
+        cost=Cost.SECONDS,
+        rank=0,
+        audit={"retries": 2},
+    ),
+)
