@@ -13,7 +13,7 @@ from torch import Tensor
 
 import leakgauge
 from leakgauge.core.container import Location, output_folder
-from leakgauge.evaluation.verdict import Finding, together
+from leakgauge.evaluation.verdict import Finding, Verdict, together
 from leakgauge.reports.curves import loss_curves
 from leakgauge.reports.findings import (
     cell,
@@ -90,6 +90,7 @@ def _page(audit: Audit, command: str, redact: str) -> Page:
         *_ladder(audit),
         *_bounds(audit),
         _every_attack(audit),
+        *_diagnoses(audit),
         *_curves(audit),
         Section("A first look, before any attack", reasons),
         *_cost(audit),
@@ -159,6 +160,21 @@ def _every_attack(audit: Audit) -> Section:
     words += [f"{one.attack}, {one.title}: {one.reason}" for one in audit.findings if one.reason]
     words += [f"{name} was not run on {count}." for name, count in _left_out(audit).items()]
     return Section("Every attack", words, table=rows)
+
+
+def _diagnoses(audit: Audit) -> list[Section]:
+    """Return a section about the likely causes why attacks found nothing, from what the attacker sees."""
+    rows = [["attack", "defence", "likely causes, and what to try"]]
+    for finding in audit.findings:
+        if finding.verdict is not Verdict.RECOVERS_DATA:
+            results = audit.results_of(finding)
+            causes = dict.fromkeys(cause for one in results for cause in one.document.get("diagnosis", ()))
+            if causes:
+                rows.append([finding.attack, finding.title, " ".join(causes)])
+    if len(rows) == 1:
+        return []
+    words = "These are hints from what the attacker sees. An attack that failed for such a cause shows no safety."
+    return [Section("Why attacks found nothing", (words,), table=rows)]
 
 
 def _left_out(audit: Audit) -> dict[str, str]:

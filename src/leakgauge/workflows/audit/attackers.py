@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from leakgauge.attacks import registry
+from leakgauge.attacks.diagnosis import diagnose
 from leakgauge.attacks.inversion.adaptive import adapts
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
 from leakgauge.core.measure import Measure
@@ -20,6 +21,7 @@ from leakgauge.core.truth import Truth
 from leakgauge.evaluation import score
 from leakgauge.evaluation.chance import other_samples
 from leakgauge.evaluation.inferred import HiddenColumn, attribute_chance, share_measure
+from leakgauge.evaluation.verdict import Verdict, judge
 
 #: A document of plain values and the samples that it is about.
 Scored = tuple[dict[str, Any], dict[str, Tensor]]
@@ -100,6 +102,8 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
         "settled": registry.ATTACKS[attacker.name].exact and result.outcome.kind == "converged",
         "falling": result.trace is not None and still_falling(result.trace.losses),
     }
+    if judge([scored.metrics], labels_granted=True) is not Verdict.RECOVERS_DATA:
+        document["diagnosis"] = list(diagnose(observation, result))
     tensors = {"original": truth.inputs, "reconstructed": scored.pairing.apply(result.samples.float())}
     for name in ("psnr", "ssim", "features"):
         if name in scored and (values := scored[name].per_sample) is not None:
