@@ -465,7 +465,7 @@ def test_double_precision_is_not_mixed():
     assert distance(MixedPrecision(FullSimulation()), observation, inputs, targets) == 0
 
 
-RECIPES = {
+REAL_RECIPES = {
     "nesterov": {"momentum": 0.9, "nesterov": True},
     "adam": {"optimiser": "adam"},
     "adamw": {"optimiser": "adamw", "weight_decay": 0.1},
@@ -478,10 +478,10 @@ RECIPES = {
 
 
 @pytest.mark.parametrize("steps", ["one", "several"])
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", REAL_RECIPES)
 def test_true_samples_explain_the_update_of_every_recipe(name, steps):
     settings = {"batch_size": 5, "epochs": 1} if steps == "one" else {}
-    observation, inputs, targets = trained_in_one_order(**settings, **RECIPES[name])
+    observation, inputs, targets = trained_in_one_order(**settings, **REAL_RECIPES[name])
     predict = FullSimulation().begin(observation, functional=False)
     observed = observation.summed_gradient()
     assert L2()(predict(inputs, targets), observed) < 1e-16 * sum(value.square().sum() for value in observed.values())
@@ -489,7 +489,7 @@ def test_true_samples_explain_the_update_of_every_recipe(name, steps):
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_one_batch_is_nearly_right_for_small_steps_of_adam(name):
-    settings = {"batch_size": 5, "epochs": 3, **RECIPES[name]}
+    settings = {"batch_size": 5, "epochs": 3, **REAL_RECIPES[name]}
     observation, inputs, targets = trained_in_one_order(lr=1e-6, **settings)
     for model in (OneBatch(), Surrogate()):
         client = model.begin(observation, functional=False)
