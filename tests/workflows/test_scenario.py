@@ -67,6 +67,37 @@ def test_the_server_sees_what_the_recipe_says(sends):
     assert len(truth) == 4
 
 
+RECIPE = {
+    "optimiser": "adamw", "betas": [0.8, 0.99], "eps": 1e-6, "weight_decay": 0.1, "schedule": "cosine",
+    "clip_norm": 1.0, "proximal": 0.1, "label_smoothing": 0.1, "accumulation": 2,
+}  # fmt: skip
+
+
+def test_the_client_follows_the_recipe_of_the_document():
+    observation, _ = setup(training=DOCUMENT["training"] | {"momentum": 0} | RECIPE).observe(1)
+    for name, value in RECIPE.items():
+        assert getattr(observation.training, name) == (tuple(value) if isinstance(value, list) else value)
+    sentence = observation.threat_model()[1]
+    assert "optimiser adamw, betas (0.8, 0.99), eps 1e-06, schedule cosine, clip_norm 1.0" in sentence
+    assert "momentum" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"optimiser": "adamm"}, r"\[training\] there is no optimiser 'adamm'; did you mean 'adam"),
+        ({"schedule": "cosin"}, r"\[training\] there is no schedule 'cosin'; did you mean 'cosine'"),
+        ({"nesterov": True}, r"\[training\] Nesterov's momentum needs a momentum above 0"),
+        ({"clip_norm": "much"}, "clip_norm must be of type int or float"),
+        ({"betas": [0.9]}, "betas must be two numbers"),
+    ],
+)
+def test_a_recipe_that_cannot_be_is_refused_before_any_work(settings, words):
+    training = {"sends": "weights", "samples": 4, "lr": 0.1}
+    with pytest.raises(InvalidInput, match=words):
+        setup(training=training | settings)
+
+
 def test_an_attacker_can_know_the_defences():
     observation, _ = setup().observe(0, (defences.GaussianNoise(0.1),), knows_defence=True)
     assert observation.defences == ("GaussianNoise(on='samples', sigma=0.1)",)

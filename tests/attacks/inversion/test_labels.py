@@ -20,6 +20,7 @@ from leakgauge.attacks.inversion.labels import (
     rows_of_first_epoch,
 )
 from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName
+from leakgauge.core.local_training import LocalTraining
 from leakgauge.core.seeding import generator
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defences import Clipping
@@ -378,3 +379,57 @@ def test_more_samples_than_classes_cannot_be_distinct():
     with pytest.raises(InvalidInput, match="distinct=False"):
         MostNegative(distinct=True)(observation, generator(0, "labels"))
     assert len(MostNegative()(observation, generator(0, "labels"))) == 11
+
+
+class OneLogit:
+    """Clients of two classes whose model has one logit."""
+
+    @staticmethod
+    def network(seed=0, bias=True):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            head = nn.Linear(16, 1, bias=bias)
+            return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), head)
+
+    @staticmethod
+    def client(count, first=0):
+        whole = digits()
+        parity = data.Dataset(whole.inputs, whole.targets % 2, replace(whole.spec, classes=2), "parity")
+        return parity.share(range(first, first + count))
+
+
+@pytest.mark.parametrize("labels", [LastLayer(), MostNegative(), LastLayer(read="kernel")], ids=repr)
+@pytest.mark.parametrize("count", [1, 6])
+@pytest.mark.parametrize("first", [0, 31, 57])
+def test_the_labels_of_one_logit_are_read(labels, count, first):
+    own = OneLogit.client(count, first)
+    for observation, _ in (
+        fedsgd(OneLogit.network(first), own),
+        fedavg(OneLogit.network(first), own, lr=0.05, epochs=2, batch_size=3),
+    ):
+        assert observation.training.loss == "binary_cross_entropy"
+        found = labels(observation, generator(0, "labels"))
+        assert int((found.sort().values != own.targets.sort().values).sum()) <= count // 6
+
+
+def test_label_smoothing_is_taken_out_of_the_counts():
+    whole = digits()
+    own = whole.share(torch.nonzero(whole.targets == 3).flatten()[:8].tolist())
+    for smoothing in (0.0, 0.4):
+        observation, truth = fedsgd(network(), own, recipe=LocalTraining(label_smoothing=smoothing))
+        assert half_the_errors(estimate(observation), truth) == 0
+    unaware = observation.knowing(label_smoothing=0.0)
+    assert half_the_errors(estimate(unaware), truth) > 0
+
+
+def test_the_label_of_one_sample_is_read_from_an_update_of_adam():
+    for row in (1, 5, 9):
+        own = digits().share([row])
+        observation, _ = fedavg(network(), own, lr=0.001, epochs=3, recipe=LocalTraining(optimiser="adam"))
+        assert LastLayer()(observation, generator(0, "labels")).tolist() == own.targets.tolist()
+
+
+def test_the_classes_of_several_samples_are_read_from_an_update_of_adam():
+    own = digits().share(range(20, 24))
+    observation, truth = fedavg(network(), own, lr=0.001, recipe=LocalTraining(optimiser="adam"))
+    assert half_the_errors(estimate(observation), truth) <= 1

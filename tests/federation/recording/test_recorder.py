@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import resource
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def test_every_network_comes_back_as_it_was_observed(tmp_path, name):
     if observation.buffers:
         assert same(found.buffers, observation.buffers)
         assert same(found.returned_buffers, observation.returned_buffers)
-    assert found.training == LocalTraining(0.1, 2, 3, 6, momentum=None, weight_decay=None)
+    assert found.training == replace(UNKNOWN, lr=0.1, epochs=2, batch_size=3, samples=6)
 
 
 def test_tied_weights_arrive_under_both_names(tmp_path):
@@ -93,9 +94,17 @@ def test_a_message_overrides_the_configuration_and_that_overrides_the_user(captu
 def test_what_is_not_reported_is_unknown(captures, seen):
     assert captures.observation(exchange(seen, {})).training == UNKNOWN
     assert (
-        "It does not know: lr, epochs, batch_size, samples, momentum, weight_decay."
+        "It does not know: lr, epochs, batch_size, samples, momentum, weight_decay, optimiser."
         in captures.observation(exchange(seen, {})).threat_model()
     )
+
+
+def test_the_optimiser_and_its_settings_are_read(captures):
+    reported = {"optimizer": "AdamW", "max-grad-norm": 1.0, "proximal_mu": 0.1, "lr-schedule": "cosine", "eps": "small"}
+    found = captures.recipe(reported | {"gradient-accumulation-steps": 2.0})
+    assert (found.optimiser, found.clip_norm, found.proximal, found.schedule) == ("adamw", 1.0, 0.1, "cosine")
+    assert (found.accumulation, found.eps) == (2, 1e-8)
+    assert captures.recipe({"optimizer": "adagrad"}).optimiser is None
 
 
 def test_an_impossible_recipe_is_unknown_and_logged(captures, caplog):
