@@ -19,8 +19,12 @@ def network(name="lenet", **options):
     return models.build(name, shape=(1, 8, 8), classes=10, seed=0, **options)
 
 
-def dense(*layers):
+@pytest.fixture(autouse=True)
+def _seeded():
     torch.manual_seed(0)
+
+
+def dense(*layers):
     return nn.Sequential(nn.Flatten(), *layers)
 
 
@@ -36,7 +40,7 @@ class Overflow(nn.Module):
     """An activation that is finite for the client's pixels and infinite for those of an attack."""
 
     def forward(self, inputs):
-        return torch.exp(40 * inputs)
+        return inputs - 1 + torch.exp(1000 * (inputs - 1).clamp_min(0))
 
 
 def test_a_search_that_diverges():
@@ -119,6 +123,29 @@ def test_defences_known_and_unknown():
     assert "more directions than the samples can cause" in unknown
     assert "local minimum" not in unknown
     assert "directions" not in causes(message(), steps=30)
+
+
+class EveryPixelRow(nn.Module):
+    """A model whose last layer sees eight rows for each sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, inputs):
+        return self.head(inputs.flatten(0, 1)).tanh().sum(1)
+
+
+def test_a_last_layer_that_sees_each_sample_often_is_no_sign_of_a_defence():
+    assert "directions" not in causes(message(EveryPixelRow(), [0]), steps=3)
+
+
+def test_samples_with_unequal_shares_do_not_contradict_their_labels():
+    """The last batch of three samples has one sample, which counts twice."""
+    data = digits().share([0, 10, 1])
+    for options in ({"batch_size": 2}, {"batch_size": 1, "momentum": 0.9}):
+        observation = fedavg(network(), data, lr=0.5, granted=["labels"], seed=1, **options)[0]
+        assert "contradict" not in causes(observation, "surrogate", steps=3)
 
 
 def test_several_samples_that_explain_the_message():

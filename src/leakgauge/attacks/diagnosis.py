@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -21,8 +22,9 @@ from leakgauge.attacks.inversion.labels import granted_labels, last_layer
 from leakgauge.attacks.inversion.layers import layers_of_model
 from leakgauge.attacks.inversion.update_models import FullSimulation
 from leakgauge.core.errors import LeakgaugeError, MissingKnowledge
-from leakgauge.core.observation import Observation
+from leakgauge.core.observation import LocalTraining, Observation
 from leakgauge.core.params import Params
+from leakgauge.federation.training import in_mode
 
 #: A loss that falls by more than this share over the last tenth of the steps is still falling.
 STILL_FALLING = 0.03
@@ -104,6 +106,8 @@ def _labels_contradict(observation: Observation, reconstruction: Reconstruction)
     classes, samples = observation.data.classes, observation.training.samples
     if labels is None or classes is None or len(labels) != samples or observation.defences:
         return False
+    if observation.kind == "weights" and not _counts_alike(observation.training):
+        return False
     try:
         gradient = last_layer(observation, "bias").mean_gradient(observation, observation.difference())
     except MissingKnowledge:
@@ -111,6 +115,13 @@ def _labels_contradict(observation: Observation, reconstruction: Reconstruction)
     counts, gradient = torch.bincount(labels.long(), minlength=classes), samples * gradient.double().cpu()
     too_few, too_many = counts < -gradient - LABEL_SLACK, counts > samples - gradient + LABEL_SLACK
     return bool((too_few | too_many).any())
+
+
+def _counts_alike(training: LocalTraining) -> bool:
+    """Return whether every sample has the same share in the update of local training."""
+    if training.samples is None or training.batch_size is None:
+        return False
+    return training.momentum == 0 and training.weight_decay == 0 and training.samples % training.batch_size == 0
 
 
 def _defences(observation: Observation, noisy: bool) -> Iterator[str]:
@@ -146,7 +157,24 @@ def _rank_shows_noise(observation: Observation) -> bool:
     except MissingKnowledge:
         return False
     values = torch.linalg.svdvals(observation.gradient[f"{reading.name}.weight"].double())
-    return len(values) > samples and bool(values[samples] > NOISY_RANK * values[0])
+    excess = len(values) > samples and bool(values[samples] > NOISY_RANK * values[0])
+    return excess and _sees_samples_once(observation, reading.layer)
+
+
+def _sees_samples_once(observation: Observation, layer: nn.Module) -> bool:
+    """Return whether a layer gets one row for each sample, and not one for each token or time step."""
+    rows: list[int] = []
+    handle = layer.register_forward_pre_hook(lambda module, inputs: rows.append(inputs[0][..., 0].numel()))
+    like = next(iter(observation.sent.values()))
+    dummies = torch.zeros(2, *observation.data.shape, device=like.device, dtype=like.dtype)
+    try:
+        with torch.no_grad(), in_mode(observation.model, "eval"):
+            functional_call(observation.model, {**observation.sent, **observation.model_buffers()}, (dummies,))
+    except (RuntimeError, ValueError, TypeError, IndexError):
+        return False
+    finally:
+        handle.remove()
+    return rows == [len(dummies)]
 
 
 def _client_model(observation: Observation) -> Iterator[str]:

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from leakgauge.attacks import registry
 from leakgauge.attacks.analytic.dense import DoesNotFit, one_gradient_of
 from leakgauge.attacks.inversion.known_defences import known_defences
-from leakgauge.attacks.inversion.labels import last_layer
+from leakgauge.attacks.inversion.labels import granted_labels, last_layer
 from leakgauge.attacks.inversion.layers import Layer, layers_of_model
 from leakgauge.attacks.spec import AttackSpec, Fit
 from leakgauge.core.errors import MissingKnowledge
@@ -136,29 +136,54 @@ def _size(observation: Observation) -> Reason:
     words = f"The message has {trained:,} numbers for the {private:,} private ones of {owner}"
     if trained >= private:
         return Reason("size", "high", f"{words}, so there is no lack of equations.")
-    sentence = f"{words}. An attack needs further knowledge to recover all of them, such as that images are smooth."
+    sentence = f"{words}. To recover all of them, an attack needs further knowledge, such as their distribution."
     return Reason("size", "medium", sentence)
 
 
 def _steps(observation: Observation, searches: list[str]) -> Reason:
     """Estimate the risk from the number of local steps, and name the optimisation attacks that apply."""
+    missing = _missing_for_optimisation(observation)
+    if missing:
+        need = f" Optimisation attacks need {missing}, which the attacker does not know."
+        return Reason("steps", "medium", _training_in_words(observation) + need)
     attacks = f" Optimisation attacks that apply: {', '.join(searches)}." if searches else ""
+    risk: Risk = "high"
+    if observation.kind == "weights":
+        try:
+            risk = "high" if observation.training.steps <= FEW_STEPS else "medium"
+        except MissingKnowledge:
+            risk = "medium"
+    return Reason("steps", risk, _training_in_words(observation) + attacks)
+
+
+def _training_in_words(observation: Observation) -> str:
+    """Return a sentence about the number of local steps behind the message."""
     if observation.kind == "gradient":
-        return Reason("steps", "high", f"It is one gradient, which depends on the samples directly.{attacks}")
+        return "It is one gradient, which depends on the samples directly."
     try:
         steps = observation.training.steps
     except MissingKnowledge:
-        return Reason("steps", "medium", f"It is the result of local training that is only partly known.{attacks}")
+        return "It is the result of local training that is only partly known."
     if steps > 1:
-        risk: Risk = "high" if steps <= FEW_STEPS else "medium"
-        return Reason("steps", risk, f"It is the result of {steps} local steps.{attacks}")
+        return f"It is the result of {steps} local steps."
     try:
         one_gradient_of(observation)
     except DoesNotFit:
-        sentence = f"It is the result of one local step, whose gradient does not follow from what is known.{attacks}"
-        return Reason("steps", "high", sentence)
-    sentence = f"It is the result of one local step, from which exact attacks compute the gradient.{attacks}"
-    return Reason("steps", "high", sentence)
+        return "It is the result of one local step, whose gradient does not follow from what is known."
+    return "It is the result of one local step, from which exact attacks compute the gradient."
+
+
+def _missing_for_optimisation(observation: Observation) -> str:
+    """Return the knowledge that optimisation attacks need and the attacker does not have, or an empty text."""
+    if observation.training.samples is None:
+        return "the number of samples"
+    if granted_labels(observation) is not None or observation.label_batches is not None:
+        return ""
+    try:
+        last_layer(observation)
+    except MissingKnowledge:
+        return "the targets" if observation.data.classes is None else "the labels"
+    return ""
 
 
 def _first_layer(observation: Observation) -> Reason:
