@@ -146,7 +146,7 @@ TABLES = (
     KnownAnswer("CSV table, MLP, one gradient of 8", DENSE, gradient(8), DATA, SPANS, PEOPLE,
                 short=only("two_spans", clients=1)),
     KnownAnswer("CSV table, one hidden layer, one gradient of 8", network("dense", hidden=[128]), gradient(8), DATA,
-                "Neurons that fire for one row only are copies of it. They return one or two rows of most clients exactly.",
+                "Neurons that fire for one row only are copies of it. They return one or two rows of most clients.",
                 PEOPLE, needs="a verdict on single rows of tables"),
     KnownAnswer("regression, MLP, one gradient of 1", DENSE, gradient(1, loss="mse"), DATA, READ_OFF, DIABETES,
                 short=only("dense_read_off")),
