@@ -5,6 +5,7 @@ the cache, so an interrupted run continues where it stopped.
 """
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,9 +66,18 @@ def page(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
+def main() -> int:
+    """Run the chosen rows, and return the exit code: 1 if a verdict is wrong, 130 if the run was interrupted."""
+    try:
+        outcomes = run_all(arguments())
+    except KeyboardInterrupt:
+        print("Interrupted. Finished attacks are in the cache, and the same command continues.")
+        return 130
+    return int(any(outcome.status in ("false safe", "false leak", "failed") for outcome in outcomes))
+
+
+def run_all(options: argparse.Namespace) -> list[Outcome]:
     """Run the chosen rows, print one line for each, and write the page after each row."""
-    options = arguments()
     options.output.mkdir(parents=True, exist_ok=True)
     outcomes: list[Outcome] = []
     for row in chosen(options):
@@ -80,7 +90,8 @@ def main() -> None:
             print(f"             {'; '.join([*outcome.failures, outcome.reason])}", flush=True)
         name = "held-out.md" if options.held_out else "known-answers.md"
         (options.output / name).write_text(page(outcomes))
+    return outcomes
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
