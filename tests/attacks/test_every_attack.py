@@ -137,8 +137,8 @@ def test_it_beats_its_random_start_clearly(name, kind):
     attack = quick(name)
     result = attack(observation, seed=3, progress=False)
     assert result.trace is not None
-    # What a warm start left to do is less; from one gradient it leaves nothing.
-    assert result.loss < result.trace.losses[0] / (1.25 if isinstance(attack.space.start, WarmStart) else 10)
+    # A warm start leaves less to do, and the loss of the attack that has one is a logarithm.
+    assert result.loss < result.trace.losses[0] / (1.05 if isinstance(attack.space.start, WarmStart) else 10)
     start = random_start(observation, seed=3)
     found, blind = (
         mse(pair(samples, truth.inputs).apply(samples), truth.inputs).mean() for samples in (result.samples, start)
