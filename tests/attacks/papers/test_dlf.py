@@ -170,7 +170,7 @@ def test_normalisation_layers_do_not_take_weight_from_the_layers_after_them():
     errors = {}
     for preset in (None, "femnist"):
         attack = dlf(preset=preset, steps=40, warm_steps=30)
-        clients = [fedavg(normalised_network(row), digits.share([row, row + 1]), **recipe) for row in (20, 40)]
+        clients = [fedavg(normalised_network(row), digits.share([row, row + 1]), **recipe) for row in (70, 90)]
         results = [(run(attack, observation), truth) for observation, truth in clients]
         errors[preset] = sum(
             mse(pair(result.samples, truth.inputs).apply(result.samples), truth.inputs).mean().item()
