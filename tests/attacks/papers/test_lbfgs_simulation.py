@@ -22,8 +22,7 @@ def message(rows, *, lr=0.1, activation="sigmoid", **recipe):
 def test_it_is_epafl_through_the_simulation():
     attack = lbfgs_simulation(steps=9, patience=3, retries=1)
     other = epafl(steps=9, patience=3, retries=1, relative=True)
-    through = {"update_model": FullSimulation(new_orders=True), "labels": OptimisedLabels(), "enough": 1e-3}
-    assert attack == other.with_settings(**through)
+    assert attack == other.with_settings(update_model=FullSimulation(new_orders=True), labels=OptimisedLabels())
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
