@@ -15,7 +15,7 @@ from leakgauge.testing import small_case
 
 def test_attacks_on_one_update_come_cheapest_first_in_the_order_of_an_audit():
     order = [
-        "epafl", "idlg", "surrogate", "dlg", "agic", "awa", "dlg_simulation", "inverting_gradients",
+        "lbfgs_simulation", "epafl", "idlg", "surrogate", "dlg", "agic", "awa", "dlg_simulation", "inverting_gradients",
         "invg_simulation", "dlf", "dlf_paper",
     ]  # fmt: skip
     names = [spec.name for spec in registry.specs(recovers="samples", reads="update")]
@@ -25,7 +25,8 @@ def test_attacks_on_one_update_come_cheapest_first_in_the_order_of_an_audit():
 def test_the_default_audit_runs_these_attacks_with_these_options():
     chosen = registry.specs(recovers="samples", reads="update")
     options = {spec.name: spec.audit for spec in chosen if spec.audit is not None}
-    assert options["epafl"] == {"retries": 2}
+    assert options["lbfgs_simulation"] == {"retries": 2}
+    assert "epafl" not in options  # lbfgs_simulation takes its place on smooth networks
     assert options["surrogate"] == {"steps": 300}
     assert options["inverting_gradients"] == {"steps": 1000}
     assert options["dlf"] == {}

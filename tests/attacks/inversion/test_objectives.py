@@ -1,12 +1,14 @@
 """The distances against hand formulas, and at the points where a formula would break."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from leakgauge import models
 from leakgauge.attacks.inversion.layer_weights import Sloped
-from leakgauge.attacks.inversion.objectives import L2, Cosine, LayerWeighted, Objective, layers_of
+from leakgauge.attacks.inversion.objectives import L2, Cosine, LayerWeighted, Logarithmic, Objective, layers_of
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.params import flatten, parameters_of, scale
 from leakgauge.core.seeding import generator
@@ -115,3 +117,21 @@ def test_what_is_kept_of_an_observation_is_not_taken_for_another():
         for observed in (first, first, second, first):
             assert torch.equal(kept(predicted, observed), objective.begin(model)(predicted, observed))
         assert not torch.equal(kept(predicted, first), kept(predicted, second))
+
+
+def test_the_logarithm_weights_a_distance_by_its_own_inverse():
+    """Far from the floor, halving the distance lowers the loss by log 2, whatever the distance."""
+    objective = Logarithmic(L2(relative=True), floor=1e-6).begin(nn.Identity())
+    zero = scale(update(1), 0)
+    losses = [objective(scale(update(1), share), update(1)).item() for share in (0.0, 1 - 0.5**0.5, 0.5)]
+    assert losses[0] - losses[1] == pytest.approx(math.log(2), rel=1e-3)
+    assert losses[1] - losses[2] == pytest.approx(math.log(2), rel=1e-3)
+    assert objective(update(1), update(1)).item() == 0
+    assert not Logarithmic(L2()).scale_free
+    assert Logarithmic(Cosine()).scale_free
+    assert math.isfinite(objective(zero, zero).item())
+
+
+def test_a_floor_that_is_none_is_refused():
+    with pytest.raises(InvalidInput, match="floor of a logarithm"):
+        Logarithmic(L2(), floor=0.0)

@@ -7,7 +7,17 @@ import pytest
 import torch
 
 from leakgauge import models
-from leakgauge.attacks import Attack, Inversion, Reconstruction, dlf, dlg, epafl, idlg, inverting_gradients
+from leakgauge.attacks import (
+    Attack,
+    Inversion,
+    Reconstruction,
+    dlf,
+    dlg,
+    epafl,
+    idlg,
+    inverting_gradients,
+    lbfgs_simulation,
+)
 from leakgauge.attacks.inversion import together
 from leakgauge.attacks.inversion.attack import attempt_seed
 from leakgauge.attacks.inversion.lbfgs import LBFGS
@@ -164,6 +174,13 @@ def test_local_training_can_too():
         assert one.epochs.shape == (2, 4, 1, 8, 8)
 
 
+def trained_weights():
+    """Return the messages of two clients that train for two epochs."""
+    recipe = {"lr": 0.1, "epochs": 2, "batch_size": 1}
+    model = models.lenet(shape=(1, 8, 8), seed=0)
+    return [fedavg(model, digits().share(rows), **recipe)[0] for rows in (range(2), range(2, 4))]
+
+
 def mixed():
     """Clients that differ in one thing each from the first of five."""
     first = five()[0][0]
@@ -177,6 +194,7 @@ def mixed():
         "batch norm in train mode": (idlg(steps=2), [trained, trained]),
         "several restarts": (idlg(steps=2, restarts=2), five()[0][:2]),
         "a warm start": (dlf(steps=2, warm_steps=2), five()[0][:2]),
+        "random orders": (lbfgs_simulation(steps=1), trained_weights()),
         "one client": (idlg(steps=2), five()[0][:1]),
     }
 
@@ -189,6 +207,7 @@ def mixed():
         "batch norm in train mode",
         "several restarts",
         "a warm start",
+        "random orders",
         "one client",
     ],
 )

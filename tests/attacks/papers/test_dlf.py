@@ -1,19 +1,25 @@
 """DLF: its methods and presets, epochs of their own, and the start from a cheaper inversion."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from leakgauge.attacks import Inversion, WarmStart, dlf, dlf_paper, surrogate
 from leakgauge.attacks.inversion.matching import average_epochs
-from leakgauge.attacks.inversion.objectives import L2, Cosine
+from leakgauge.attacks.inversion.objectives import L2, Cosine, Logarithmic
 from leakgauge.attacks.inversion.optimisers import Adam, Decay, Ramp
 from leakgauge.attacks.inversion.priors import EpochOrderInvariant, PixelRange, SquaredVariation
 from leakgauge.attacks.inversion.refined_labels import RefinedLabels
 from leakgauge.attacks.inversion.stopping import MaxSteps
 from leakgauge.attacks.inversion.update_models import FullSimulation, OneBatch, Surrogate
 from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.seeding import derive, seeded
+from leakgauge.data import load
+from leakgauge.evaluation import mse, pair
+from leakgauge.federation.client import fedavg
 from tests.shared import shared_case
 
 METHODS = ("prior", "no-prior", "shared", "fedsgd-epoch", "fedsgd")
@@ -125,7 +131,7 @@ def test_the_surrogate_learns_its_place_slowly():
 
 def test_dlf_starts_from_the_surrogate():
     attack = dlf(warm_steps=11, label_steps=12)
-    assert attack.space.start == WarmStart(surrogate(steps=11), 0.3)
+    assert attack.space.start == WarmStart(surrogate(steps=11), 0.2)
     assert attack.labels == RefinedLabels(surrogate(steps=12))
     assert attack.matching.update_model == FullSimulation(per_epoch=True, new_orders=True)
     result = run(dlf(steps=2, warm_steps=2))
@@ -133,6 +139,59 @@ def test_dlf_starts_from_the_surrogate():
     assert result.epochs.shape == (2, 4, 1, 8, 8)
     assert result.trace is not None
     assert len(result.trace.losses) == 2
+
+
+def test_no_weight_of_dlf_depends_on_a_dataset_and_all_layers_count_alike():
+    attack = dlf()
+    assert attack.matching.objective == Logarithmic(L2(relative=True))
+    assert (attack.space.common_units, attack.descent.keep_last) == (True, False)
+    old = dlf(preset="cifar100", steps=7)
+    assert old.matching.objective == L2(decay=math.exp(-1), relative=True)
+    assert old.space.start == WarmStart(surrogate(), 0.2)
+    assert old.priors[:2] == (SquaredVariation(0.0002), PixelRange(10))
+    assert (old.descent.optimiser.lr, old.stop) == (0.1, MaxSteps(7))
+
+
+def normalised_network(seed=0):
+    """Return a small network with group norm after each convolution."""
+    with seeded(seed, "network"):
+        channels, layers = 1, []
+        for _ in range(3):
+            layers += [nn.Conv2d(channels, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.ReLU()]
+            channels = 16
+        return nn.Sequential(*layers, nn.AvgPool2d(2), nn.Flatten(), nn.Linear(256, 10))
+
+
+def test_normalisation_layers_do_not_take_weight_from_the_layers_after_them():
+    """With a decay over all layers, the preset matches little more than the first convolution."""
+    digits = load("digits")
+    digits = replace(digits, spec=replace(digits.spec, mean=(0.305,), std=(0.376,)))
+    recipe = {"lr": 0.01, "epochs": 2, "batch_size": 1, "granted": ["labels"]}
+    errors = {}
+    for preset in (None, "femnist"):
+        attack = dlf(preset=preset, steps=40, warm_steps=30)
+        clients = [fedavg(normalised_network(row), digits.share([row, row + 1]), **recipe) for row in (70, 90)]
+        results = [(run(attack, observation), truth) for observation, truth in clients]
+        errors[preset] = sum(
+            mse(pair(result.samples, truth.inputs).apply(result.samples), truth.inputs).mean().item()
+            for result, truth in results
+        )
+    assert errors[None] < 0.7 * errors["femnist"]
+
+
+def test_an_attack_that_ends_above_its_warm_start_returns_the_start():
+    warm = surrogate(steps=10)
+    wild = Inversion().with_settings(
+        update_model=FullSimulation(per_epoch=True, new_orders=True), start=WarmStart(warm, noise=50.0),
+        optimiser=Adam(lr=1e-9), stop=MaxSteps(1), box=False,
+    )  # fmt: skip
+    observation, truth = weights()
+    solution, copies = wild.optimise(observation, truth.targets, 0, lambda *_: None)
+    start, _ = warm.optimise(observation, truth.targets, derive(0, "warm", 0), lambda *_: None)
+    assert copies == 2
+    assert torch.equal(solution.variables["inputs"], start.variables["inputs"].repeat(2, 1, 1, 1))
+    assert solution.loss < solution.trace.losses[0]
+    assert str(solution.outcome).endswith("the warm start, whose loss is lower, is returned")
 
 
 def test_a_warm_start_is_copied_to_every_epoch_with_noise_of_its_own():
@@ -247,7 +306,7 @@ def test_the_model_sees_rescaled_pixels_as_they_are():
     assert first_match(rescaled, plain_pixels()) == pytest.approx(first_match(plain, plain_pixels()), rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["per_batch", "keep_last", "rescale"])
+@pytest.mark.parametrize("name", ["per_batch", "keep_last", "rescale", "common_units"])
 def test_switches_are_true_or_false(name):
     with pytest.raises(InvalidInput, match=f"{name} must be True or False, not 1"):
         Inversion().with_settings(**{name: 1})
@@ -257,3 +316,8 @@ def test_switches_are_true_or_false(name):
 def test_a_start_that_is_none_is_refused(start):
     with pytest.raises(InvalidInput, match="start must be 'normal', 'uniform', 'zeros' or a WarmStart"):
         Inversion().with_settings(start=start)
+
+
+def test_common_units_hold_for_normalised_pixels_too():
+    grey = run(Inversion().with_settings(start="zeros", common_units=True, **STILL))
+    assert torch.allclose(grey.samples, torch.full((4, 1, 8, 8), 0.5), atol=1e-6)

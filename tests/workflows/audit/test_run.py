@@ -97,11 +97,11 @@ def test_other_work_is_other_work():
 def test_without_a_word_the_attacks_that_fit_are_taken():
     plain = {key: DOCUMENT[key] for key in ("model", "data")}
     assert list(read_audit(plain | {"training": {"sends": "gradient"}}, "a").attacks) == [
-        "epafl",
+        "lbfgs_simulation",
         "inverting_gradients",
     ]
     found = read_audit(plain | {"training": {"lr": 0.1, "epochs": 2}}, "a")
-    assert list(found.attacks) == ["surrogate", "inverting_gradients", "dlf"]
+    assert list(found.attacks) == ["lbfgs_simulation", "surrogate", "inverting_gradients", "dlf"]
     assert list(found.chains) == ["no defence"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self, cast
@@ -214,7 +213,6 @@ class Inversion(Attack):
         observed = observation.difference() if matching.objective.scale_free else observation.summed_gradient()
         distance = matching.objective.begin(observation.model)
         share = 1 / client.batches if matching.per_batch else 1.0
-        share *= math.prod(data.shape) if matching.per_value else 1
 
         def match(inputs: Tensor, labels: Tensor, extra: Params, step: int) -> Tensor:
             seen = inputs if data is observation.data else observation.data.normalise(data.denormalise(inputs))

@@ -34,19 +34,15 @@ class Matching:
         update_model: The model of the client, which predicts the update of dummy samples.
         weight: The factor by which the distance is multiplied at each step.
         per_batch: Whether the factor is divided by the number of simulated batches (DLF).
-        per_value: Whether the factor is multiplied by the number of values of a sample. Priors that add up all values
-            of a sample then have the same influence on small and on large samples.
     """
 
     objective: Objective = Cosine()  # noqa: RUF009 - frozen
     update_model: UpdateModel = FullSimulation()  # noqa: RUF009
     weight: Schedule = Constant()  # noqa: RUF009
     per_batch: bool = False
-    per_value: bool = False
 
     def __post_init__(self) -> None:
         boolean("per_batch", self.per_batch)
-        boolean("per_value", self.per_value)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def alike(attack: Inversion, observations: Sequence[Observation]) -> bool:
     """Return whether clients can be attacked in one run.
 
     The clients must have the same small architecture, the same kind of data, the same recipe and the same kind of
-    message. The attack must use no warm start and no restarts.
+    message. The attack must use no warm start, no restarts and no random orders of the samples.
 
     Args:
         attack: The attack.
@@ -49,6 +49,8 @@ def alike(attack: Inversion, observations: Sequence[Observation]) -> bool:
     first = observations[0]
     if len(observations) == 1 or attack.effort.restarts > 1 or not isinstance(attack.space.start, str):
         return False
+    if first.kind == "weights" and getattr(attack.matching.update_model, "new_orders", False):
+        return False  # each client needs its own orders, which are drawn once
     if sum(value.numel() for value in first.sent.values()) > TOGETHER_BELOW:
         return False
     norms = any(isinstance(module, _NormBase) for module in first.model.modules())

@@ -70,8 +70,8 @@ PRESETS: dict[str, Preset] = {
     "cifar100": Preset(0.1, Decay(0.997, 20), Ramp(4, 2), 0.0002, 10, "conv+max", 6.075, 0.1, 200, 0.02, 0.2),
 }
 
-#: The settings of :func:`dlf`, in units of a quarter of the pixels' range. ``MATCH`` is for each value of a sample.
-MATCH, VARIATION, RANGE, AGREEMENT, NOISE, RATE = 0.005, 0.002, 4.0, 0.1, 0.2, 0.15
+#: The settings of :func:`dlf`, in units of a quarter of the pixels' range.
+MATCH, VARIATION, RANGE, AGREEMENT, NOISE, RATE = 20.0, 0.002, 4.0, 0.1, 0.2, 0.15
 
 _UPDATE_MODELS: dict[str, UpdateModel] = {
     "prior": FullSimulation(per_epoch=True),
@@ -188,9 +188,9 @@ def dlf(
     Fifth, all layers have the same weight. The authors' code gives layer :math:`l` the weight :math:`e^{-l}`. With
     normalisation layers, which count as layers, hardly anything but the first convolution is then matched. Sixth, no
     weight depends on a dataset. The loss is the logarithm of the relative distance :math:`d` of the updates
-    (:class:`~leakgauge.attacks.inversion.objectives.Logarithmic`), so that the match has the weight :math:`w P / d` for
-    samples of :math:`P` values. The attack's own loss thus sets the balance of match and priors. Pixels are optimised
-    in units of a quarter of their range.
+    (:class:`~leakgauge.attacks.inversion.objectives.Logarithmic`), so that the match has the weight :math:`w / d`. The
+    attack's own loss thus sets the balance of match and priors. Pixels are optimised in units of a quarter of their
+    range.
 
     Args:
         preset: The weights that earlier versions used for ``"femnist"`` or ``"cifar100"``, with weighted layers and a
@@ -207,7 +207,6 @@ def dlf(
             Logarithmic(L2(relative=True)),
             FullSimulation(per_epoch=True, new_orders=True),
             Constant(MATCH),
-            per_value=True,
         ),
         labels=RefinedLabels(surrogate(steps=label_steps)),
         priors=(SquaredVariation(VARIATION), PixelRange(RANGE), EpochAgreement(AGREEMENT)),

@@ -75,6 +75,5 @@ SPECS = (
         fits=one_gradient,
         cost=Cost.SECONDS,
         rank=1,
-        audit={"retries": 2},
     ),
 )

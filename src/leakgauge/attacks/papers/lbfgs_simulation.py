@@ -7,8 +7,13 @@ combines the two.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
 from leakgauge.attacks.inversion.attack import Inversion
-from leakgauge.attacks.inversion.labels import LastLayer
+from leakgauge.attacks.inversion.labels import LastLayer, granted_labels
 from leakgauge.attacks.inversion.smoothness import forward_pass
 from leakgauge.attacks.inversion.update_models import FullSimulation
 from leakgauge.attacks.papers.epafl import epafl
@@ -18,6 +23,36 @@ from leakgauge.core.observation import Observation
 #: The number of multiplications in one simulated local training, forward only, above which the attack takes too long.
 #: One evaluation takes about ten times as many, and an attempt has some hundreds of evaluations.
 WORK_LIMIT = 250_000_000
+
+
+@dataclass(frozen=True)
+class OptimisedLabels:
+    """Labels that are optimised together with the samples, starting from the labels that the last layer shows.
+
+    The label of a single sample is read off exactly, and is not optimised. The distribution of labels over several
+    batches is unknown, and estimated counts may be wrong. Optimised labels correct both.
+
+    Args:
+        estimate: The first estimate of the labels.
+        lean: The initial advantage of the estimated label, as a logit.
+    """
+
+    estimate: LastLayer = LastLayer(shuffle=True)  # noqa: RUF009 - frozen
+    lean: float = 3.0
+
+    def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
+        """Return the given labels, the label of a single sample, or initial logits of shape (samples, classes).
+
+        Args:
+            observation: The message of the client.
+            generator: The random generator for all draws.
+        """
+        labels = self.estimate(observation, generator)
+        classes = observation.data.classes
+        if granted_labels(observation) is not None or len(labels) == 1 or classes is None:
+            return labels
+        logits = torch.randn(len(labels), classes, generator=generator).to(next(iter(observation.sent.values())))
+        return logits + self.lean * torch.nn.functional.one_hot(labels.long(), classes).to(logits)
 
 
 def smooth_and_small(observation: Observation) -> Fit:
@@ -84,7 +119,7 @@ def lbfgs_simulation(
         retries=retries,
         snapshot_every=snapshot_every,
     )
-    return attack.with_settings(update_model=FullSimulation(new_orders=True), labels=LastLayer(shuffle=True))
+    return attack.with_settings(update_model=FullSimulation(new_orders=True), labels=OptimisedLabels())
 
 
 SPECS = (
