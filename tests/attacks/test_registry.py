@@ -27,7 +27,8 @@ def test_the_default_audit_runs_these_attacks_with_these_options():
     options = {spec.name: spec.audit for spec in chosen if spec.audit is not None}
     assert options["epafl"] == {"retries": 2}
     assert options["surrogate"] == {"steps": 300}
-    assert options["inverting_gradients"] == {"steps": 1000}
+    assert options["prior_path"] == {"steps": 1000}
+    assert "inverting_gradients" not in options
     assert options["dlf"] == {}
     for name in options:
         attacks.build(name, **options[name])

@@ -15,7 +15,7 @@ from leakgauge.attacks.spec import AttackSpec, Cost, always
 
 
 def prior_path(
-    *, tv: float = 0.1, statistics: float = 1.0, lr: float = 0.1, steps: int = 1000, restarts: int = 1
+    *, tv: float = 0.1, statistics: float = 1.0, lr: float = 0.2, steps: int = 1000, restarts: int = 1
 ) -> PriorPath:
     """Return an inversion whose prior gets the weight that predicts held-out entries of the message best.
 
