@@ -28,7 +28,8 @@ def test_the_default_audit_runs_these_attacks_with_these_options():
     assert options["lbfgs_simulation"] == {"retries": 2}
     assert "epafl" not in options  # lbfgs_simulation takes its place on smooth networks
     assert options["surrogate"] == {"steps": 300}
-    assert options["inverting_gradients"] == {"steps": 1000}
+    assert options["prior_path"] == {"steps": 1000}
+    assert "inverting_gradients" not in options
     assert options["dlf"] == {}
     for name in options:
         attacks.build(name, **options[name])

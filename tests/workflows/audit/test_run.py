@@ -98,10 +98,10 @@ def test_without_a_word_the_attacks_that_fit_are_taken():
     plain = {key: DOCUMENT[key] for key in ("model", "data")}
     assert list(read_audit(plain | {"training": {"sends": "gradient"}}, "a").attacks) == [
         "lbfgs_simulation",
-        "inverting_gradients",
+        "prior_path",
     ]
     found = read_audit(plain | {"training": {"lr": 0.1, "epochs": 2}}, "a")
-    assert list(found.attacks) == ["lbfgs_simulation", "surrogate", "inverting_gradients", "dlf"]
+    assert list(found.attacks) == ["lbfgs_simulation", "surrogate", "prior_path", "dlf"]
     assert list(found.chains) == ["no defence"]
 
 

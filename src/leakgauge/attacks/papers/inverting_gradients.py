@@ -64,6 +64,5 @@ SPECS = (
         fits=always("the direction of the update, for gradients and local training"),
         cost=Cost.MINUTES,
         rank=4,
-        audit={"steps": 1000},
     ),
 )

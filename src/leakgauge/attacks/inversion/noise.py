@@ -1,0 +1,61 @@
+r"""The share of a message that is noise, as far as the attacker knows it or can measure it.
+
+With softmax and cross-entropy, the gradient of the last layer's weights is :math:`\sum_i (p_i - y_i)\,h_i^\top`. The
+entries of each :math:`p_i - y_i` add up to zero, so the sum of this gradient over the classes is exactly zero, in every
+local step. What is left of the sum is noise that was added to the message. Its variance is the number of classes times
+the variance of the noise on one entry.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.inversion.known_defences import known_defences, noise_share
+from leakgauge.core.observation import Observation
+
+#: The share of noise below which a message counts as exact. Rounding in single precision stays below it.
+ROUNDING = 1e-6
+
+
+def noise_in(observation: Observation) -> float:
+    """Return the share of the message's squared norm that is noise, between 0 and 1.
+
+    The share follows from the client's defences if the attacker knows a defence that adds noise. Otherwise the share is
+    measured. It is 0 if it can neither be known nor measured.
+
+    Args:
+        observation: The message of the client.
+    """
+    known = noise_share(observation, known_defences(observation))
+    return known if known > 0 else measured_noise(observation)
+
+
+def measured_noise(observation: Observation) -> float:
+    """Return the share of noise that shows in the sums of the last layer's gradient over the classes.
+
+    The measure assumes noise of the same size on every entry of the message. It is 0 for a loss other than
+    cross-entropy, and for clients with weight decay, for which these sums are not zero.
+
+    Args:
+        observation: The message of the client.
+    """
+    training, classes = observation.training, observation.data.classes
+    if training.loss != "cross_entropy" or training.weight_decay or classes is None or classes < 2:
+        return 0.0
+    update = observation.difference()
+    head = _class_sums(list(update.values())[-2:], classes)
+    total = sum(float(value.double().square().sum()) for value in update.values())
+    if not len(head) or total == 0:
+        return 0.0
+    variance = float(head.square().mean()) / classes
+    share = variance * sum(value.numel() for value in update.values()) / total
+    return min(1.0, share) if share > ROUNDING else 0.0
+
+
+def _class_sums(tensors: list[Tensor], classes: int) -> Tensor:
+    """Return the sums over the classes of the last weights and of their bias, as one vector."""
+    ours = [value for value in tensors if value.dim() in (1, 2) and value.shape[0] == classes]
+    if not any(value.dim() == 2 for value in ours):
+        return torch.zeros(0)
+    return torch.cat([value.double().sum(0).reshape(-1) for value in ours]).cpu()

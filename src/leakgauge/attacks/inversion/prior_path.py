@@ -1,0 +1,341 @@
+r"""Inversion along a path of falling prior weights, on which entries of the message that are held out choose a point.
+
+The best weight of a prior depends on the network, on the data and on the noise in the message. An attacker cannot see
+which weight gives the best samples. It can see which weight *predicts* best. A share of the message's entries is held
+out. The other entries are matched while the weight of the priors falls. Samples that fit the noise of the matched
+entries do not predict the held-out entries, so the held-out match stops falling where the noise begins.
+
+1. On the path, the learning rate is constant, and the factor of the priors falls from 1 to a small number.
+2. The point with the lowest held-out match gives the factor. For a message without noise this is the end of the path.
+3. From this point, all entries are matched with this factor, and the learning rate falls.
+
+If the message is known to hold noise, and no point predicts the held-out entries clearly better than the guess does,
+the guess is returned. The guess is a constant sample at the mean of the data, or mid-grey if the mean is unknown. It
+needs no message. For a message without noise the guess is never returned, because then only the attack has failed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.base import Attack, Reconstruction
+from leakgauge.attacks.inversion.attack import Inversion, counted_from
+from leakgauge.attacks.inversion.batch_statistics import revealed_statistics
+from leakgauge.attacks.inversion.noise import noise_in
+from leakgauge.attacks.inversion.optimisers import Constant, Ramp, Schedule
+from leakgauge.attacks.inversion.settings import WarmStart
+from leakgauge.attacks.inversion.solve import Descent, Solution, Trace, solve
+from leakgauge.attacks.inversion.stopping import MaxSteps, Outcome
+from leakgauge.attacks.inversion.update_models import ClientModel
+from leakgauge.core.checks import not_negative, whole_number
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.observation import Observation
+from leakgauge.core.params import Params
+from leakgauge.core.progress import Report
+from leakgauge.core.seeding import generator
+
+#: The gain in log-likelihood on the held-out entries above which a point of the path is better than the guess.
+CLEARLY = 5.0
+#: The number of held-out entries below which the guess is never returned, because so few entries prove nothing.
+ENOUGH_ENTRIES = 200
+#: The share by which the held-out match may exceed the lowest one, above the noise, to keep a stronger prior.
+TOLERANCE = 0.25
+#: The outcome if the message explains nothing beyond the guess.
+NOTHING_EXPLAINED = (
+    "the message explains nothing beyond a blind guess, so the guess is returned (held-out entries of the message are "
+    "predicted no better by any reconstruction)"
+)
+
+#: A function that computes the terms of the loss from the variables and the step.
+Terms = Callable[[Params, int], Params]
+
+
+@dataclass(frozen=True)
+class Path:
+    """The path of prior weights.
+
+    Args:
+        end: The factor of all priors at the end of the path. The factor at the start is 1.
+        share: The share of the steps that the path takes.
+        held_out: The share of the message's entries that are held out on the path.
+        points: The number of points at which the held-out entries are compared.
+    """
+
+    end: float = 1e-3
+    share: float = 0.6
+    held_out: float = 0.2
+    points: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("end", "share", "held_out"):
+            value = getattr(self, name)
+            if not 0 < value < 1:
+                raise InvalidInput(f"{name} of a path must lie between 0 and 1, not {value!r}")
+        whole_number("points", self.points)
+
+
+@dataclass(frozen=True)
+class Message:
+    """An update, of which some entries are ignored.
+
+    Args:
+        observed: The update, with zeros in place of the ignored entries.
+        used: A dictionary from the name of each parameter to a mask of the entries that count, or ``None`` for all.
+    """
+
+    observed: Params
+    used: Params | None = None
+
+    @staticmethod
+    def of(observed: Params, used: Params) -> Message:
+        """Return the update in which only some entries count."""
+        return Message({name: value * used[name] for name, value in observed.items()}, used)
+
+    def visible(self, predicted: Params) -> Params:
+        """Return a prediction with zeros in place of the ignored entries."""
+        if self.used is None:
+            return predicted
+        return {name: predicted[name] * mask for name, mask in self.used.items()}
+
+
+@dataclass(frozen=True)
+class PriorPath(Inversion):
+    """An inversion that chooses the weight of its priors by held-out entries of the message.
+
+    Args:
+        path: The path of prior weights.
+        statistics: The weight of the distance to the batch statistics that the message reveals
+            (:mod:`leakgauge.attacks.inversion.batch_statistics`).
+    """
+
+    path: Path = Path()
+    statistics: float = 1.0
+
+    def __post_init__(self) -> None:
+        not_negative("the weight of batch statistics", self.statistics)
+        if isinstance(self.space.start, WarmStart):
+            raise InvalidInput("a path of prior weights starts from noise, not from a WarmStart. Use start='normal'.")
+
+    def run_each(
+        self, observations: Sequence[Observation], seeds: Sequence[int], report: Report
+    ) -> list[Reconstruction]:
+        """Reconstruct the samples of several clients, one client after another.
+
+        Args:
+            observations: One message for each client.
+            seeds: One seed for each client.
+            report: A function ``report(step, total, loss)`` that shows progress.
+        """
+        return Attack.run_each(self, observations, seeds, report)
+
+    def optimise(self, observation: Observation, targets: Tensor, seed: int, report: Report) -> tuple[Solution, int]:
+        """Return the best solution, and the number of copies of each sample in this solution.
+
+        Args:
+            observation: The message of the client, with a complete recipe.
+            targets: The labels.
+            seed: The seed of all random draws.
+            report: A function ``report(step, total, loss)`` that shows progress.
+        """
+        client = self.matching.update_model.begin(observation, functional=False)
+        draws = [generator(seed, "start", restart) for restart in range(self.effort.restarts)]
+        starts = {"inputs": torch.stack([self._blind(observation, client.copies, draw) for draw in draws])}
+        starts |= {name: torch.stack([value] * len(draws)) for name, value in client.extra.items()}
+        walk = _Walk(self, observation, client, targets, generator(seed, "held out"))
+        return walk.solution(starts, report), client.copies
+
+
+def strongest(matches: Sequence[float], floor: float) -> int:
+    """Return the index of the first point of a path that predicts held-out entries about as well as the best point.
+
+    The first points have the strongest priors. Where the held-out match hardly falls any more, a weaker prior only
+    lets through what the message does not determine.
+
+    Args:
+        matches: The held-out match at each point of the path.
+        floor: The match of the true samples, which noise keeps above zero.
+
+    >>> strongest([0.5, 0.11, 0.1, 0.12], floor=0.0)
+    1
+    >>> strongest([0.5, 0.11, 0.1, 0.12], floor=0.09)
+    2
+    """
+    limit = min(matches) + TOLERANCE * max(0.0, min(matches) - floor)
+    return next(index for index, match in enumerate(matches) if match <= limit)
+
+
+class _Walk:
+    """The two stages of one attack on one client."""
+
+    def __init__(
+        self,
+        attack: PriorPath,
+        observation: Observation,
+        client: ClientModel,
+        targets: Tensor,
+        draw: torch.Generator,
+    ) -> None:
+        self.attack, self.observation, self.client, self.targets = attack, observation, client, targets
+        self.data = attack.space.units(observation.data)
+        self.priors = [prior for prior in attack.priors if prior.applies(self.data)]
+        free = attack.matching.objective.scale_free
+        observed = observation.difference() if free else observation.summed_gradient()
+        share = attack.path.held_out
+        held = {name: (torch.rand(value.shape, generator=draw) < share).to(value) for name, value in observed.items()}
+        self.all = Message(observed)
+        self.fitted = Message.of(observed, {name: 1 - mask for name, mask in held.items()})
+        self.held = Message.of(observed, held)
+        self.total = attack.descent.steps
+        self.path_steps = min(self.total, max(1, round(attack.path.share * self.total)))
+        self.floor = 1 - math.sqrt(1 - noise_in(observation))
+        self.statistics = revealed_statistics(observation) if attack.statistics > 0 else None
+        self.fade = Ramp(1.0, attack.path.end, 1.0)
+
+    def solution(self, starts: Params, report: Report) -> Solution:
+        """Return the best solution from several starting points.
+
+        Args:
+            starts: The starting points, stacked in the first dimension.
+            report: A function ``report(step, total, loss)`` that shows progress.
+        """
+        every = max(1, self.path_steps // self.attack.path.points)
+        descent = replace(
+            self.attack.descent,
+            schedule=Constant(),
+            stop=MaxSteps(self.path_steps),
+            keep_last=True,
+            snapshot_every=every,
+        )
+        paths = self._solve(starts, descent, self.fitted, self.fade, counted_from(report, 0, self.total))
+        stopped = [path for path in paths if path.outcome.kind == "interrupted"]
+        if stopped:
+            return min(paths, key=lambda path: path.loss)
+        step, point, gain = self._chosen(paths)
+        if self.floor > 0 and gain < CLEARLY:
+            return self._guess(point, paths[0].trace)
+        return self._finish(point, step, paths[0].trace, report)
+
+    def _solve(
+        self, starts: Params, descent: Descent, message: Message, fade: Schedule, report: Report
+    ) -> list[Solution]:
+        terms, limit = self._terms(message), descent.steps
+
+        def loss(variables: Params, constants: Params, step: int) -> Params:
+            return terms(variables, fade(step, limit))
+
+        project = self.attack.space.projection(self.data)
+        return solve(loss, starts, descent, project=project, report=report)
+
+    def _terms(self, message: Message) -> Callable[[Params, float], Params]:
+        """Return a function that computes the terms of the loss from the variables and the factor of the priors."""
+        distance = self.attack.matching.objective.begin(self.observation.model)
+
+        def terms(variables: Params, factor: float) -> Params:
+            predicted, statistics = self._predicted(variables), self._statistics_term()
+            matched = {"match": distance(message.visible(predicted), message.observed)} | statistics
+            epochs = variables["inputs"].unflatten(0, (self.client.copies, -1))
+            return matched | {prior.name: factor * prior(epochs, self.data) for prior in self.priors}
+
+        return terms
+
+    def _loss(self, variables: Params, factor: float) -> float:
+        """Return the loss over all entries of the message."""
+        return sum(float(term.detach()) for term in self._terms(self.all)(variables, factor).values())
+
+    def _predicted(self, variables: Params) -> Params:
+        inputs, given = variables["inputs"], self.observation.data
+        seen = inputs if self.data is given else given.normalise(self.data.denormalise(inputs))
+        with self.statistics.recorded() if self.statistics else nullcontext():
+            return self.client(seen, self.targets, **{name: variables[name] for name in self.client.extra})
+
+    def _statistics_term(self) -> Params:
+        """Return the distance of the batch statistics of the last prediction, if the message reveals statistics."""
+        distance = self.statistics.distance() if self.statistics else None
+        return {} if distance is None else {"statistics": self.attack.statistics * distance}
+
+    def _chosen(self, paths: Sequence[Solution]) -> tuple[int, Params, float]:
+        """Return the step and the variables of the best point, and its gain over the guess."""
+        last = self.path_steps
+        points = [[*((s, v) for s, v in path.trace.snapshots if s > 0), (last, path.variables)] for path in paths]
+        cosines = [[self._cosine(variables, self.held) for _, variables in path] for path in points]
+        best = strongest([1 - max(path[index] for path in cosines) for index in range(len(points[0]))], self.floor)
+        step = points[0][best][0]
+        losses = [self._loss(path[best][1], self.fade(step, last)) for path in points]
+        row = losses.index(min(losses))
+        variables = points[row][best][1]
+        guess = variables | {"inputs": torch.zeros_like(variables["inputs"])}
+        return step, variables, self._gain(cosines[row][best], self._cosine(guess, self.held))
+
+    def _gain(self, cosine: float, of_guess: float) -> float:
+        """Return how much more likely the held-out entries are than under the guess, as a logarithm.
+
+        The likelihood is that of Gaussian noise of unknown size on a prediction of unknown scale.
+        """
+        entries = sum(int((value != 0).sum()) for value in self.held.observed.values())
+        if entries < ENOUGH_ENTRIES:
+            return math.inf
+        left, blind = (max(1e-12, 1 - max(0.0, value) ** 2) for value in (cosine, of_guess))
+        return entries / 2 * math.log(blind / left)
+
+    def _cosine(self, variables: Params, message: Message) -> float:
+        predicted = message.visible(self._predicted(variables))
+        product, square, length = (
+            sum(float((one[name].detach().double() * other[name].double()).sum()) for name in message.observed)
+            for one, other in (
+                (predicted, message.observed),
+                (predicted, {name: value.detach() for name, value in predicted.items()}),
+                (message.observed, message.observed),
+            )
+        )
+        known = square * length > 0 and math.isfinite(product / math.sqrt(square * length))
+        return product / math.sqrt(square * length) if known else 0.0
+
+    def _guess(self, variables: Params, trace: Trace) -> Solution:
+        blind = variables | {"inputs": torch.zeros_like(variables["inputs"])}
+        loss = self._loss(blind, 1.0)
+        return Solution(blind, loss, 0, Outcome("finished", self.path_steps - 1, NOTHING_EXPLAINED), trace)
+
+    def _finish(self, start: Params, step: int, before: Trace, report: Report) -> Solution:
+        """Match all entries from a point of the path, with the factor of the priors at this point."""
+        factor, left = self.fade(step, self.path_steps), self.total - self.path_steps
+        if not left:
+            loss = self._loss(start, factor)
+            return Solution(start, loss, step, self._outcome(loss, factor), before)
+        descent = replace(self.attack.descent, stop=MaxSteps(left), keep_last=False)
+        starts = {name: value.unsqueeze(0) for name, value in start.items()}
+        counted = counted_from(report, self.path_steps, self.total)
+        (last,) = self._solve(starts, descent, self.all, Constant(factor), counted)
+        outcome = last.outcome
+        if outcome.kind == "finished":
+            outcome = self._outcome(last.loss, factor)
+        elif outcome.kind == "interrupted":
+            at = self.path_steps + outcome.step
+            outcome = Outcome("interrupted", at, f"interrupted at step {at}, and the best iterate so far is returned")
+        best_step = self.path_steps + last.best_step
+        return replace(last, outcome=outcome, best_step=best_step, trace=_joined(before, last.trace))
+
+    def _outcome(self, loss: float, factor: float) -> Outcome:
+        sentence = (
+            f"used all {self.total:,} steps, with a last loss of {loss:.3g} and {factor:.2g} of the prior's weight"
+        )
+        if factor > 1.5 * self.attack.path.end:
+            sentence += ", because with less of it held-out entries of the message are predicted worse"
+        return Outcome("finished", self.total - 1, sentence)
+
+
+def _joined(first: Trace, second: Trace) -> Trace:
+    """Return the record of two runs, one after the other."""
+    before = int(first.evaluations[-1]) if len(first.evaluations) else 0
+    return Trace(
+        torch.cat([first.losses, second.losses]),
+        {name: torch.cat([values, second.terms[name]]) for name, values in first.terms.items()},
+        [],
+        first.seconds + second.seconds,
+        torch.cat([first.evaluations, second.evaluations + before]),
+    )

@@ -1,0 +1,60 @@
+"""Gradient matching with a prior whose weight the message itself chooses."""
+
+from __future__ import annotations
+
+from leakgauge.attacks.inversion.labels import LastLayer
+from leakgauge.attacks.inversion.objectives import Cosine
+from leakgauge.attacks.inversion.optimisers import Adam, Ramp
+from leakgauge.attacks.inversion.prior_path import PriorPath
+from leakgauge.attacks.inversion.priors import TotalVariation
+from leakgauge.attacks.inversion.settings import Effort, Matching, Space
+from leakgauge.attacks.inversion.solve import Descent
+from leakgauge.attacks.inversion.stopping import MaxSteps
+from leakgauge.attacks.inversion.update_models import FullSimulation
+from leakgauge.attacks.spec import AttackSpec, Cost, always
+
+
+def prior_path(
+    *, tv: float = 0.1, statistics: float = 1.0, lr: float = 0.2, steps: int = 1000, restarts: int = 1
+) -> PriorPath:
+    """Return an inversion whose prior gets the weight that predicts held-out entries of the message best.
+
+    As in Inverting Gradients (Geiping et al. 2020), the direction of the update is matched, and total variation is the
+    prior. Four things differ. The weight of the prior falls along a path, and held-out entries of the message choose
+    the point to continue from (:mod:`leakgauge.attacks.inversion.prior_path`). A message that explains nothing leads
+    to the guess and not to a picture of its noise. Adam forgets old slopes within ten steps instead of using their
+    signs. The batch statistics that batch norm in train mode reveals are matched too
+    (:mod:`leakgauge.attacks.inversion.batch_statistics`).
+
+    A step costs as much as one of :func:`~leakgauge.attacks.papers.inverting_gradients.inverting_gradients`. The
+    points of the path cost 17 more predictions in all.
+
+    Args:
+        tv: The weight of total variation at the start of the path.
+        statistics: The weight of the distance between batch statistics. It is used if the message reveals statistics.
+        lr: The learning rate of Adam.
+        steps: The number of steps.
+        restarts: The number of independent starting points. Only the best of them continues after the path.
+    """
+    return PriorPath(
+        matching=Matching(Cosine(), FullSimulation()),
+        labels=LastLayer(),
+        priors=(TotalVariation(tv),),
+        space=Space(rescale=True),
+        descent=Descent(Adam(lr=lr, betas=(0.9, 0.9)), Ramp(1.0, 0.01, 1.0), MaxSteps(steps), keep_last=True),
+        effort=Effort(restarts),
+        statistics=statistics,
+    )
+
+
+SPECS = (
+    AttackSpec(
+        name="prior_path",
+        factory=prior_path,
+        summary="Ours: the direction of the update is matched, and held-out entries choose the weight of the prior.",
+        fits=always("the direction of the update, with a prior whose weight the message chooses"),
+        cost=Cost.MINUTES,
+        rank=4,
+        audit={"steps": 1000},
+    ),
+)
