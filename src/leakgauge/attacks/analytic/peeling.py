@@ -26,6 +26,8 @@ PROVABLE = ("cross_entropy", "binary_cross_entropy", "mse")
 WRONG_POINTS = 32
 #: Points differ if their distance is above this share of their norm.
 DIFFERENT = 0.2
+#: The factor by which proofs must be better if the scale of the points is searched for, too.
+UNSCALED = 10.0
 #: Singular values of the second layer's gradient below this many rounding errors are zero.
 ROUNDING = 10.0
 
@@ -105,6 +107,8 @@ class Peeling:
         found = prove(points @ first.right.T, (first, second)) if len(points) else None
         self.searches += 1
         tolerance = self.settings.tolerance / strictness
+        if not self.chain.has_bias(self.chain.first):
+            tolerance /= UNSCALED
         if found is None or not bool((found.error < tolerance).any()):
             self.failures = 0 if progress else self.failures + 1
             return
