@@ -38,12 +38,15 @@ class Found(NamedTuple):
         residuals: The squared relative residual of each point.
         progress: Whether the search has found something that helps later searches.
         strictness: The factor by which the proofs of these points must be better than usual.
+        gradients: The gradients at the first layer from which the points were computed, in coordinates of its column
+            space, one row for each point. ``None`` if they were computed in another way.
     """
 
     points: Tensor
     residuals: Tensor
     progress: bool = False
     strictness: float = 1.0
+    gradients: Tensor | None = None
 
 
 #: A search in the gradients of both layers, of the samples that are not found yet.
@@ -172,12 +175,21 @@ class KinkFinder(SecondSpanFinder):
         """
         if not len(gradients):
             return Found(first.core[:0], first.core[:0, 0])
-        points = (first.core.diagonal()[:, None] * torch.linalg.pinv(gradients)).T
-        last = self.chain.last_entry(first.right)
-        if last is not None:
-            points = points / (points @ last)[:, None]
-        kept = points.isfinite().all(1)
-        return Found(points[kept], self.misses[kept])
+        points = inputs_from(first, gradients, self.chain.last_entry(first.right))
+        return Found(points, self.misses, gradients=gradients)
+
+
+def inputs_from(first: LayerSpan, gradients: Tensor, last: Tensor | None) -> Tensor:
+    """Return the inputs that belong to gradients at the first layer, in coordinates of the first span.
+
+    Args:
+        first: The gradient of the first layer, with a diagonal core.
+        gradients: The gradients of samples in coordinates of the column space, on any scale.
+        last: The coefficients of the coordinates in the sum that gives the last entry of the augmented input.
+    """
+    points = (first.core.diagonal()[:, None] * torch.linalg.pinv(gradients)).T
+    points = points if last is None else points / (points @ last)[:, None]
+    return points.nan_to_num(0.0, 0.0, 0.0)
 
 
 def starting_points(

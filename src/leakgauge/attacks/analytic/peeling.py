@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.analytic.dense import DoesNotFit, augmented, one_gradient_of
-from leakgauge.attacks.analytic.finders import CurveFinder, Finder, KinkFinder, SecondSpanFinder, starting_points
+from leakgauge.attacks.analytic.finders import (
+    CurveFinder,
+    Finder,
+    KinkFinder,
+    SecondSpanFinder,
+    inputs_from,
+    starting_points,
+)
 from leakgauge.attacks.analytic.layer_span import LayerSpan, rank_of
 from leakgauge.attacks.analytic.proof import Candidates, Prover
 from leakgauge.attacks.analytic.two_layers import TwoLayers
@@ -26,6 +33,10 @@ PROVABLE = ("cross_entropy", "binary_cross_entropy", "mse")
 WRONG_POINTS = 32
 #: Points differ if their distance is above this share of their norm.
 DIFFERENT = 0.2
+#: The largest number of times that the inputs of proven samples are computed again.
+REFINEMENTS = 4
+#: Inputs are not computed again if the errors of all proofs are below this.
+EXACT = 1e-6
 #: The factor by which proofs must be better if the scale of the points is searched for, too.
 UNSCALED = 10.0
 #: Singular values of the second layer's gradient below this many rounding errors are zero.
@@ -98,13 +109,16 @@ class Peeling:
         """Search from new starting points, try to prove the points that are found, and subtract the proven samples."""
         left = self.rank - self.distinct
         first, second = (span.reduced(min(left, len(span.core))) for span in self.spans)
-        points, residuals, progress, strictness = self.finders[self.searches % len(self.finders)](first, second)
+        search = self.finders[self.searches % len(self.finders)](first, second)
+        points, residuals, progress, strictness, gradients = search
         most_copies = self.samples - self.recovered - left + 1
         prove = Prover(self.chain, self.observation.data.classes, self.samples, most_copies)
         wrong = self._wrong(first)
         if len(points) and len(wrong):
             prove = prove.weighted(wrong, (first, second), self.settings.tolerance)
         found = prove(points @ first.right.T, (first, second)) if len(points) else None
+        if found is not None and gradients is not None:
+            found = self._refined(found, gradients, prove, (first, second))
         self.searches += 1
         tolerance = self.settings.tolerance / strictness
         if not self.chain.has_bias(self.chain.first):
@@ -117,6 +131,28 @@ class Peeling:
         rows = rows[found.copies[rows].cumsum(0) <= self.samples - self.recovered]
         self._subtract(found.rows(rows))
         self.failures, self.residual = 0, float(residuals[rows].max().sqrt())
+
+    def _refined(
+        self, found: Candidates, gradients: Tensor, prove: Prover, spans: tuple[LayerSpan, LayerSpan]
+    ) -> Candidates:
+        """Return the candidates after their inputs are computed again with better gradients.
+
+        The known network gives the gradient of a proven sample more exactly than the search. The inputs of all samples
+        depend on these gradients, and those of samples with small gradients depend on them most.
+        """
+        first = spans[0]
+        for _ in range(REFINEMENTS):
+            proven = found.error < self.settings.tolerance
+            if not bool(proven.any()) or bool((found.error < EXACT).all()):
+                break
+            exact = found.gradients[0] @ first.left
+            gradients = torch.where(proven[:, None], exact / exact.norm(dim=1, keepdim=True), gradients)
+            points = inputs_from(first, gradients, self.chain.last_entry(first.right))
+            again = prove(points @ first.right.T, spans)
+            if int((again.error < self.settings.tolerance).sum()) < int(proven.sum()):
+                break
+            found = again
+        return found
 
     def _wrong(self, first: LayerSpan) -> Tensor:
         """Return augmented inputs of the first layer that are no samples, but means of two different points.
