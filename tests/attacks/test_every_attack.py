@@ -68,6 +68,7 @@ TRAITS = {
     "agic": Traits({"steps": 120}),
     "april": Traits({}, iterative=False, deterministic=True, own_case=transformer_case),
     "awa": Traits({"steps": 100}),
+    "dense_factorisation": Traits({}, kinds=("gradient",), iterative=False, own_case=two_digits, exact=True),
     "dense_read_off": Traits(
         {}, kinds=("gradient",), iterative=False, deterministic=True, own_case=two_digits, exact=True
     ),

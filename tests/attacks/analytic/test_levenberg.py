@@ -2,7 +2,7 @@
 
 import torch
 
-from leakgauge.attacks.analytic.levenberg import Problem, _evaluate, _normal_equations, search
+from leakgauge.attacks.analytic.levenberg import Problem, search
 
 
 def activation(values):
@@ -27,7 +27,7 @@ def test_gradient_and_matrix_are_those_of_automatic_differentiation():
     case, _ = problem()
     directions = case.directions()
     points = case.onto_plane(torch.randn(3, 5, dtype=torch.double))
-    gradient, matrix = _normal_equations(case, directions, _evaluate(case, points))
+    gradient, matrix = case.normal_equations(directions, case.evaluate(points))
     for row, point in enumerate(points):
         jacobian = torch.autograd.functional.jacobian(
             lambda move, at=point: residual(case, at + directions @ move), torch.zeros(4, dtype=torch.double)

@@ -144,7 +144,7 @@ def test_more_samples_than_the_second_layer_separates_are_not_guessed():
     assert "separates at most 9 samples, and here are 12" in fits(observation).reason
     result = two_spans()(observation)
     assert len(result.samples) == 0
-    assert str(result.outcome).endswith("The dense layer after the first one separates at most 9 samples")
+    assert str(result.outcome).endswith("The gradients of these layers separate at most 9 samples")
 
 
 def test_ctrl_c_returns_what_is_proven():

@@ -78,11 +78,13 @@ class DenseChain:
         observation: The message of the client. If the model has no such layer with a bias, :class:`DoesNotFit` is
             raised.
         on_samples: Whether the layer gets the samples themselves. Otherwise it gets features.
+        needs_bias: Whether a layer without a bias is refused.
     """
 
-    def __init__(self, observation: Observation, on_samples: bool = True) -> None:
+    def __init__(self, observation: Observation, on_samples: bool = True, needs_bias: bool = True) -> None:
         self.shape, self.device, self.on_samples = observation.data.shape, observation.device, on_samples
         self.loss, self.loss_function = observation.training.loss, loss_of(observation.training)
+        self.needs_bias = needs_bias
         _check_cheaply(observation, on_samples)
         self.model = copy_of_model(observation, torch.double)
         self._given: Tensor | None = None
@@ -100,9 +102,23 @@ class DenseChain:
         return layer
 
     def augmented_weight(self) -> Tensor:
-        """Return the kernel and the bias of the first dense layer as one matrix. The bias is the last column."""
+        """Return the kernel and the bias of the first dense layer as one matrix. A bias is the last column."""
         layer = self.layer(self.first)
-        return torch.cat([layer.weight, layer.bias[:, None]], 1)
+        return layer.weight if not self.has_bias(self.first) else torch.cat([layer.weight, layer.bias[:, None]], 1)
+
+    def has_bias(self, path: str) -> bool:
+        """Return whether the dense layer at a path in the model has a bias."""
+        bias: Tensor | None = self.layer(path).bias
+        return bias is not None
+
+    def with_ones(self, inputs: Tensor, path: str) -> Tensor:
+        """Return the inputs of a dense layer with a last column of ones, if the layer has a bias.
+
+        Args:
+            inputs: The inputs, one row for each sample.
+            path: The path of the layer in the model.
+        """
+        return torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1) if self.has_bias(path) else inputs
 
     def outputs(self, first: Tensor) -> Tensor:
         """Return the outputs of the model for given outputs of the first dense layer.
@@ -237,68 +253,15 @@ class DenseChain:
     def _check_parameters(self, path: str, observation: Observation) -> None:
         """Check that a dense layer is trained, has a bias, is called once and shares no parameter with other layers."""
         layer, words = self.layer(path), f"the dense layer {path!r}"
-        if layer.bias is None:
+        if self.needs_bias and not self.has_bias(path):
             raise DoesNotFit(f"{words} has no bias")
         original = dict(observation.model.named_parameters())
-        names = (f"{path}.weight", f"{path}.bias")
+        names = (f"{path}.weight", f"{path}.bias") if self.has_bias(path) else (f"{path}.weight",)
         if not all(name in original and original[name].requires_grad for name in names):
             raise DoesNotFit(f"{words} is not trained")
         owners = sum(value is layer.weight for module in self.model.modules() for value in module.parameters(False))
         if owners != 1 or sum(called == path for called, _ in self.calls) != 1:
             raise DoesNotFit(f"{words} is used more than once")
-
-
-class TwoLayers(DenseChain):
-    """A chain whose first dense layer is followed by an elementwise activation and a second dense layer.
-
-    Args:
-        observation: The message of the client. If the model has no such two layers, :class:`DoesNotFit` is raised.
-        on_samples: Whether the first layer gets the samples themselves. Otherwise it gets features.
-    """
-
-    def __init__(self, observation: Observation, on_samples: bool = True) -> None:
-        super().__init__(observation, on_samples)
-        position = [path for path, _ in self.calls].index(self.first) + 1
-        if position == len(self.calls):
-            raise DoesNotFit("the model has a single dense layer, and two consecutive ones are needed")
-        self.second = self.calls[position][0]
-        self._check_parameters(self.second, observation)
-        self._check_elementwise()
-        self.check_rows()
-
-    def activation(self, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs of the second dense layer, and their derivatives with respect to the given outputs.
-
-        Args:
-            first: The outputs of the first dense layer, one row for each sample.
-        """
-        first = first.detach().requires_grad_()
-        with torch.enable_grad():
-            inputs = self._between(first)
-            (slope,) = torch.autograd.grad(inputs.sum(), first)
-        return inputs.detach(), slope
-
-    def _between(self, first: Tensor) -> Tensor:
-        handle = self.layer(self.second).register_forward_pre_hook(stop_at_input)
-        try:
-            self.outputs(first)
-        except Reached as reached:
-            return reached.inputs
-        finally:
-            handle.remove()
-        raise AssertionError("the forward pass does not reach the second dense layer")
-
-    def _check_elementwise(self) -> None:
-        width = self.layer(self.first).out_features
-        one, other = self._random(2 * DUMMIES, width).split(DUMMIES)
-        mask = self._random(DUMMIES, width, seed=1) > 0
-        with torch.no_grad():
-            inputs = [self._between(first) for first in (one, other, torch.where(mask, one, other))]
-        elementwise = all(tuple(value.shape) == (DUMMIES, width) for value in inputs) and torch.allclose(
-            torch.where(mask, inputs[0], inputs[1]), inputs[2], rtol=1e-9, atol=1e-12
-        )
-        if not elementwise:
-            raise DoesNotFit("there is no elementwise activation between the first dense layer and the next")
 
 
 def one_gradient_of(observation: Observation) -> dict[str, Tensor]:
@@ -330,9 +293,10 @@ def augmented(gradient: dict[str, Tensor], path: str) -> Tensor:
 
     Args:
         gradient: A dictionary from the name of each parameter of the model to its gradient.
-        path: The path of the layer in the model.
+        path: The path of the layer in the model. If the layer has no bias, the matrix is the gradient of its kernel.
     """
-    return torch.cat([gradient[f"{path}.weight"], gradient[f"{path}.bias"][:, None]], 1)
+    kernel, bias = gradient[f"{path}.weight"], gradient.get(f"{path}.bias")
+    return kernel if bias is None else torch.cat([kernel, bias[:, None]], 1)
 
 
 def stop_at_input(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:

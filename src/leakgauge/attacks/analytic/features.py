@@ -26,12 +26,20 @@ from torch import Tensor
 from leakgauge.attacks.analytic.dense import (
     DoesNotFit,
     Reached,
-    TwoLayers,
     copy_of_model,
     one_gradient_of,
     stop_at_input,
 )
-from leakgauge.attacks.analytic.peeling import Peeling, SearchSettings, chain_of, check_size
+from leakgauge.attacks.analytic.peeling import (
+    Peeling,
+    SearchSettings,
+    chain_of,
+    check_size,
+    factor_finders,
+    separable_samples,
+    span_finders,
+)
+from leakgauge.attacks.analytic.two_layers import TwoLayers
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
@@ -74,7 +82,12 @@ class DenseTailFeatures(Attack):
             report: The progress function, which gets the number of Adam steps.
         """
         random = generator(seed, "dense tail features")
-        peeling = Peeling(self.search, _tail(observation), observation, random)
+        chain = _tail(observation)
+        finders = factor_finders(chain, self.search, random)
+        count = observation.training.samples
+        if count is None or count <= separable_samples(chain):
+            finders += span_finders(chain, self.search, random)
+        peeling = Peeling(self.search, chain, observation, finders, chain.layer(chain.first).out_features // 2)
         interrupted = peeling.run(silent)
         features, labels = peeling.result()
         dtype = next(iter(observation.sent.values())).dtype
@@ -195,6 +208,7 @@ def _tail(observation: Observation) -> TwoLayers:
     if seen.shape[1] == math.prod(observation.data.shape) and _gets_samples(observation):
         raise DoesNotFit("samples enter the dense layers themselves, so two_spans solves for them directly")
     chain.check_features()
+    chain.check_only_path()
     return chain
 
 

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.analytic.dense import DoesNotFit, TwoLayers, augmented, one_gradient_of
+from leakgauge.attacks.analytic.dense import DoesNotFit, augmented, one_gradient_of
+from leakgauge.attacks.analytic.finders import (
+    CurveFinder,
+    Finder,
+    KinkFinder,
+    SecondSpanFinder,
+    inputs_from,
+    starting_points,
+)
 from leakgauge.attacks.analytic.layer_span import LayerSpan, rank_of
-from leakgauge.attacks.analytic.levenberg import Problem, search
 from leakgauge.attacks.analytic.proof import Candidates, Prover
+from leakgauge.attacks.analytic.two_layers import TwoLayers
 from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.core.checks import positive, whole_number
 from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report
+from leakgauge.core.seeding import generator
 
 #: The losses for which a sample can be proven.
 PROVABLE = ("cross_entropy", "binary_cross_entropy", "mse")
-#: The largest squared relative distance from the second span of a point that is worth a proof.
-PROMISING = 0.05**2
-#: Points nearer to each other than this share of their norm are the same sample.
-SAME = 1e-2
+
+#: The number of points that are known to be wrong, against which proofs are measured.
+WRONG_POINTS = 32
+#: Points differ if their distance is above this share of their norm.
+DIFFERENT = 0.2
+#: The largest number of times that the inputs of proven samples are computed again.
+REFINEMENTS = 4
+#: Inputs are not computed again if the errors of all proofs are below this.
+EXACT = 1e-6
+#: The factor by which proofs must be better if the scale of the points is searched for, too.
+UNSCALED = 10.0
+#: Singular values of the second layer's gradient below this many rounding errors are zero.
+ROUNDING = 10.0
 
 
 @dataclass(frozen=True)
@@ -53,21 +72,30 @@ class Peeling:
         settings: The settings of the search.
         chain: The two dense layers.
         observation: The message of the client.
-        random: The generator of the random starts.
+        finders: The searches, which take turns.
+        most: The largest number of distinct samples that the searches can separate.
     """
 
     def __init__(
-        self, settings: SearchSettings, chain: TwoLayers, observation: Observation, random: torch.Generator
+        self,
+        settings: SearchSettings,
+        chain: TwoLayers,
+        observation: Observation,
+        finders: Sequence[Finder],
+        most: int,
     ) -> None:
-        self.settings, self.chain, self.observation, self.random = settings, chain, observation, random
+        self.settings, self.chain, self.observation = settings, chain, observation
+        self.finders, self.most = finders, most
         gradient = one_gradient_of(observation)
         matrices = [augmented(gradient, path) for path in (self.chain.first, self.chain.second)]
         precision = torch.finfo(next(iter(observation.sent.values())).dtype).eps / 2
         rank = rank_of(matrices[0], precision)
         self.samples = observation.training.samples or rank
         self.rank = min(rank, self.samples)
-        self.spans = [LayerSpan.of(matrix, self.rank) for matrix in matrices]
-        self.separable = separable_samples(self.chain)
+        values = torch.linalg.svdvals(matrices[1])
+        above_rounding = int((values > ROUNDING * precision * values[0]).sum())
+        ranks = (self.rank, max(1, min(self.rank, above_rounding, separable_samples(chain))))
+        self.spans = [LayerSpan.of(matrix, rank) for matrix, rank in zip(matrices, ranks, strict=True)]
         self.proven: list[Candidates] = []
         self.searches = self.failures = self.distinct = self.recovered = 0
         self.residual = float("nan")
@@ -75,48 +103,70 @@ class Peeling:
     @property
     def continues(self) -> bool:
         """Whether some samples are not found yet and some attempts are left."""
-        return self.distinct < self.rank <= self.separable and self.failures < self.settings.attempts
+        return self.distinct < self.rank <= self.most and self.failures < self.settings.attempts
 
     def search_once(self) -> None:
         """Search from new starting points, try to prove the points that are found, and subtract the proven samples."""
         left = self.rank - self.distinct
-        first, second = (span.reduced(left) for span in self.spans)
-        problem = Problem(
-            self.chain.augmented_weight() @ first.right, first.right[-1], second.right, self.chain.activation
-        )
-        points, residuals = search(problem, self._starts(problem, first), self.settings.iterations)
-        points, residuals = _distinct(points, residuals)
+        first, second = (span.reduced(min(left, len(span.core))) for span in self.spans)
+        search = self.finders[self.searches % len(self.finders)](first, second)
+        points, residuals, progress, strictness, gradients = search
         most_copies = self.samples - self.recovered - left + 1
         prove = Prover(self.chain, self.observation.data.classes, self.samples, most_copies)
+        wrong = self._wrong(first)
+        if len(points) and len(wrong):
+            prove = prove.weighted(wrong, (first, second), self.settings.tolerance)
         found = prove(points @ first.right.T, (first, second)) if len(points) else None
+        if found is not None and gradients is not None:
+            found = self._refined(found, gradients, prove, (first, second))
         self.searches += 1
-        if found is None or not bool((found.error < self.settings.tolerance).any()):
-            self.failures += 1
+        tolerance = self.settings.tolerance / strictness
+        if not self.chain.has_bias(self.chain.first):
+            tolerance /= UNSCALED
+        if found is None or not bool((found.error < tolerance).any()):
+            self.failures = 0 if progress else self.failures + 1
             return
         rows = found.error.argsort()[:left]
-        rows = rows[found.error[rows] < self.settings.tolerance]
+        rows = rows[found.error[rows] < tolerance]
         rows = rows[found.copies[rows].cumsum(0) <= self.samples - self.recovered]
         self._subtract(found.rows(rows))
         self.failures, self.residual = 0, float(residuals[rows].max().sqrt())
 
-    def _starts(self, problem: Problem, first: LayerSpan) -> Tensor:
-        """Return starting points, one half from single neurons and the other half at random.
+    def _refined(
+        self, found: Candidates, gradients: Tensor, prove: Prover, spans: tuple[LayerSpan, LayerSpan]
+    ) -> Candidates:
+        """Return the candidates after their inputs are computed again with better gradients.
 
-        The gradient of a neuron's weights divided by the gradient of its bias is a weighted sum of samples, with
-        weights that add up to 1. The sums with a small norm are nearest to single samples, so the attack starts from
-        these sums.
+        The known network gives the gradient of a proven sample more exactly than the search. The inputs of all samples
+        depend on these gradients, and those of samples with small gradients depend on them most.
         """
-        neurons = first.left @ first.core
-        ratios = neurons / (neurons @ problem.last)[:, None]
-        norms = ratios.norm(dim=1).nan_to_num(torch.inf, torch.inf)
-        order = norms.argsort()[: max(1, len(norms) // 2)]
-        near = order[torch.randperm(len(order), generator=self.random).to(order.device)]
-        near = near[: self.settings.starts // 2]
-        size = norms[order[len(order) // 2]] / len(first.core) ** 0.5
-        count = self.settings.starts - len(near)
-        drawn = torch.randn(count, len(first.core), dtype=torch.double, generator=self.random)
-        starts = torch.cat([ratios[near], drawn.to(ratios) * size])
-        return starts[starts.isfinite().all(1)]
+        first = spans[0]
+        for _ in range(REFINEMENTS):
+            proven = found.error < self.settings.tolerance
+            if not bool(proven.any()) or bool((found.error < EXACT).all()):
+                break
+            exact = found.gradients[0] @ first.left
+            gradients = torch.where(proven[:, None], exact / exact.norm(dim=1, keepdim=True), gradients)
+            points = inputs_from(first, gradients, self.chain.last_entry(first.right))
+            again = prove(points @ first.right.T, spans)
+            if int((again.error < self.settings.tolerance).sum()) < int(proven.sum()):
+                break
+            found = again
+        return found
+
+    def _wrong(self, first: LayerSpan) -> Tensor:
+        """Return augmented inputs of the first layer that are no samples, but means of two different points.
+
+        Only one point is possible if one sample is left, so there are no wrong ones.
+        """
+        if len(first.core) == 1:
+            return first.right.T[:0]
+        random = generator(self.searches, "wrong points")
+        points = starting_points(first, self.chain.last_entry(first.right), 4 * WRONG_POINTS, random)
+        points = points[torch.randperm(len(points), generator=random).to(points.device)]
+        one, other = points[: len(points) // 2], points[len(points) // 2 : len(points) // 2 * 2]
+        apart = (one - other).norm(dim=1) > DIFFERENT * torch.maximum(one.norm(dim=1), other.norm(dim=1))
+        return (one + other)[apart][:WRONG_POINTS] / 2 @ first.right.T
 
     def _subtract(self, found: Candidates) -> None:
         weights = found.copies / self.samples
@@ -148,7 +198,8 @@ class Peeling:
             whole = self.observation.data.classes is not None
             return inputs, torch.zeros(0, dtype=torch.long if whole else torch.double, device=inputs.device)
         copies = torch.cat([found.copies for found in self.proven]).long()
-        inputs = torch.cat([found.inputs[0][:, :-1] for found in self.proven])
+        width = self.chain.layer(self.chain.first).in_features
+        inputs = torch.cat([found.inputs[0][:, :width] for found in self.proven])
         labels = torch.cat([found.targets for found in self.proven])
         return inputs.repeat_interleave(copies, 0), labels.repeat_interleave(copies, 0)
 
@@ -163,27 +214,43 @@ class Peeling:
         if not self.recovered:
             counted = f"none of {self.samples} samples could be proven, so none is returned"
         reason = ""
-        if self.rank > self.separable:
-            reason = f". The dense layer after the first one separates at most {self.separable} samples"
+        if self.rank > self.most:
+            reason = f". The gradients of these layers separate at most {self.most} samples"
         return Outcome("finished", self.searches, f"{counted}, after {searches}{reason}")
 
 
-def _distinct(points: Tensor, residuals: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the points with small residuals, without repetitions. The point with the smallest residual is first."""
-    order = residuals.argsort()
-    order = order[residuals[order] < PROMISING]
-    points, residuals = points[order], residuals[order]
-    near = torch.cdist(points, points) < SAME * points.norm(dim=1)
-    repeated = torch.tril(near, -1).any(1)
-    return points[~repeated], residuals[~repeated]
+def factor_finders(chain: TwoLayers, settings: SearchSettings, random: torch.Generator) -> list[Finder]:
+    """Return the searches that use the column spaces of both layers' gradients.
+
+    Args:
+        chain: The two dense layers.
+        settings: The settings of the search.
+        random: The generator of the random starts.
+    """
+    branches = chain.branches()
+    if branches is None:
+        return [CurveFinder(chain, settings.starts, settings.iterations, random)]
+    return [KinkFinder(chain, branches, settings.starts, settings.iterations, random)]
 
 
-def chain_of(observation: Observation, on_samples: bool = True) -> TwoLayers:
+def span_finders(chain: TwoLayers, settings: SearchSettings, random: torch.Generator) -> list[Finder]:
+    """Return the search that uses the row spaces of both layers' gradients.
+
+    Args:
+        chain: The two dense layers.
+        settings: The settings of the search.
+        random: The generator of the random starts.
+    """
+    return [SecondSpanFinder(chain, settings.starts, settings.iterations, random)]
+
+
+def chain_of(observation: Observation, on_samples: bool = True, needs_bias: bool = True) -> TwoLayers:
     """Return the two dense layers, or raise :class:`DoesNotFit` if their inputs cannot be solved for.
 
     Args:
         observation: The message of the client.
         on_samples: Whether the first layer gets the samples themselves. Otherwise it gets features.
+        needs_bias: Whether layers without a bias are refused.
     """
     training = observation.training
     if training.loss not in PROVABLE:
@@ -192,7 +259,9 @@ def chain_of(observation: Observation, on_samples: bool = True) -> TwoLayers:
         raise DoesNotFit("a regression can only be solved with the loss 'mse'")
     if observation.data.classes is not None and training.loss == "mse":
         raise DoesNotFit("labels of classes can only be proven with cross-entropy")
-    return TwoLayers(observation, on_samples)
+    chain = TwoLayers(observation, on_samples, needs_bias)
+    chain.check_one_output()
+    return chain
 
 
 def separable_samples(chain: TwoLayers) -> int:
@@ -208,15 +277,16 @@ def separable_samples(chain: TwoLayers) -> int:
     return outputs - 1 if is_last and chain.loss == "cross_entropy" else outputs
 
 
-def check_size(chain: TwoLayers, samples: int | None) -> None:
+def check_size(chain: TwoLayers, samples: int | None, most: int | None = None) -> None:
     """Raise :class:`DoesNotFit` if the client has more samples than the layers can separate.
 
     Args:
         chain: The two dense layers.
         samples: The number of samples. ``None`` if it is unknown.
+        most: The number of samples that the second layer separates. ``None`` if it does not matter.
     """
-    width, most = chain.layer(chain.first).out_features, separable_samples(chain)
-    if samples is not None and samples > most:
+    width = chain.layer(chain.first).out_features
+    if samples is not None and most is not None and samples > most:
         raise DoesNotFit(f"the dense layer {chain.second!r} separates at most {most} samples, and here are {samples}")
     if samples is not None and 2 * samples > width:
         raise DoesNotFit(f"{samples} samples are too many for the {width} neurons of the dense layer {chain.first!r}")

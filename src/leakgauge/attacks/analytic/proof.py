@@ -4,17 +4,29 @@ For a point :math:`x` and a label :math:`y`, the known network gives the gradien
 with respect to the outputs of each layer :math:`k`. A true sample with its true label fulfils
 :math:`\delta_k^T (G_k^+)^T [\text{input}_k, 1] = N` in both layers, and :math:`\delta_k` lies in the column space of
 the layer's gradient :math:`G_k`. For other points and labels, at least one of these conditions fails.
+
+If the second layer's gradient has a lower rank than the first layer's, as that of an output layer with few classes, the
+equation does not hold in the second layer and is not used there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.analytic.dense import TwoLayers
 from leakgauge.attacks.analytic.layer_span import LayerSpan
+from leakgauge.attacks.analytic.two_layers import TwoLayers
+
+#: The distance of a sample from the column space is below this share of the distances of wrong points.
+TELLING = 0.1
+#: The sizes of a layer's outputs among which the scale of an input is searched for, if the layer has no bias.
+SCALES = torch.logspace(-2, 2, 66, dtype=torch.double)
+#: The number of times that this search is narrowed by a factor of four.
+ZOOMS = 12
+#: The number of points that are scaled at the same time.
+SCALED_AT_ONCE = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +69,31 @@ class Prover:
         classes: The number of classes, or ``None`` for a regression.
         samples: The number of samples in the batch.
         most_copies: The largest possible number of copies of one sample.
+        weights: The factors of the distances from the column spaces of both layers in the error of a proof.
     """
 
     chain: TwoLayers
     classes: int | None
     samples: int
     most_copies: int
+    weights: tuple[float, float] = (1.0, 1.0)
+
+    def weighted(self, wrong: Tensor, spans: tuple[LayerSpan, LayerSpan], tolerance: float) -> Prover:
+        """Return a prover whose tolerance is far below the distances of points that are known to be wrong.
+
+        If an activation is nearly linear, the gradients of many wrong points lie near the column spaces. A small
+        distance is then no proof, unless it is much smaller than that of wrong points.
+
+        Args:
+            wrong: Augmented inputs of the first layer that are no samples.
+            spans: The gradients of both layers, with diagonal cores.
+            tolerance: The largest error of a proof.
+        """
+        labelled = self._labelled(wrong, spans)
+        outside = [span.outside(gradients) for span, gradients in zip(spans, labelled.gradients, strict=True)]
+        # The first layer decides. In the second layer, all points are near the column space if it is an output layer.
+        typical = float(outside[0].nan_to_num(0.0).median())
+        return replace(self, weights=(max(1.0, tolerance / max(TELLING * typical, 1e-300)), 1.0))
 
     def __call__(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Candidates:
         """Return each point with the label for which the error of the proof is smallest, and with this error.
@@ -71,9 +102,15 @@ class Prover:
             points: The augmented inputs of the first layer.
             spans: The gradients of both layers, with diagonal cores.
         """
+        if not self.chain.has_bias(self.chain.first):
+            points = torch.cat([self._scaled(part, spans) for part in points.split(SCALED_AT_ONCE)])
+        return self._labelled(points, spans)
+
+    def _labelled(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Candidates:
+        """Return each point with the label for which the error of the proof is smallest, and with this error."""
         first = points @ self.chain.augmented_weight().T
         hidden = self.chain.activation(first)[0]
-        inputs = (points, torch.cat([hidden, torch.ones_like(hidden[:, :1])], 1))
+        inputs = (points, self.chain.with_ones(hidden, self.chain.second))
         if self.classes is None:
             return self._with_targets(first, inputs, spans, self._regression_targets(first, inputs, spans))
         best: Candidates | None = None
@@ -84,15 +121,41 @@ class Prover:
         assert best is not None
         return best
 
+    def _scaled(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Tensor:
+        """Return each point times the factor for which the error of the proof is smallest.
+
+        The row space of a layer without bias gives inputs up to a factor. The network's outputs depend on this factor.
+        """
+        size = (points @ self.chain.augmented_weight().T).square().mean(1).sqrt().clamp_min(1e-300)
+        units = points / size[:, None]
+        factors = SCALES.log().to(points)
+        tried = torch.cat([factors, factors])[None].expand(len(points), -1)
+        signs = torch.cat([torch.ones_like(factors), -torch.ones_like(factors)])[None].expand(len(points), -1)
+        width = float(factors[1] - factors[0])
+        rows = torch.arange(len(points), device=points.device)
+        for _ in range(ZOOMS):
+            multiples = signs * tried.exp()
+            every = (multiples[:, :, None] * units[:, None, :]).flatten(0, 1)
+            best = self._labelled(every, spans).error.reshape(tried.shape).argmin(1)
+            centre, sign = tried[rows, best], signs[rows, best]
+            tried = centre[:, None] + width * torch.linspace(-1, 1, 9).to(points)
+            signs = sign[:, None].expand_as(tried)
+            width /= 4
+        return (sign * centre.exp())[:, None] * units
+
     def _with_targets(
         self, first: Tensor, inputs: tuple[Tensor, Tensor], spans: tuple[LayerSpan, LayerSpan], targets: Tensor
     ) -> Candidates:
         of_first, of_second = self.chain.gradients(first, targets, self.chain.second)
         gradients = (of_first, of_second)
-        numbers = [span.coefficients(*pair) for span, *pair in zip(spans, gradients, inputs, strict=True)]
+        pairs = list(zip(spans, gradients, inputs, strict=True))[: _separating(spans)]
+        numbers = [span.coefficients(*pair) for span, *pair in pairs]
         copies = (self.samples / numbers[0]).nan_to_num(1.0).round().clamp(1, self.most_copies)
         errors = [(number * copies / self.samples - 1).abs() for number in numbers]
-        errors += [span.outside(gradient) for span, gradient in zip(spans, gradients, strict=True)]
+        errors += [
+            weight * span.outside(gradient)
+            for weight, span, gradient in zip(self.weights, spans, gradients, strict=True)
+        ]
         # Copies are rare, so they need a better proof.
         error = torch.stack(errors).amax(0).nan_to_num(torch.inf) * copies
         return Candidates(inputs, gradients, targets, copies, error)
@@ -100,7 +163,7 @@ class Prover:
     def _regression_targets(
         self, first: Tensor, inputs: tuple[Tensor, Tensor], spans: tuple[LayerSpan, LayerSpan]
     ) -> Tensor:
-        r"""Return the target for which the proof holds in the second layer.
+        r"""Return the target for which the proof holds in the last layer that separates the samples.
 
         The loss is :math:`(f(x) - y)^2`, so both :math:`\delta_k` are proportional to :math:`f(x) - y`. The left-hand
         side of the equation of the proof is computed for one other target. From the result, the function computes the
@@ -108,8 +171,14 @@ class Prover:
         """
         with torch.no_grad():
             outputs = self.chain.outputs(first).reshape(-1)
-        one_below = self.chain.gradients(first, outputs - 1, self.chain.second)[1]
-        return outputs - self.samples / spans[1].coefficients(one_below, inputs[1])
+        index = _separating(spans) - 1
+        one_below = self.chain.gradients(first, outputs - 1, self.chain.second)[index]
+        return outputs - self.samples / spans[index].coefficients(one_below, inputs[index])
+
+
+def _separating(spans: tuple[LayerSpan, LayerSpan]) -> int:
+    """Return the number of layers whose gradients separate all samples. It is 1 or 2."""
+    return 2 if len(spans[1].core) >= len(spans[0].core) else 1
 
 
 def _better(one: Candidates, other: Candidates) -> Candidates:

@@ -30,7 +30,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leakgauge.attacks.analytic.dense import DoesNotFit, one_gradient_of
-from leakgauge.attacks.analytic.peeling import Peeling, SearchSettings, chain_of, check_size
+from leakgauge.attacks.analytic.peeling import (
+    Peeling,
+    SearchSettings,
+    chain_of,
+    check_size,
+    separable_samples,
+    span_finders,
+)
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.observation import Observation
@@ -56,7 +63,9 @@ class TwoSpans(Attack):
             seed: The seed of the random starts.
             report: The progress function, which gets the number of proven samples.
         """
-        peeling = Peeling(self.search, chain_of(observation), observation, generator(seed, "two spans"))
+        chain = chain_of(observation)
+        finders = span_finders(chain, self.search, generator(seed, "two spans"))
+        peeling = Peeling(self.search, chain, observation, finders, separable_samples(chain))
         interrupted = peeling.run(report)
         inputs, labels = peeling.result()
         dtype = next(iter(observation.sent.values())).dtype
@@ -73,7 +82,8 @@ def fits(observation: Observation) -> Fit:
     """
     try:
         one_gradient_of(observation)
-        check_size(chain_of(observation), observation.training.samples)
+        chain = chain_of(observation)
+        check_size(chain, observation.training.samples, separable_samples(chain))
     except DoesNotFit as reason:
         return Fit(False, str(reason))
     return Fit(True, "samples enter two dense layers in a row, whose gradients determine them")

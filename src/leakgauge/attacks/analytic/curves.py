@@ -1,0 +1,109 @@
+r"""The search for points of the first span whose gradients lie in known spaces, for smooth activations.
+
+A point :math:`c` of the first dense layer's row space has the outputs :math:`z = M c`. The gradient of its loss with
+respect to these outputs is :math:`\delta = \phi'(z) \odot K b`, where :math:`b` holds the coordinates of the gradient
+at the next dense layer in the column space of this layer's gradient. For a sample of the client, :math:`\delta` lies
+in the column space of the first layer's gradient, which has the orthonormal basis :math:`L`. The Levenberg-Marquardt
+method (:mod:`.levenberg`) minimises the relative distance
+
+.. math:: \lVert (I - L L^T)\, \phi'(M c) \odot K b \rVert / \lVert \phi'(M c) \odot K b \rVert
+
+over :math:`c` and :math:`b`. The problem needs neither labels nor a loss function. The number of equations is the width
+of the first layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.analytic.levenberg import State, corrections, onto_plane, plane_directions
+
+#: A function that returns slopes of an activation and the derivatives of these slopes.
+Curvature = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class CurveProblem:
+    """The search for points and gradients. A point is the vector of all entries of :math:`c` and :math:`b`.
+
+    Args:
+        layer: The matrix from coordinates in the first span to outputs of the first layer, (width, rank).
+        last: The coefficients of the coordinates in the sum that gives the last entry of the augmented input, (rank,).
+            ``None`` for a layer without bias.
+        left: The orthonormal basis of the column space of the first layer's gradient, (width, rank).
+        downstream: The matrix from coordinates in the column space of the next layer's gradient to the first layer's
+            activations, (width, rank of the next layer's gradient).
+        curvature: The slopes of the activation, and their derivatives.
+    """
+
+    layer: Tensor
+    last: Tensor | None
+    left: Tensor
+    downstream: Tensor
+    curvature: Curvature
+
+    def starts(self, points: Tensor) -> Tensor:
+        """Return each point with the coordinates of the gradient that fits the point best.
+
+        Args:
+            points: Points in coordinates of the first span.
+        """
+        slope, _ = self.curvature(points @ self.layer.T)
+        moves = slope[:, :, None] * self.downstream
+        inside = self.left.T @ moves
+        square = moves.mT @ moves
+        floor = 1e-12 * square.diagonal(dim1=1, dim2=2).amax(1).clamp_min(1e-300)
+        size = square.shape[1]
+        factor = torch.linalg.cholesky(square + floor[:, None, None] * torch.eye(size).to(square))
+        outside = torch.linalg.solve_triangular(factor, square - inside.mT @ inside, upper=False)
+        outside = torch.linalg.solve_triangular(factor, outside.mT, upper=False)
+        smallest = torch.linalg.eigh((outside + outside.mT) / 2)[1][:, :, :1]
+        gradients = torch.linalg.solve_triangular(factor.mT, smallest, upper=True)[:, :, 0]
+        return torch.cat([points, gradients / gradients.norm(dim=1, keepdim=True)], 1)
+
+    def onto_plane(self, points: Tensor) -> Tensor:
+        """Return, for each point, the nearest point whose augmented input has the last entry 1."""
+        if self.last is None:
+            return points
+        rank = len(self.last)
+        return torch.cat([onto_plane(points[:, :rank], self.last), points[:, rank:]], 1)
+
+    def directions(self) -> Tensor:
+        """Return an orthonormal basis of the directions that do not change the last entry of the augmented input."""
+        rank, size = self.layer.shape[1], self.downstream.shape[1]
+        identity = torch.eye(rank).to(self.layer)
+        points = identity if self.last is None else plane_directions(self.last)
+        blocks: Tensor = torch.block_diag(points, torch.eye(size).to(self.layer))
+        return blocks
+
+    def evaluate(self, points: Tensor) -> State:
+        """Return the derivatives of the gradient, the gradient, its part outside the span, and the squared residual."""
+        rank = self.layer.shape[1]
+        slope, curve = self.curvature(points[:, :rank] @ self.layer.T)
+        activations = points[:, rank:] @ self.downstream.T
+        gradients = slope * activations
+        norm = gradients.norm(dim=1, keepdim=True).clamp_min(1e-300)
+        unit = gradients / norm
+        miss = unit - (unit @ self.left) @ self.left.T
+        return curve * activations / norm, slope / norm, unit, miss, miss.square().sum(1)
+
+    def normal_equations(self, directions: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        """Return the gradient and the Gauss-Newton matrix of half the squared residual, for each point.
+
+        Args:
+            directions: The directions in which points may move, one in each column.
+            state: The values at each point.
+        """
+        curve, slope, unit, miss, residual = state
+        rank, free = self.layer.shape[1], directions.shape[1] - self.downstream.shape[1]
+        moves = self.layer @ directions[:rank, :free]
+        jacobian = torch.cat([curve[:, :, None] * moves, slope[:, :, None] * self.downstream], 2)
+        inside = self.left.T @ jacobian
+        a = (jacobian.mT @ miss[:, :, None])[:, :, 0]
+        b = (jacobian.mT @ unit[:, :, None])[:, :, 0]
+        matrix = jacobian.mT @ jacobian - inside.mT @ inside + corrections(a, b, residual)
+        return a - residual[:, None] * b, matrix
