@@ -187,7 +187,7 @@ def inputs_from(first: LayerSpan, gradients: Tensor, last: Tensor | None) -> Ten
         gradients: The gradients of samples in coordinates of the column space, on any scale.
         last: The coefficients of the coordinates in the sum that gives the last entry of the augmented input.
     """
-    points = (first.core.diagonal()[:, None] * torch.linalg.pinv(gradients)).T
+    points: Tensor = (first.core.diagonal()[:, None] * torch.linalg.pinv(gradients)).T
     points = points if last is None else points / (points @ last)[:, None]
     return points.nan_to_num(0.0, 0.0, 0.0)
 
