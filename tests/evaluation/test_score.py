@@ -149,7 +149,7 @@ def test_tables():
     owner = Truth(ROWS, torch.tensor([0, 1, 1]), TABLE, (), ROWS + 30, torch.tensor([0, 1, 1]))
     guess = ROWS[[1, 2, 0]] + torch.tensor([5.0, 0.1, 0.0])
     outcome = score(Result(guess, torch.tensor([1, 1, 0])), owner)
-    assert list(outcome) == ["mse", "features", "label_errors", "label_accuracy"]
+    assert list(outcome) == ["mse", "features", "rows", "label_errors", "label_accuracy"]
     assert outcome["mse"].value == pytest.approx((0.5**2 + 0.1**2) / 3)
     assert outcome["features"].value == pytest.approx(0.5)
     assert outcome["label_accuracy"].value == 1

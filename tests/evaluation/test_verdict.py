@@ -97,3 +97,34 @@ def test_one_sample_that_came_back_exactly_is_a_leak_whatever_the_mean():
     assert judge([some(12.5, 100.0, 1 / 16)]) is DATA
     assert judge([some(12.5, 100.0, 1 / 16, guessed=1 / 16)]) is NOTHING  # a blank sample, which a guess recovers too
     assert judge([some(12.5, 21.0, 1 / 16)]) is NOTHING  # near enough to be luck
+
+
+def rows(features, chance, exact, n=8, luck=None):
+    """Return the scores of a table client, of whose rows a share came back exactly."""
+    return {
+        "features": Measure("features", features, chance=chance, n=n),
+        "rows": Measure("rows", exact, chance=0.0, n=n, luck=luck),
+    }
+
+
+def test_features_are_judged_by_what_a_guess_leaves_open():
+    assert judge([rows(1.0, 0.852, 0.0)] * 2) is DATA  # a guess had most of them, and the attack had the rest
+    assert judge([rows(0.855, 0.852, 0.0)] * 4) is NOTHING
+
+
+def test_one_exact_row_is_a_leak_whatever_the_mean():
+    assert judge([rows(0.5, 0.55, 1 / 8)]) is DATA
+    assert judge([rows(0.5, 0.55, 0.0)]) is NOTHING
+    assert judge([rows(0.5, 0.55, 1 / 8, luck=1 / 8)]) is NOTHING  # equal rows are common here
+
+
+def lucky(psnr, luck, chance=12.0):
+    return {"psnr": Measure("psnr", psnr, chance=chance, luck=luck)}
+
+
+def test_few_clients_must_be_beyond_luck():
+    assert judge([lucky(13.0, 13.5)]) is NOTHING
+    assert judge([lucky(13.0, 12.5)]) is DATA
+    assert judge([lucky(13.0, 13.5), lucky(13.1, 13.5)]) is NOTHING
+    assert judge([lucky(16.0, 17.0)]) is NOTHING
+    assert judge([lucky(13.0, 13.5), lucky(13.1, 13.5), lucky(13.05, 13.5)]) is DATA  # three lucky clients are no luck

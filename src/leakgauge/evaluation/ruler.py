@@ -13,7 +13,7 @@ from torch import Tensor
 from leakgauge.core.observation import DataSpec
 from leakgauge.evaluation.metrics.perceptual import lpips
 from leakgauge.evaluation.metrics.pixels import decibels, mse, ssim
-from leakgauge.evaluation.metrics.tables import features
+from leakgauge.evaluation.metrics.tables import exact_rows, features
 from leakgauge.evaluation.pairing import Pairing, pair, usable
 
 
@@ -88,4 +88,5 @@ class Ruler:
         return {
             "mse": mse(self.spec.normalise(samples), self.spec.normalise(originals)),
             "features": features(samples, originals, self.spec).masked_fill(missing, 0),
+            "rows": exact_rows(samples, originals, self.spec).masked_fill(missing, 0),
         }

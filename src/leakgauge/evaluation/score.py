@@ -128,7 +128,7 @@ def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips
     measures = []
     for name, values in quality.values.items():
         chance = chance_of(guesses, name, METRICS[name].direction)
-        share = name == "recovered"
+        share = name in ("recovered", "rows")
         interval = (
             wilson_interval(float(values.sum()), len(values))
             if share

@@ -15,10 +15,13 @@ from leakgauge.core.measure import Measure
 from leakgauge.evaluation.intervals import mean_interval, wilson_interval
 from leakgauge.evaluation.metrics.registry import METRICS
 
-#: For the metrics of samples: how far above chance one client must be to count by itself, and all on average.
-CLEAR = {"psnr": (3.0, 0.5), "features": (0.2, 0.03)}
+#: For the metrics of samples: how far above chance one client must be to count by itself, and all on average. For
+#: features, this is a share of the features that a guess has wrong.
+CLEAR = {"psnr": (3.0, 0.5), "features": (0.4, 0.05)}
 #: One sample counts as recovered by itself from this PSNR on, in dB, and from this far above chance on.
 ONE_SAMPLE = (30.0, 10.0)
+#: With fewer clients than this, each client must be beyond a lucky guess by itself.
+FEW = 3
 #: The metrics of labels.
 LABELS = ("label_errors", "target_error")
 #: The metrics of what is inferred about records.
@@ -200,19 +203,41 @@ def _over_clients(name: str, measures: Sequence[Measure]) -> Measure:
 
 
 def _excess(scores: Sequence[Mapping[str, Measure]], metric: str) -> torch.Tensor | None:
-    """Return how far a metric is above chance for each client, or ``None`` if not all clients have the metric."""
+    """Return how far a metric is above chance for each client, or ``None`` if not all clients have the metric.
+
+    The share of features is relative to what a guess leaves open, because a guess may already have most of them right.
+    """
     found = [score[metric].excess if metric in score else None for score in scores]
     known = [value for value in found if value is not None]
-    return torch.tensor(known, dtype=torch.double) if len(known) == len(scores) else None
+    if len(known) < len(scores):
+        return None
+    excess = torch.tensor(known, dtype=torch.double)
+    if metric != "features":
+        return excess
+    left = torch.tensor([1 - (score[metric].chance or 0.0) for score in scores], dtype=torch.double)
+    return excess / left.clamp(min=1e-9)
 
 
 def _samples_leak(scores: Sequence[Mapping[str, Measure]], metric: str, one: float, mean: float) -> bool:
     above = _excess(scores, metric)
     if above is None:
         return False
-    interval = mean_interval(above)
-    low = interval.mean if interval.low is None else interval.low
-    return float(above.max()) > one or (interval.mean > mean and low > 0)
+    by_itself = any(
+        value > one and score[metric].beyond_luck for value, score in zip(above.tolist(), scores, strict=True)
+    )
+    return by_itself or (float(above.mean()) > mean and _all_above(scores, metric, above))
+
+
+def _all_above(scores: Sequence[Mapping[str, Measure]], metric: str, above: torch.Tensor) -> bool:
+    """Return whether a figure is above chance by more than luck.
+
+    From :data:`FEW` clients on, the interval of the mean decides. With fewer clients, the interval is wide or missing,
+    so every client must be beyond a lucky guess.
+    """
+    if len(scores) < FEW:
+        return all(score[metric].beyond_luck for score in scores) and bool((above > 0).all())
+    low = mean_interval(above).low
+    return low is not None and low > 0
 
 
 def _one_sample_leaks(score: Mapping[str, Measure]) -> bool:
@@ -221,6 +246,9 @@ def _one_sample_leaks(score: Mapping[str, Measure]) -> bool:
     This is checked in addition to the mean over a client's samples. The mean hides a single sample that was rebuilt
     exactly.
     """
+    rows = score.get("rows")
+    if rows is not None and rows.excess is not None:
+        return rows.beyond_luck and rows.excess * rows.n >= 0.999
     psnr, recovered = score.get("psnr"), score.get("recovered")
     if psnr is None or recovered is None or psnr.worst is None or psnr.chance is None or recovered.excess is None:
         return False
@@ -231,7 +259,4 @@ def _one_sample_leaks(score: Mapping[str, Measure]) -> bool:
 
 def _inferred(scores: Sequence[Mapping[str, Measure]], metric: str) -> bool:
     gain = _excess(scores, metric)
-    if gain is None:
-        return False
-    interval = mean_interval(gain)
-    return (interval.mean if interval.low is None else interval.low) > 0
+    return gain is not None and _all_above(scores, metric, gain)

@@ -157,7 +157,11 @@ def _every_attack(audit: Audit) -> Section:
         verdict = str(finding.verdict)
         rows.append([finding.attack, finding.setup, attacker, verdict, *cells, str(len(results)), f"{seconds:.1f}"])
     words = ["Means over clients with their 95% intervals. Chance is what a guess without the message reaches."]
-    words += [f"{one.attack}, {one.title}: {one.reason}" for one in audit.findings if one.reason]
+    by_reason: dict[str, list[str]] = {}
+    for one in audit.findings:
+        if one.reason:
+            by_reason.setdefault(one.reason, []).append(f"{one.attack} ({one.title})")
+    words += [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
     words += [f"{name} was not run on {count}." for name, count in _left_out(audit).items()]
     return Section("Every attack", words, table=rows)
 

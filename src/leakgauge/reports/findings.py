@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: The metrics that tables show, in this order.
 SHOWN = (
-    "psnr", "ssim", "recovered", "features", "mse", "label_errors", "target_error", "attribute_accuracy",
+    "psnr", "ssim", "recovered", "features", "rows", "mse", "label_errors", "target_error", "attribute_accuracy",
     "source_accuracy",
 )  # fmt: skip
 

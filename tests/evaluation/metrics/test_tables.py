@@ -5,6 +5,7 @@ import torch
 
 from leakgauge.core.observation import DataSpec
 from leakgauge.evaluation import features
+from leakgauge.evaluation.metrics.tables import exact_rows
 
 SPEC = DataSpec(
     (6,),
@@ -50,3 +51,10 @@ def test_without_column_names_every_number_counts():
     guess = original.clone()
     guess[0, 0, 0] = 1.0
     assert features(guess, original, spec).tolist() == pytest.approx([5 / 6, 1.0])
+
+
+def test_a_row_is_exact_only_if_every_column_is():
+    near, off = ROW.clone(), ROW.clone()
+    near[0, 0] += 0.05  # half a per cent of the standard deviation
+    off[0, 0] += 0.5
+    assert exact_rows(torch.cat((ROW, near, off)), ROW.expand(3, -1), SPEC).tolist() == [1.0, 1.0, 0.0]

@@ -162,3 +162,8 @@ def test_mixup_and_dpsgd_in_one_gradient():
         fedsgd(network(), own, defences=chain)[0] for chain in ((DPSGD(noise=1e-9),), (Mixup(), DPSGD(noise=1e-9)))
     )
     assert not torch.allclose(flatten(alone.difference()), flatten(both.difference()), atol=1e-6)
+
+
+def test_a_budget_that_the_accountant_cannot_reach_is_refused_in_words():
+    with pytest.raises(InvalidInput, match=r"finds no noise for epsilon 0\.01"):
+        DPSGD(epsilon=0.01).noise_for(LocalTraining(lr=0.1, epochs=1, batch_size=4, samples=4))

@@ -17,8 +17,9 @@ both                ``U`` epochs of one full batch (one epoch, if U cannot be es
 A step of Adam moves the bias of a class without samples by nearly the learning rate, so that :math:`U \approx \max_k
 |\Delta b_k| / \eta`. An unknown optimiser is guessed by :func:`~leakgauge.core.one_gradient.optimiser_of`.
 
-The learning rate and the number of samples are not estimated. An attack that needs one of these values fails with a
-message if the value is unknown.
+An unknown number of samples is the rank of the first dense layer's gradient, if the message is one gradient
+(:func:`~leakgauge.attacks.analytic.counting.count_samples`). The learning rate is not estimated. An attack that needs a
+value that is unknown and cannot be estimated fails with a message.
 """
 
 from __future__ import annotations
@@ -32,25 +33,30 @@ from leakgauge.core.one_gradient import optimiser_of
 
 
 def complete_recipe(observation: Observation, generator: torch.Generator) -> Observation:
-    """Return the observation, with estimates in place of an unknown batch size or number of epochs.
+    """Return the observation, with estimates in place of an unknown number of samples or epochs, or batch size.
 
     Args:
         observation: The message of the client.
         generator: The random generator for the dummy inputs.
     """
+    if observation.training.samples is None:
+        from leakgauge.attacks.analytic.counting import count_samples  # exact attacks import parts of inversions
+
+        samples = count_samples(observation)
+        observation = observation if samples is None else observation.knowing(samples=samples)
     training = observation.training
     if observation.kind == "gradient" or None not in (training.batch_size, training.epochs):
         return observation
-    samples = int(training.need("samples"))
+    held = int(training.need("samples"))
     steps = estimate_steps(observation, generator)
     batch, epochs = training.batch_size, training.epochs
     if batch is None and epochs is None:
-        return observation.knowing(batch_size=samples, epochs=steps or 1)
+        return observation.knowing(batch_size=held, epochs=steps or 1)
     if batch is None:
         assert epochs is not None
-        guess = samples if steps is None else round(samples * epochs / steps)
-        return observation.knowing(batch_size=min(samples, max(1, guess)))
-    steps_per_epoch = -(-samples // batch)
+        guess = held if steps is None else round(held * epochs / steps)
+        return observation.knowing(batch_size=min(held, max(1, guess)))
+    steps_per_epoch = -(-held // batch)
     return observation.knowing(epochs=1 if steps is None else max(1, round(steps / steps_per_epoch)))
 
 

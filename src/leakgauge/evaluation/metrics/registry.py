@@ -10,7 +10,7 @@ from typing import Any
 from leakgauge.core.measure import Direction
 from leakgauge.evaluation.metrics.perceptual import lpips
 from leakgauge.evaluation.metrics.pixels import mse, psnr, ssim
-from leakgauge.evaluation.metrics.tables import features
+from leakgauge.evaluation.metrics.tables import exact_rows, features
 from leakgauge.evaluation.metrics.targets import (
     attribute_accuracy,
     label_accuracy,
@@ -48,6 +48,7 @@ METRICS: dict[str, Metric] = {
     "lpips": Metric(lpips, "lower", "", "learned perceptual distance (AlexNet), 0 for an exact copy"),
     "recovered": Metric(recovered, "higher", "share", "share of images with a PSNR above the threshold", _SHARE),
     "features": Metric(features, "higher", "share", "share of a table row's features recovered (TabLeak)", _SHARE),
+    "rows": Metric(exact_rows, "higher", "share", "share of a table's rows that came back exactly", _SHARE),
     "label_errors": Metric(label_errors, "lower", "labels", "wrong labels, in any order"),
     "label_accuracy": Metric(label_accuracy, "higher", "share", "share of samples paired with the right label", _SHARE),
     "attribute_accuracy": Metric(

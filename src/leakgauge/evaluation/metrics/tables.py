@@ -1,4 +1,4 @@
-"""The metric for tables, which is the share of recovered features in each row."""
+"""The metrics for tables: the share of recovered features in each row, and whether a row came back exactly."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from leakgauge.evaluation.metrics.pixels import check_pair
 
 #: The tolerance of TabLeak (Vero et al., ICML 2023), in standard deviations.
 TOLERANCE = 0.319
+#: The largest error of an exact row, in standard deviations of each column.
+EXACT = 0.01
 
 
 def features(reconstructed: Tensor, original: Tensor, spec: DataSpec, *, tolerance: float = TOLERANCE) -> Tensor:
@@ -45,3 +47,20 @@ def features(reconstructed: Tensor, original: Tensor, spec: DataSpec, *, toleran
 
 def _same_largest(guess: Tensor, truth: Tensor) -> Tensor:
     return (guess.argmax(1) == truth.argmax(1)).unsqueeze(1)
+
+
+def exact_rows(reconstructed: Tensor, original: Tensor, spec: DataSpec) -> Tensor:
+    """Return, for each row, 1 if every column came back within 1% of its standard deviation, and otherwise 0.
+
+    Args:
+        reconstructed: The reconstructed rows, (N, columns).
+        original: The original of each reconstructed row.
+        spec: The description of the data, with the standard deviations of the columns.
+
+    >>> spec = DataSpec((2,), 2, std=(10.0, 1.0), bounded=False)
+    >>> exact_rows(torch.tensor([[40.05, 1.0], [44.0, 1.0]]), torch.tensor([[40.0, 1.0], [40.0, 1.0]]), spec)
+    tensor([1., 0.], dtype=torch.float64)
+    """
+    check_pair(reconstructed, original)
+    distance = (spec.normalise(reconstructed) - spec.normalise(original)).abs().flatten(1)
+    return (distance.amax(1) <= EXACT).double()

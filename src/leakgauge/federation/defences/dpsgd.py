@@ -275,12 +275,15 @@ def _noise_for(epsilon: float, delta: float, rate: float, steps: int, accountant
     _opacus()
     from opacus.accountants.utils import get_noise_multiplier
 
-    with _without_warnings():
-        noise = float(
-            get_noise_multiplier(
-                target_epsilon=epsilon, target_delta=delta, sample_rate=rate, steps=steps, accountant=accountant
-            )
-        )
+    target = {"target_epsilon": epsilon, "target_delta": delta}
+    try:
+        with _without_warnings():
+            noise = float(get_noise_multiplier(**target, sample_rate=rate, steps=steps, accountant=accountant))
+    except ValueError as problem:
+        raise InvalidInput(
+            f"the accountant {accountant!r} finds no noise for epsilon {epsilon} over {steps} steps ({problem}). Use a "
+            'larger epsilon, or accountant = "prv", whose bound is tighter.'
+        ) from problem
     if not math.isfinite(noise):
         raise InvalidInput(f"no noise gives epsilon {epsilon} over {steps} steps. Use a larger epsilon.")
     return noise

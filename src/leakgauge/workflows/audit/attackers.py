@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -94,6 +94,9 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     result = attack(observation, seed=trial.seed, device=trial.device, progress=report)
     if result.outcome.kind == "interrupted":
         raise KeyboardInterrupt
+    reference, _ = other_samples(truth)
+    if result.outcome.kind == "guess" and reference is not None:  # the best guess of an attacker is the chance level
+        result = replace(result, samples=reference.mean(0).expand_as(result.samples).clone())
     scored = score(result, truth, threshold=trial.threshold if truth.data.is_image else None)
     document = _document(scored.metrics, str(result.outcome), result.seconds, observation)
     document |= {"loss": plain(result.loss), "attack": result.attack, "notes": list(scored.notes)}
@@ -108,7 +111,6 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     for name in ("psnr", "ssim", "features"):
         if name in scored and (values := scored[name].per_sample) is not None:
             tensors[name] = values.float()
-    reference, _ = other_samples(truth)
     if reference is not None and len(reference):
         tensors["guess"] = reference.mean(0).float()
     if result.trace is not None:

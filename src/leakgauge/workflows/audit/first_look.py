@@ -18,6 +18,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from leakgauge.attacks import registry
+from leakgauge.attacks.analytic.counting import convolution_equations, count_samples
 from leakgauge.attacks.analytic.dense import DoesNotFit, one_gradient_of
 from leakgauge.attacks.inversion.known_defences import known_defences
 from leakgauge.attacks.inversion.labels import granted_labels, last_layer
@@ -59,11 +60,13 @@ class FirstLook:
         reasons: The reasons for the risk.
         applies: A dictionary. Its keys are the attacks that apply, and its values are the reasons.
         refused: A dictionary. Its keys are the attacks that do not apply, and its values are the reasons.
+        missing: The knowledge that optimisation attacks need and the attacker does not have, or an empty text.
     """
 
     reasons: tuple[Reason, ...]
     applies: dict[str, str]
     refused: dict[str, str]
+    missing: str = ""
 
     @property
     def risk(self) -> Risk:
@@ -74,7 +77,7 @@ class FirstLook:
         """
         exact = [reason for reason in self.reasons if reason.about == "exact attack"]
         limits = [reason for reason in self.reasons if reason.about in ("defences", "proof", "message")]
-        others = [reason for reason in self.reasons if reason.about != "labels"]
+        others = [reason for reason in self.reasons if reason.about not in ("labels", "convolution")]
         return _lowest([*exact, *limits] if exact else others)
 
     def __str__(self) -> str:
@@ -98,6 +101,7 @@ def first_look(observation: Observation, bound: Bound | None = None) -> FirstLoo
         tuple(_reasons(observation, bound, specs, fits)),
         {name: fit.reason for name, fit in fits.items() if fit.applies},
         {name: fit.reason for name, fit in fits.items() if not fit.applies},
+        _missing_for_optimisation(observation),
     )
 
 
@@ -116,6 +120,9 @@ def _reasons(
     yield _size(observation)
     yield _steps(observation, searches)
     yield _first_layer(observation)
+    equations = convolution_equations(observation) if observation.training.samples == 1 else None
+    if equations is not None:
+        yield Reason("convolution", "medium" if "not determined" in equations else "high", equations)
     if observation.training.mode == "train" and _has_batch_norm(observation.model):
         yield _batch_norm(observation)
     yield _labels(observation)
@@ -175,7 +182,7 @@ def _training_in_words(observation: Observation) -> str:
 
 def _missing_for_optimisation(observation: Observation) -> str:
     """Return the knowledge that optimisation attacks need and the attacker does not have, or an empty text."""
-    if observation.training.samples is None:
+    if observation.training.samples is None and count_samples(observation) is None:
         return "the number of samples"
     if granted_labels(observation) is not None or observation.label_batches is not None:
         return ""

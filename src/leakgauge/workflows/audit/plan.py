@@ -246,6 +246,12 @@ def _read_attacks(listed: list[Any] | None, look: FirstLook, sensitive: str | No
     where = f"{where}: [audit] attacks"
     if listed is None:
         listed = _default_attacks(look, sensitive)
+        if not listed:
+            lacking = look.missing or "enough"
+            raise InvalidInput(
+                f"{where}: no attack can be tried, because the attacker does not know {lacking}. Grant it, for example "
+                'with [attacker] granted = ["labels"], or name the attacks'
+            )
     elif not listed:
         raise InvalidInput(f"{where} is empty. Leave it out to run the attacks that fit")
     attackers: dict[str, Attacker] = {}
@@ -262,9 +268,14 @@ def _read_attacks(listed: list[Any] | None, look: FirstLook, sensitive: str | No
 
 
 def _default_attacks(look: FirstLook, sensitive: str | None) -> list[str]:
-    """Return the names of the attacks that an audit runs by default and that fit the message."""
+    """Return the names of the attacks that an audit runs by default and that fit the message.
+
+    Optimisation attacks are left out if the attacker lacks knowledge that they need, such as a regression's targets.
+    """
+    specs = [spec for spec in registry.specs(reads="update") if spec.audit is not None and spec.name in look.applies]
     return [
         spec.name
-        for spec in registry.specs(reads="update")
-        if spec.audit is not None and spec.name in look.applies and (spec.recovers == "samples" or sensitive)
+        for spec in specs
+        if (spec.recovers == "samples" and (spec.exact or not look.missing))
+        or (spec.recovers != "samples" and sensitive)
     ]
