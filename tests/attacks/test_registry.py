@@ -80,12 +80,20 @@ def test_a_description_names_known_kinds_only():
         AttackSpec(name="odd", factory=dict, summary="", reads="novels", fits=one_gradient, cost=Cost.HOURS)
 
 
+FOUR_STEPS = "this is the result of 4 local steps"
+
+
 @pytest.mark.parametrize(
     ("rule", "kind", "network", "fit"),
     [
         (always("any reason"), "gradient", "cnn", Fit(True, "any reason")),
         (always("any reason"), "weights", "cnn", Fit(True, "any reason")),
-        (one_gradient, "weights", "lenet", Fit(False, "made for one gradient, and this is local training")),
+        (
+            one_gradient,
+            "weights",
+            "lenet",
+            Fit(False, "made for one gradient, and this is the result of 4 local steps"),
+        ),
         (one_gradient, "gradient", "lenet", Fit(True, "made for one gradient of a smooth network")),
         (local_training("why"), "gradient", "lenet", Fit(False, "made for local training, and this is one gradient")),
         (local_training("why"), "weights", "lenet", Fit(True, "why")),

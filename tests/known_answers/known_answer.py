@@ -114,4 +114,9 @@ def inverting(steps: int) -> dict[str, Any]:
     return {"name": "inverting_gradients", "steps": steps}
 
 
+def path(steps: int) -> dict[str, Any]:
+    """Return the attack ``prior_path`` with few steps."""
+    return {"name": "prior_path", "steps": steps}
+
+
 LABELS_KNOWN = {"granted": ["labels"]}

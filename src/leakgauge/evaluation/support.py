@@ -45,7 +45,7 @@ def control_sizes(samples: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known about the strength of one attack on one set-up.
+    """The evidence about the strength of one attack on one set-up.
 
     Args:
         controls: A dictionary from the names of the positive controls to their findings, from the easiest control to

@@ -126,7 +126,7 @@ def test_any_strategy_trains_as_before_and_its_messages_are_those_of_the_clients
     for one in observations:
         node = 100 + int(one.client[-1])
         assert same(one.returned, trained(network(), one.sent, node))
-        assert one.training == LocalTraining(0.1, 1, 2, 4, momentum=None, weight_decay=None)
+        assert one.training == LocalTraining(0.1, 1, 2, 4, momentum=None, weight_decay=None, optimiser=None)
     assert same(lg.load_rounds(tmp_path, "client-0", network())[0].sent, network().state_dict())
 
 
