@@ -1,9 +1,9 @@
-r"""The gradient that a client's message holds, if the message is one gradient up to known terms.
+r"""The client's gradient, computed from its message if the message is a gradient or the result of one step of SGD.
 
 A FedSGD client sends its gradient. If a FedAvg client takes only one step of SGD, the server can compute the gradient
 from the returned weights. Let :math:`\theta^s` be the sent weights, :math:`\theta^c` the returned weights, :math:`\eta`
 the learning rate, :math:`f` the first factor of the schedule, :math:`\mu` the Nesterov momentum (0 without) and
-:math:`\omega` the weight decay. Then
+:math:`\omega` the weight decay. Then the gradient :math:`g` follows from
 
 .. math:: \theta^s - \theta^c = \eta f (1 + \mu) (g + \omega\,\theta^s).
 

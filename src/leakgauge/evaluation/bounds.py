@@ -151,8 +151,8 @@ def dpsgd_bound(noise: float, rate: float, steps: int, prior: float = 0.1) -> Bo
 def epsilon_bound(epsilon: float, delta: float, prior: float = 0.1) -> Bound:
     r"""Return the upper bound on the success of every attack that follows from differential privacy alone.
 
-    The success is at most :math:`e^\varepsilon \kappa + \delta` for the prior :math:`\kappa`, and at most :math:`1 -
-    e^{-\varepsilon} (1 - \kappa - \delta)` (Kairouz et al. 2015, theorem 2.1).
+    With the prior :math:`\kappa`, the success is at most :math:`e^\varepsilon \kappa + \delta`, and also at most
+    :math:`1-e^{-\varepsilon}(1-\kappa-\delta)` (Kairouz et al. 2015, theorem 2.1).
 
     Args:
         epsilon: The privacy budget.

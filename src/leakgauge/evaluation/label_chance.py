@@ -1,7 +1,7 @@
 """The chance level of labels and targets.
 
-It is the value of a metric that an attacker reaches who does not see the update, and knows only how frequent each label
-or target is.
+The chance level is the value of a metric for an attacker who does not see the update. This attacker knows only how
+frequent each label or target is.
 """
 
 from __future__ import annotations
@@ -93,16 +93,16 @@ def label_accuracy_chance(
 ) -> Chance:
     """Return the expected share of right labels for an attacker who does not see the update.
 
-    There are three ways to guess: a random class, the most frequent class of the reference samples, and the labels of
-    random reference samples. The chance level is the share of right labels of the best way. Reference samples are
-    samples of other people.
+    Reference samples are other samples of the same population. The attacker may guess a random class, the most frequent
+    class of the reference samples, or the labels of random reference samples. The chance level is the share of right
+    labels for the best of these guesses.
 
     Args:
         true: The labels of the originals, (N,).
         classes: The number of classes.
         reference: The labels of the reference samples.
         guesses: Blind guesses of the samples, some of which are random reference samples. The labels of these reference
-            samples are the third guess.
+            samples are also guessed.
 
     >>> label_accuracy_chance(torch.tensor([0, 1, 1, 1]), 2, torch.tensor([0, 1, 1]))
     Chance(value=0.75, source='commonest label of other samples', luck=None)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def differentiable_run(trainer: Trainer, start: State, batches: Sequence[Batch]) -> State:
-    """Train on all batches, and return the final state, whose weights can be differentiated by the batches.
+    """Train on all batches, and return the final state. Its weights can be differentiated with respect to the batches.
 
     Args:
         trainer: The object that computes the training steps.

@@ -85,8 +85,8 @@ def default_loss(model: nn.Module, data: Dataset, recipe: LocalTraining | None =
     Args:
         model: The model that the client trains.
         data: The client's samples.
-        recipe: The training settings, if the user gives any. If their loss differs from the default of
-            :class:`LocalTraining`, it is returned.
+        recipe: The training settings, if the user gives any. A loss that differs from the default of
+            :class:`LocalTraining` is returned as it is.
     """
     if recipe is not None and recipe.loss != LocalTraining.loss:
         return recipe.loss

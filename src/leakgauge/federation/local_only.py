@@ -44,7 +44,7 @@ class Alone:
         weights: The weights with the lowest loss.
         buffers: The batch-norm statistics that belong to these weights.
         epochs: The number of epochs that were trained.
-        losses: The loss on all of the client's data, before training and after every ``patience`` epochs.
+        losses: The loss on all of the client's data, before training and at each check for convergence.
         converged: Whether training converged within the allowed epochs.
     """
 

@@ -8,7 +8,7 @@ arguments, ``loss(model, inputs, targets)``. It calls the model itself::
         return model(inputs, labels=targets).loss
 
 Use it with ``fedavg(..., loss=own_loss)`` in Python, or with ``loss = "mymodule:own_loss"`` in TOML. A capture, which
-is a saved observation, stores only the name of the loss. Code is never imported because a capture names it. To attack
+is a saved observation, stores only the name of the loss. A name in a capture never causes an import of code. To attack
 such a capture, pass ``--know loss=mymodule:own_loss``.
 """
 

@@ -51,8 +51,8 @@ class Federation:
         history: The number of finished rounds and the test score, as one pair for each tested round.
         rounds: The number of finished rounds.
         interrupted: Whether Ctrl-C ended the training.
-        spent: A dictionary from the index of each client to the epsilon that the client has spent. The dictionary is
-            empty if no defence computes an epsilon.
+        spent: A dictionary from the index of each client to the privacy budget (epsilon) that the client has spent. The
+            dictionary is empty if no defence has a privacy budget.
     """
 
     weights: Params
@@ -406,7 +406,10 @@ class _Training:
         self.history.append((self.done, fmean(scores)))
 
     def _spent(self) -> dict[int, float]:
-        """Return the epsilon of each client that took part. If no defence computes an epsilon, the result is empty."""
+        """Return the privacy budget (epsilon) that each participating client has spent.
+
+        The result is empty if no defence has a privacy budget.
+        """
         defence = training_of(self.plan.defences)
         if defence is None:
             return {}

@@ -169,9 +169,9 @@ class Trainer:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Set the model's mode and use the plain formula for attention inside the block.
+        """Set the model's mode and use the plain formula for attention inside the ``with`` block.
 
-        Steps must be taken inside this block. The plain formula is needed because fused attention kernels have no
+        Steps must be taken inside such a block. The plain formula is needed because fused attention kernels have no
         second derivative. Their dropout masks also differ from the masks of the plain formula.
         """
         with in_mode(self.model, self.mode), sdpa_kernel(SDPBackend.MATH):

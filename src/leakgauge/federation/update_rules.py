@@ -107,7 +107,7 @@ class UpdateRule:
         return ("velocity",) if self.momentum else ()
 
     def completed(self, gradient: Params, weights: Params, anchor: Mapping[str, Tensor]) -> Params:
-        """Add FedProx's term to a gradient, clip the sum, and return it.
+        """Return a gradient with FedProx's term added and with its norm clipped.
 
         Args:
             gradient: The gradient of the loss.

@@ -215,7 +215,7 @@ class _LBFGSRun:
         return ((oldest + torch.arange(filled)) % filled).to(self.x.device)
 
     def _remember(self, rows: Tensor, s: Tensor, y: Tensor) -> None:
-        """Store a new pair for each problem, if the curvature of the pair is large enough.
+        """Store the last move and gradient change of each problem as a pair, if their inner product is large enough.
 
         If the history of a problem is full, the new pair replaces the oldest pair.
         """

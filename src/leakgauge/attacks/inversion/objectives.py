@@ -34,7 +34,7 @@ Distance = Callable[..., Tensor]
 
 
 class Objective(Protocol):
-    """A distance between updates."""
+    """A distance between a predicted and an observed update, which an attack minimises."""
 
     @property
     def scale_free(self) -> bool:
@@ -187,8 +187,8 @@ class Logarithmic:
     The gradient of this objective is the gradient of :math:`d` times :math:`1 / (d + f)`. The match of the updates
     therefore has little weight as long as :math:`d` stays large, for example because of noise or an unknown sample
     order. The priors then dominate. As :math:`d` gets small, the match outweighs the priors. Up to a factor, this
-    objective is the negative log-likelihood of an update with Gaussian errors of unknown size, maximised over this
-    size.
+    objective is the negative log-likelihood of an update with Gaussian errors, whose unknown size is set to its most
+    likely value.
 
     Args:
         base: The objective :math:`d`.

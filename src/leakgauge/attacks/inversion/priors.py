@@ -32,7 +32,7 @@ class Prior(Protocol):
         ...
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """Return the value of the term.
+        """Return the weighted value of the prior for given samples.
 
         Args:
             inputs: Normalised inputs, (epochs, samples, ...). If all epochs share their variables, the first dimension

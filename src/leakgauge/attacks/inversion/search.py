@@ -91,7 +91,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Trial:
-    """One evaluation of the objective.
+    """One evaluation of the objective in a hyper-parameter search.
 
     Args:
         number: The position of the trial in the search, from 0.
@@ -149,7 +149,7 @@ def search(  # noqa: PLR0913
     """Find the hyper-parameters for which an expensive function is smallest.
 
     After Ctrl-C, the search returns the trials so far, if at least one trial is finished. If ``evaluate`` catches
-    ``KeyboardInterrupt``, it must raise it again.
+    ``KeyboardInterrupt``, the function must raise this exception again.
 
     Args:
         evaluate: The function to minimise, called as ``evaluate(numbers, check, report)``. It calls ``check(step,

@@ -115,7 +115,7 @@ def invert_together(
 def _solve(
     attack: Inversion, observations: Sequence[Observation], seeds: Sequence[int], report: Report
 ) -> list[tuple[Solution, int, Tensor]]:
-    """Make one attempt for each client.
+    """Attack each client once, all in one vectorised run.
 
     The result holds for each client the solution, the number of copies of each sample in the solution, and the labels.
     """

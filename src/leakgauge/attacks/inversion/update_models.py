@@ -164,8 +164,8 @@ class FullSimulation:
 
     Args:
         per_epoch: Whether every epoch has its own variables, because the client draws a new order in each epoch (DLF).
-            Otherwise all epochs share their variables (Geiping et al.). If the labels of each epoch are known, the
-            order of the shared variables agrees with these labels.
+            Otherwise all epochs share their variables (Geiping et al.). If the labels of each epoch are known, each
+            epoch takes the shared samples in an order that agrees with its labels.
         one_batch: Whether each epoch is one step on all samples (DLF's baseline FedSGD-Epoch). The learning rate of
             this step is the sum of the learning rates of the epoch's steps.
         new_orders: Whether each epoch takes the samples in a different random order. The orders are drawn once. The

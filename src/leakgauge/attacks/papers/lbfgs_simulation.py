@@ -90,9 +90,10 @@ def lbfgs_simulation(
     .. math:: \arg\min_x \; 100\,\lVert \Delta\theta(x) - g \rVert^2 / \lVert g \rVert^2
 
     :math:`\Delta\theta(x)` is the update of the client's local training on the samples :math:`x`, with another random
-    order in each epoch. For one gradient or one local step this is :func:`~leakgauge.attacks.papers.epafl` with a
-    relative loss. Each retry has another start, other orders and another order of the labels. The attempt with the
-    lowest loss is returned, so the attack's own loss chooses among the orders.
+    order in each epoch. :math:`g` is the observed update. For one gradient or one local step this is
+    :func:`~leakgauge.attacks.papers.epafl` with a relative loss. Each retry has another start, other orders and another
+    order of the labels. The attempt with the lowest loss is returned, so the attack's own loss chooses among the
+    orders.
 
     On smooth networks L-BFGS converges to the exact samples where Adam is still far away. On piecewise linear networks
     it gets stuck, because their second derivatives are zero. Such networks are refused.
@@ -101,7 +102,7 @@ def lbfgs_simulation(
         threshold: The loss, in per cent of the update's squared norm, below which the attack stops. ``None`` switches
             this rule off.
         patience: The number of steps without improvement after which an attempt ends. ``None`` switches this rule off.
-        tolerance: The relative improvement that ends a plateau.
+        tolerance: The smallest relative decrease of the loss that counts as an improvement.
         lr: The learning rate of L-BFGS.
         steps: The largest number of steps of an attempt. One step is up to 20 iterations of L-BFGS.
         restarts: The number of independent starting points.
