@@ -1,4 +1,4 @@
-"""The likely causes why an attack found nothing, from what the attacker sees, each with a remedy to try.
+"""Likely causes for the failure of an attack, derived from what the attacker sees, each with a remedy to try.
 
 The attacker does not know the true samples. It sees the message, the loss of its own search and the labels that it
 used. A cause is therefore a hint. If an attack fails for one of these causes, the failure is no sign of safety.
@@ -47,10 +47,10 @@ NO_CAUSE = "The attacker sees no cause. Try more restarts, more steps or another
 
 
 def diagnose(observation: Observation, reconstruction: Reconstruction) -> tuple[str, ...]:
-    """Return the likely causes why an attack found nothing, as sentences. The most certain causes come first.
+    """Return sentences about the likely causes for the failure of an attack, with the most certain causes first.
 
     Args:
-        observation: The message of the client.
+        observation: The client's message (gradient or weights), as the server sees it.
         reconstruction: The result of the attack.
     """
     if not any(bool(value.any()) for value in observation.difference().values()):
@@ -70,7 +70,7 @@ def diagnose(observation: Observation, reconstruction: Reconstruction) -> tuple[
 
 
 def _ending(reconstruction: Reconstruction) -> Iterator[str]:
-    """Yield the causes that the way in which the attack ended shows."""
+    """Yield a sentence if the attack was interrupted, diverged or returned no samples."""
     kind = reconstruction.outcome.kind
     if kind == "interrupted":
         yield "The attack was interrupted. Run it again without an interruption."
@@ -84,7 +84,7 @@ def _ending(reconstruction: Reconstruction) -> Iterator[str]:
 
 
 def _labels(observation: Observation, reconstruction: Reconstruction, wrong: bool) -> Iterator[str]:
-    """Yield whether the labels are wrong, or were only estimated."""
+    """Yield a sentence if the labels of the attack are wrong, or were only estimated."""
     if wrong:
         yield (
             "The labels that the attack used contradict the last layer's update. Grant the labels, or try an attack "
@@ -97,10 +97,11 @@ def _labels(observation: Observation, reconstruction: Reconstruction, wrong: boo
 
 
 def _labels_contradict(observation: Observation, reconstruction: Reconstruction) -> bool:
-    r"""Return whether the label counts are impossible, given the last layer's bias.
+    r"""Return whether the last layer's bias proves that the label counts of a reconstruction are wrong.
 
     The gradient of the bias of class k is :math:`\bar p_k - \lambda_k / N`. The mean probability :math:`\bar p_k` lies
-    between 0 and 1, which limits the count :math:`\lambda_k` from both sides.
+    between 0 and 1. This gives a lower and an upper limit of the number :math:`\lambda_k` of samples with this label,
+    among :math:`N` samples.
     """
     labels = reconstruction.labels
     classes, samples = observation.data.classes, observation.training.samples
@@ -118,14 +119,14 @@ def _labels_contradict(observation: Observation, reconstruction: Reconstruction)
 
 
 def _counts_alike(training: LocalTraining) -> bool:
-    """Return whether every sample has the same share in the update of local training."""
+    """Return whether local training gives every sample the same weight in the update."""
     if training.samples is None or training.batch_size is None:
         return False
     return training.momentum == 0 and training.weight_decay == 0 and training.samples % training.batch_size == 0
 
 
 def _defences(observation: Observation, noisy: bool) -> Iterator[str]:
-    """Yield the effect of known defences, or the sign of an unknown one."""
+    """Yield a sentence about the effect of known defences, or about the trace of an unknown defence."""
     if observation.defences:
         names = ", ".join(observation.defences)
         noise = noise_share(observation, known_defences(observation))
@@ -144,10 +145,10 @@ def _defences(observation: Observation, noisy: bool) -> Iterator[str]:
 
 
 def _rank_shows_noise(observation: Observation) -> bool:
-    """Return whether the gradient of the last layer has a higher rank than the number of samples allows.
+    """Return whether the last layer's gradient has a higher rank than its samples can cause, which shows added noise.
 
-    Each sample adds a matrix of rank one to the gradient of a layer that sees each sample once. The result is false if
-    the attacker knows the defences.
+    Each sample adds a matrix of rank one to the gradient of a layer that gets one input vector per sample. The result
+    is false if the attacker knows the defences.
     """
     samples = observation.training.samples
     if observation.gradient is None or samples is None or observation.defences is not None:
@@ -162,7 +163,7 @@ def _rank_shows_noise(observation: Observation) -> bool:
 
 
 def _sees_samples_once(observation: Observation, layer: nn.Module) -> bool:
-    """Return whether a layer gets one row for each sample, and not one for each token or time step."""
+    """Return whether a layer gets one input vector for each sample, instead of one for each token or time step."""
     rows: list[int] = []
     handle = layer.register_forward_pre_hook(lambda module, inputs: rows.append(inputs[0][..., 0].numel()))
     like = next(iter(observation.sent.values()))
@@ -178,7 +179,7 @@ def _sees_samples_once(observation: Observation, layer: nn.Module) -> bool:
 
 
 def _client_model(observation: Observation) -> Iterator[str]:
-    """Yield whether layers in train mode depend on values that the attacker does not see."""
+    """Yield a sentence if dropout or batch norm in train mode hinders the attack."""
     if _active_dropout(observation):
         yield (
             "Dropout in train mode used random masks, which the server does not see. Try a client in eval mode to see "
@@ -205,7 +206,7 @@ def _active_dropout(observation: Observation) -> bool:
 
 
 def _gradients(observation: Observation) -> Iterator[str]:
-    """Yield whether the message holds too little about the pixels."""
+    """Yield a sentence if the gradient vanishes, or is small because the model already predicts the label well."""
     share = first_layer_share(observation)
     if share < VANISHING:
         yield (
@@ -221,7 +222,7 @@ def _gradients(observation: Observation) -> Iterator[str]:
 
 
 def _search(observation: Observation, reconstruction: Reconstruction) -> list[str]:
-    """Return whether the returned samples explain the message, and what kept the search from better samples."""
+    """Return a sentence about the optimisation, such as too few steps, a local minimum or several solutions."""
     trace = reconstruction.trace
     if trace is None or reconstruction.outcome.kind in ("diverged", "interrupted"):
         return []
@@ -256,7 +257,7 @@ def _has_batches(observation: Observation) -> bool:
 
 
 def _last_fall(losses: Tensor) -> float:
-    """Return by which share the loss fell over the last tenth of the steps, or 0 if there are too few steps."""
+    """Return the relative fall of the loss over the last tenth of the steps, or 0 if there are too few steps."""
     if len(losses) < FEWEST_STEPS:
         return 0.0
     tenth = len(losses) // 10
@@ -265,13 +266,13 @@ def _last_fall(losses: Tensor) -> float:
 
 
 def simulated(observation: Observation, reconstruction: Reconstruction) -> Params | None:
-    """Return the update that the returned samples cause, or ``None`` if the training cannot be simulated.
+    """Simulate local training on the reconstructed samples, and return its update, or ``None`` if this is impossible.
 
-    The order of the samples is unknown. With several batches, even the true samples do not cause the observed update
-    exactly.
+    The order of the samples is unknown. With several batches, even the true samples would therefore not give exactly
+    the observed update.
 
     Args:
-        observation: The message of the client.
+        observation: The client's message (gradient or weights), as the server sees it.
         reconstruction: The result of the attack.
     """
     samples, labels = reconstruction.samples, reconstruction.labels
@@ -287,7 +288,7 @@ def simulated(observation: Observation, reconstruction: Reconstruction) -> Param
 
 
 def _first_layer(observation: Observation) -> Params:
-    """Return the update of the first layer that is trained."""
+    """Return the part of the update that belongs to the first trained layer."""
     difference = observation.difference()
     trained = [name for name, value in observation.model.named_parameters() if value.requires_grad]
     names = layers_of_model(observation.model, trained)[0].parameters
@@ -295,7 +296,7 @@ def _first_layer(observation: Observation) -> Params:
 
 
 def _unexplained(predicted: Params, observed: Params) -> float:
-    """Return the share of the observed squared length that the prediction does not explain, at its best scale."""
+    """Return the share of the observed update's squared length that no multiple of the prediction explains."""
     one = torch.cat([predicted[name].detach().double().flatten() for name in observed])
     other = torch.cat([value.double().flatten() for value in observed.values()])
     cosine = float(one @ other / (one.norm() * other.norm()).clamp_min(1e-300))

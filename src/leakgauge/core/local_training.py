@@ -42,10 +42,10 @@ class LocalTraining:
         batch_size: The number of samples in a batch. The last batch of an epoch may be smaller.
         samples: The number of the client's samples.
         momentum: The momentum of SGD.
-        weight_decay: The weight decay. It is part of the gradient in SGD and Adam, and apart from it in AdamW.
+        weight_decay: The weight decay. SGD and Adam add it to the gradient, and AdamW applies it separately.
         loss: The name of the loss, from :data:`leakgauge.federation.losses.LOSSES`.
         mode: The mode of the client's model, "train" (with batch statistics and dropout) or "eval".
-        optimiser: The optimiser, "sgd", "adam" or "adamw". The client starts each round with a new one.
+        optimiser: The optimiser, "sgd", "adam" or "adamw". The client starts each round with a new optimiser state.
         nesterov: Whether SGD uses Nesterov's momentum.
         dampening: The dampening of SGD's momentum.
         betas: The two decay rates of Adam and AdamW.
@@ -122,7 +122,7 @@ class LocalTraining:
 
     @property
     def is_sgd(self) -> bool:
-        """Whether each step is a linear function of the gradients, as in SGD. An unknown optimiser counts as SGD."""
+        """Whether the optimiser is SGD, whose steps are linear in the gradients. An unknown optimiser counts as SGD."""
         return self.optimiser in (None, "sgd")
 
     @property
@@ -145,7 +145,7 @@ class LocalTraining:
         return len(self.batches_of_steps) * int(self.need("epochs"))
 
     def factor(self, step: int) -> float:
-        """Return the factor of the learning rate at one local step. An unknown schedule counts as constant.
+        """Return the schedule's factor of the learning rate at one local step. It is 1 if the schedule is unknown.
 
         Args:
             step: The index of the local step, from 0.
@@ -165,11 +165,12 @@ class LocalTraining:
 
     @property
     def applied_gradients(self) -> float:
-        """The sum of the weights with which the client applies the gradients of its steps, in units of ``lr``.
+        """The number of times that local training applies a gradient with the rate ``lr``, added up over all steps.
 
-        It is the number of steps for plain SGD, and the sum of the schedule's factors for Adam. With momentum ``m``,
-        the velocity applies the gradients of earlier steps again. A gradient that is ``s`` steps older than the last
-        gradient counts as ``1 + m + ... + m^s`` gradients.
+        If every step has the same gradient ``g``, SGD changes the weights by ``applied_gradients * lr * g``. For plain
+        SGD, the result is the number of steps. With a schedule, each step counts with its factor. With momentum ``m``,
+        later steps apply a gradient again. A gradient with ``s`` later steps then counts as ``1+m+...+m^s`` gradients.
+        For Adam, the result is the sum of the schedule's factors.
         """
         momentum, steps = float(self.momentum or 0.0), self.steps
         plain = self.schedule in (None, CONSTANT)
@@ -185,9 +186,9 @@ class LocalTraining:
         return total
 
     def listed(self, *, one_gradient: bool = False) -> dict[str, Any]:
-        """Return the settings that have an effect, for the sentences of a report.
+        """Return the settings that have an effect, as a dictionary for reports.
 
-        Settings of other optimisers are left out. Further settings are left out if they are off.
+        Settings of other optimisers are left out, and so are rarely used settings that have their default.
 
         Args:
             one_gradient: Whether the client sends one gradient, on which most settings have no effect.

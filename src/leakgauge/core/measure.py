@@ -53,7 +53,7 @@ class Measure:
 
     @property
     def above_chance(self) -> bool:
-        """Whether the attacker does better than chance. If there is an interval, all of it must be better."""
+        """Whether the attacker does better than chance, over the whole 95% interval if there is one."""
         if self.chance is None:
             return False
         tolerance = 1e-6 * max(1.0, abs(self.chance))
@@ -70,7 +70,7 @@ class Measure:
 
     @property
     def beyond_luck(self) -> bool:
-        """Whether the value is better for the attacker than a lucky guess. It is true if luck is not known."""
+        """Whether the attacker does better than a lucky guess. The result is true if the value of luck is not known."""
         if self.luck is None:
             return True
         tolerance = 1e-6 * max(1.0, abs(self.luck))

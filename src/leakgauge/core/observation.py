@@ -1,4 +1,4 @@
-"""The message of one client in one round, as an honest-but-curious server sees it. It is the input of every attack.
+"""The message of one client in one round, as an honest-but-curious server sees it, which is the input of attacks.
 
 The fields state the threat model. A field that the attacker does not know is ``None``. Labels and other knowledge
 beyond the exchanged tensors have fields of their own. Reports list all such knowledge that the attacker is given.
@@ -135,7 +135,7 @@ class Observation:
         self._check_labels_agree(batches.sort(1).values)
 
     def _check_labels_agree(self, ordered: Tensor) -> None:
-        """Raise an error if the granted labels of different fields or epochs contradict each other.
+        """Raise an error if the labels that the attacker is given contradict each other between fields or epochs.
 
         Args:
             ordered: The sorted labels of each epoch.
@@ -180,7 +180,7 @@ class Observation:
         return scale(self.difference(), 1 / self.training.need("lr"))
 
     def model_buffers(self) -> Params:
-        """Return the buffers to run the model with. Buffers that were not sent are taken from the architecture."""
+        """Return the buffers for a forward pass. Buffers that the server does not see come from the architecture."""
         return {**to(buffers_of(self.model), self.device), **(self.buffers or {})}
 
     def knowing(self, **known: object) -> Observation:
@@ -234,7 +234,7 @@ class Observation:
 
 
 def _drops(module: nn.Module) -> bool:
-    """Return whether a layer draws random masks in train mode."""
+    """Return whether a layer draws random dropout masks in train mode."""
     if isinstance(module, nn.MultiheadAttention):
         return bool(module.dropout > 0)
     return isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0

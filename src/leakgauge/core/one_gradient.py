@@ -1,14 +1,15 @@
-r"""The decision whether a message is one gradient, up to terms that the attacker knows.
+r"""The client's gradient, computed from its message if the message is a gradient or the result of one step of SGD.
 
-A FedSGD client sends its gradient. A FedAvg client that takes one step of SGD sends the same, because all other terms
-of the step are known. With learning rate :math:`\eta`, first factor :math:`f` of the schedule, Nesterov momentum
-:math:`\mu` (0 without) and weight decay :math:`\omega`,
+A FedSGD client sends its gradient. If a FedAvg client takes only one step of SGD, the server can compute the gradient
+from the returned weights. Let :math:`\theta^s` be the sent weights, :math:`\theta^c` the returned weights, :math:`\eta`
+the learning rate, :math:`f` the first factor of the schedule, :math:`\mu` the Nesterov momentum (0 without) and
+:math:`\omega` the weight decay. Then the gradient :math:`g` follows from
 
 .. math:: \theta^s - \theta^c = \eta f (1 + \mu) (g + \omega\,\theta^s).
 
-Momentum, dampening and FedProx's term have no effect on a first step. Adam and AdamW send :math:`g / (|g| +
-\varepsilon)` instead, which is little more than the sign of each number. Every rule that needs a gradient uses the
-functions of this module.
+Plain momentum, dampening and FedProx's term have no effect on a first step. A first step of Adam or AdamW reveals only
+:math:`g / (|g| + \varepsilon)`, which is little more than the sign of each entry. Every rule that needs a gradient uses
+the functions of this module.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ _EVEN = 0.3
 
 
 def why_no_gradient(observation: Observation, *, length: bool = True) -> str | None:
-    """Return the reason why a message is not one gradient, or ``None`` if it is one up to known terms.
+    """Return the reason why no gradient can be computed from a message, or ``None`` if there is no obstacle.
 
     Args:
-        observation: The message of the client.
-        length: Whether the length of the gradient is needed as well as its direction.
+        observation: The client's message (gradient or weights), as the server sees it.
+        length: Whether the length of the gradient is needed, and not only its direction. Clipping hides the length.
     """
     reason = None if observation.kind == "gradient" else _why_no_step(observation)
     if reason is None and length and _is_clipped(observation):
@@ -43,14 +44,14 @@ def why_no_gradient(observation: Observation, *, length: bool = True) -> str | N
 
 
 def gradient_of(observation: Observation, *, length: bool = True) -> Params:
-    """Return the gradient that a message holds, in double precision.
+    """Compute the client's gradient from its message, in double precision.
 
     Args:
-        observation: The message of the client.
+        observation: The client's message (gradient or weights), as the server sees it.
         length: Whether the length of the gradient is needed. Otherwise, a clipped gradient is returned too.
 
     Raises:
-        MissingKnowledge: If the message is not one gradient. The message of the error has the reason.
+        MissingKnowledge: If no gradient can be computed from the message. The text of the error contains the reason.
     """
     reason = why_no_gradient(observation, length=length)
     if reason is not None:
@@ -59,21 +60,22 @@ def gradient_of(observation: Observation, *, length: bool = True) -> Params:
 
 
 def mixes_linearly(observation: Observation) -> bool:
-    """Return whether the update is a weighted sum of gradients and of known weights, as for SGD with any settings.
+    """Return whether the update is a weighted sum of gradients and known weights, as for SGD with any settings.
 
-    Then the update of a layer lies in the span of the layer's inputs, and ratios of one sample's gradients survive.
+    Attacks use this to solve linear equations. For example, each row of a dense layer's gradient is a combination of
+    the layer's inputs, and a sum of gradients keeps this property.
     """
     return observation.kind == "gradient" or optimiser_of(observation) == "sgd"
 
 
 def optimiser_of(observation: Observation) -> OptimiserName:
-    """Return the client's optimiser. If it is unknown, it is guessed from the update.
+    """Return the client's optimiser, or a guess from the update if the optimiser is unknown.
 
-    Adam changes most numbers by nearly the same amount. SGD changes them in proportion to gradients, whose sizes differ
-    by orders of magnitude.
+    Adam changes most weights by nearly the same amount. SGD changes weights in proportion to their gradients, whose
+    sizes differ by orders of magnitude.
 
     Args:
-        observation: The message of the client.
+        observation: The client's message (gradient or weights), as the server sees it.
     """
     known = observation.training.optimiser
     if known is not None or observation.kind == "gradient":
@@ -88,7 +90,7 @@ def optimiser_of(observation: Observation) -> OptimiserName:
 
 
 def _why_no_step(observation: Observation) -> str | None:
-    """Return the reason why a client's local training is not one step of SGD with known terms."""
+    """Return the reason why local training is not one step of SGD with known settings, or ``None`` if it is."""
     training = observation.training
     if None in (training.epochs, training.batch_size, training.samples):
         return "the number of local steps is unknown"
@@ -110,7 +112,7 @@ def _is_clipped(observation: Observation) -> bool:
 
 
 def _undone(observation: Observation) -> Params:
-    """Return the gradient of a message that is one gradient or one step of SGD."""
+    """Compute the gradient from a message that is a gradient or the result of one step of SGD."""
     if observation.gradient is not None:
         return {name: value.double() for name, value in observation.gradient.items()}
     training = observation.training

@@ -65,7 +65,7 @@ _COUNTS = ("every", "steps")
 
 
 def checked_schedule(schedule: object) -> Schedule:
-    """Return a schedule in its stored form, or raise an error if it is not valid.
+    """Return a schedule as a text or a tuple of factors, or raise an error if the schedule is not valid.
 
     Args:
         schedule: A text, or a sequence of factors.
@@ -84,10 +84,10 @@ def checked_schedule(schedule: object) -> Schedule:
 
 
 def factor_at(schedule: Schedule, step: int, steps: int, epoch: int, epochs: int) -> float:
-    """Return the factor of the learning rate at one local step.
+    """Return the factor by which a schedule multiplies the learning rate at one local step.
 
     Args:
-        schedule: The schedule.
+        schedule: The schedule, as a text or as a tuple of factors.
         step: The index of the local step.
         steps: The number of local steps.
         epoch: The index of the epoch that the step belongs to.
@@ -100,7 +100,7 @@ def factor_at(schedule: Schedule, step: int, steps: int, epoch: int, epochs: int
 
 
 def _read(text: str) -> tuple[Callable[..., float], dict[str, Any], bool]:
-    """Return the formula of a schedule, its options, and whether it counts epochs. Nothing is executed."""
+    """Parse a schedule into its formula, its options and whether it counts epochs. No code in the text is executed."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         call = tree if isinstance(tree, ast.Call) else ast.Call(tree, [], [])

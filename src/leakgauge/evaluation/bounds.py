@@ -11,15 +11,18 @@ Mahloujifar and Balle (2023) gives
     \gamma(\kappa) = \sup \{ P^T(E) : Q^T(E) \le \kappa \}, \qquad
     P = (1 - q)\, N(0, \sigma^2) + q\, N(1, \sigma^2), \qquad Q = N(0, \sigma^2).
 
-This is the power of the best test of level :math:`\kappa` between the two distributions.
+Here the supremum is over all events :math:`E`, and :math:`P^T` is the distribution of :math:`T` independent draws.
+:math:`\gamma(\kappa)` is the power of the best statistical test between :math:`P^T` and :math:`Q^T` with a
+false-positive rate of :math:`\kappa`. It is computed in one of three ways:
 
 - With :math:`q = 1`, it is :math:`\Phi(\Phi^{-1}(\kappa) + \sqrt T / \sigma)` (Kaissis et al. 2023).
-- With :math:`q < 1`, the paper estimates it by Monte Carlo. Here it is computed from the distribution of the privacy
-  loss. The loss of one step is rounded to a grid such that the mass of both distributions in each cell is kept
-  (Doroshenko et al. 2022), which never makes the bound smaller. Fourier transforms then give the sum over all steps.
+- With :math:`q < 1`, the paper estimates it by Monte Carlo. This module computes it from the distribution of the
+  privacy loss, which is :math:`\log(P / Q)`. The loss of one step is rounded to a grid such that the bound never
+  becomes smaller (Doroshenko et al. 2022). Fourier transforms then give the distribution of the sum over all steps.
 - From :math:`(\varepsilon, \delta)` alone, :math:`\gamma(\kappa) \le e^\varepsilon \kappa + \delta`.
 
-The largest :math:`\gamma(\kappa) - \kappa` over all priors is the total variation distance of both distributions.
+The largest :math:`\gamma(\kappa) - \kappa` over all :math:`\kappa` is the total variation distance of :math:`P^T` and
+:math:`Q^T`.
 """
 
 from __future__ import annotations
@@ -63,10 +66,10 @@ class Bound:
     """An upper bound on the probability that any attack recovers one sample.
 
     Args:
-        prior: The probability of success without the message.
-        success: The largest probability of success with the message.
-        ladder: The largest success at each of :data:`PRIORS`, as pairs of prior and success.
-        advantage: The largest difference between the success with and without the message, over all priors.
+        prior: The probability that an attacker recovers the sample without the message.
+        success: The largest probability that an attacker recovers the sample with the message.
+        ladder: The value of ``success`` for several priors (:data:`PRIORS`), as pairs of prior and success.
+        advantage: The largest difference between ``success`` and ``prior``, over all priors.
         mechanism: The settings from which the bound follows, in words.
         epsilon: The privacy budget, or ``None`` if it was not computed.
         delta: The probability that the privacy budget is exceeded, or ``None`` if no budget was computed.
@@ -82,12 +85,12 @@ class Bound:
 
     @property
     def useless(self) -> bool:
-        """Whether the bound excludes next to nothing."""
+        """Whether the bound excludes hardly anything, because it allows a probability of success of 90% or more."""
         return self.success >= USELESS
 
     @property
     def sentence(self) -> str:
-        """The bound in words."""
+        """A sentence that describes the bound."""
         candidates = round(1 / self.prior) if self.prior else 0
         if candidates > 1 and math.isclose(candidates * self.prior, 1.0):
             attacker = f"who picks one of {candidates:,} candidates and is right"
@@ -103,7 +106,7 @@ class Bound:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """The conditions of the proof, in sentences."""
+        """Sentences about the conditions under which the proof holds."""
         return (
             f"The bound follows from {self.mechanism}. It covers attacks that nobody has invented yet.",
             "It is about one sample of the client, and about an attacker who may know all other samples. It does not "
@@ -120,14 +123,14 @@ def _shown(probability: float) -> str:
 
 
 def _shown_above(probability: float) -> str:
-    """Return a probability rounded up, so that the text never claims more than the proof."""
+    """Return a probability as text, rounded up such that the text never claims more than the proof."""
     digits = 2 if probability >= 0.095 else 1 - math.floor(math.log10(max(probability, 1e-300)))
     raised = min(1.0, math.ceil(round(probability * 10**digits, 6)) / 10**digits)
     return _shown(raised)
 
 
 def dpsgd_bound(noise: float, rate: float, steps: int, prior: float = 0.1) -> Bound:
-    """Return the bound for DP-SGD (Hayes et al. 2023, theorem 2).
+    """Return the upper bound on the success of every attack on DP-SGD (Hayes et al. 2023, theorem 2).
 
     Args:
         noise: The noise multiplier, which is the standard deviation of the noise divided by the clipping norm.
@@ -146,10 +149,10 @@ def dpsgd_bound(noise: float, rate: float, steps: int, prior: float = 0.1) -> Bo
 
 
 def epsilon_bound(epsilon: float, delta: float, prior: float = 0.1) -> Bound:
-    r"""Return the bound that follows from differential privacy alone.
+    r"""Return the upper bound on the success of every attack that follows from differential privacy alone.
 
-    The success is at most :math:`e^\varepsilon \kappa + \delta`, and at most
-    :math:`1 - e^{-\varepsilon} (1 - \kappa - \delta)` (Kairouz et al. 2015, theorem 2.1).
+    With the prior :math:`\kappa`, the success is at most :math:`e^\varepsilon \kappa + \delta`, and also at most
+    :math:`1-e^{-\varepsilon}(1-\kappa-\delta)` (Kairouz et al. 2015, theorem 2.1).
 
     Args:
         epsilon: The privacy budget.
@@ -171,8 +174,9 @@ def epsilon_bound(epsilon: float, delta: float, prior: float = 0.1) -> Bound:
 def supports_nothing_found(bound: Bound) -> bool:
     """Return whether the bound alone proves that no attack on one sample does meaningfully better than chance.
 
-    The success at each prior of :data:`LARGEST_SUCCESS` must be small. Small priors count too, because a defence that
-    reveals few samples completely has a small advantage and a large success at small priors.
+    For each prior in :data:`LARGEST_SUCCESS`, the bound must be below the limit given there. Small priors are checked
+    too. A defence that reveals a few samples completely may have a small advantage, but its success at small priors is
+    large.
 
     Args:
         bound: The bound.
@@ -181,7 +185,7 @@ def supports_nothing_found(bound: Bound) -> bool:
 
 
 def epsilon_success(epsilon: float, delta: float, prior: float) -> float:
-    """Return the largest success that differential privacy allows.
+    """Return the largest probability with which an attack can recover a sample, given differential privacy.
 
     >>> round(epsilon_success(0.0, 0.0, 0.1), 4)
     0.1
@@ -199,13 +203,13 @@ def epsilon_success(epsilon: float, delta: float, prior: float) -> float:
 
 
 def dpsgd_success(noise: float, rate: float, steps: int, prior: float) -> float:
-    """Return the largest success that DP-SGD allows (Hayes et al. 2023, theorem 2).
+    """Return the largest probability with which an attack can recover a sample from DP-SGD (Hayes et al. 2023).
 
     >>> round(dpsgd_success(4.0, 1.0, 1, 0.1), 4)
     0.1511
 
     Args:
-        noise: The noise multiplier.
+        noise: The noise multiplier, which is the standard deviation of the noise divided by the clipping norm.
         rate: The probability that a step draws the sample.
         steps: The number of steps.
         prior: The probability of success without the message.
@@ -225,10 +229,10 @@ def dpsgd_success(noise: float, rate: float, steps: int, prior: float) -> float:
 
 
 def dpsgd_advantage(noise: float, rate: float, steps: int) -> float:
-    """Return the largest difference between the success with and without the message, over all priors.
+    """Return the most that DP-SGD's messages can add to the probability of recovering a sample, over all priors.
 
     Args:
-        noise: The noise multiplier.
+        noise: The noise multiplier, which is the standard deviation of the noise divided by the clipping norm.
         rate: The probability that a step draws the sample.
         steps: The number of steps.
     """
@@ -254,7 +258,10 @@ def _check_mechanism(noise: float, rate: float, steps: int) -> None:
 
 @lru_cache(maxsize=64)
 def _curve(noise: float, rate: float, steps: int) -> tuple[Values, Values] | None:
-    """Return the power of the best test as points of level and power, or ``None`` if the losses are too large."""
+    """Return the power of the best test as a curve, given by its false-positive rates and its powers.
+
+    The result is ``None`` if the privacy loss of one step is too large to be computed.
+    """
     if _loss(1 + CUT * noise, noise, rate) > LARGEST_LOSS:
         return None
     width = _cell_width(noise, rate)
@@ -273,10 +280,10 @@ def _curve(noise: float, rate: float, steps: int) -> tuple[Values, Values] | Non
 
 @dataclass(frozen=True, eq=False)
 class _OneStep:
-    """The distribution of one step's privacy loss on a grid.
+    """The distribution of one step's privacy loss, rounded to a grid.
 
     Args:
-        first: The loss of the first cell, in widths of a cell.
+        first: The loss at the first grid point, as a multiple of the grid's width.
         with_sample: The probability of each loss if the client has the sample.
         without: The probability of each loss if the client does not have the sample.
         certain: The probability of an infinite loss if the client has the sample.
@@ -289,7 +296,7 @@ class _OneStep:
 
 
 def _loss(noised: float | Values, noise: float, rate: float) -> Values:
-    """Return the privacy loss of one step, which is the logarithm of the likelihood ratio."""
+    """Return the privacy loss of one step, the log-likelihood ratio of a noisy value with and without the sample."""
     exponent = (2 * np.asarray(noised, dtype=np.float64) - 1) / (2 * noise**2)
     return np.logaddexp(math.log1p(-rate), math.log(rate) + exponent)
 
@@ -309,9 +316,10 @@ def _cell_width(noise: float, rate: float) -> float:
 
 
 def _one_step(noise: float, rate: float, width: float) -> _OneStep:
-    """Return the distribution of one step's loss on a grid, such that the bound never becomes smaller.
+    """Round the distribution of one step's privacy loss to a grid, such that the bound never becomes smaller.
 
-    The mass between two grid points is divided between them. The division keeps the mass of both distributions.
+    The probability between two grid points is divided between these points. The total probabilities with and without
+    the sample do not change.
     """
     ends = _loss(np.array([-CUT * noise, 1 + CUT * noise]), noise, rate) / width
     first, last = math.floor(ends[0]), math.ceil(ends[1]) + 1
@@ -339,7 +347,7 @@ def _one_step(noise: float, rate: float, width: float) -> _OneStep:
 
 
 def _mass(points: Values) -> Values:
-    """Return the mass of the standard normal distribution between consecutive points, with a small relative error."""
+    """Return the probability of a standard normal variable between consecutive points, with a small relative error."""
     upper_half = points[:-1] > 0
     logs_below, logs_above = log_ndtr(points), log_ndtr(-points)
     from_below = np.exp(logs_below[1:]) - np.exp(logs_below[:-1])
@@ -348,7 +356,7 @@ def _mass(points: Values) -> Values:
 
 
 def _range(one: _OneStep, steps: int, width: float) -> tuple[int, int]:
-    """Return the smallest and the largest composed loss in cells, by Chernoff's bound for both distributions."""
+    """Return the smallest and largest likely sum of the losses of all steps, in grid cells, by Chernoff's bound."""
     losses = width * np.arange(one.first, one.first + len(one.with_sample))
     tilts = np.geomspace(1e-3, 1e3, 80) / max(1e-12, float(np.ptp(losses)))
     ends = []
@@ -362,7 +370,7 @@ def _range(one: _OneStep, steps: int, width: float) -> tuple[int, int]:
 
 
 def _composed(masses: Values, first: int, steps: int, low: int, high: int) -> Values:
-    """Return the distribution of the sum of independent losses, for sums between two cells."""
+    """Return the distribution of the sum of independent losses, for sums between two grid cells."""
     size = 1 << (max(high - low + 1, len(masses)) - 1).bit_length()
     cycle = np.zeros(size)
     np.add.at(cycle, np.arange(first, first + len(masses)) % size, masses)

@@ -6,14 +6,14 @@ four kinds of blind guess for the samples of a client:
 - the mean of reference samples,
 - a blank sample, which is a black, grey or white image, or a normalised row of zeros,
 - random reference samples,
-- mixtures of random reference samples with the mean. They are nearer to most samples than a random sample is, and more
-  varied than the mean, so that pairing finds a good pair for each original.
+- mixtures of random reference samples with the mean. A mixture is nearer to most samples than a random sample is.
+  Mixtures also differ from each other, so one of them is near to each original.
 
-Random samples are drawn several times, and a metric is averaged over the draws. The best of the draws shows how good a
-guess can be by luck, which matters for few samples.
+Random samples are drawn several times, and a metric is averaged over the draws. The best draw shows how good a guess
+can be by luck, which matters if a client has few samples.
 
-Each guess is paired and measured like a reconstruction. The chance level of a metric is the value of the guess that is
-best for the attacker. The chance level of labels is in :mod:`leakgauge.evaluation.label_chance`.
+Each guess is paired with the originals and measured like a reconstruction. The chance level of a metric is the value of
+the guess that is best for the attacker. The chance level of labels is in :mod:`leakgauge.evaluation.label_chance`.
 
 A guess that differs from an image by less than one of 256 grey levels counts as an exact copy of the image. The
 population already shows such an image, so no attack recovers it above chance. Images that everybody holds and images
@@ -58,12 +58,12 @@ NO_REFERENCE = (
 
 @dataclass(frozen=True)
 class Chance:
-    """The chance level of one metric.
+    """The chance level of one metric, which an attacker reaches without the client's update.
 
     Args:
-        value: The value of the best blind guess.
-        source: The description of the best blind guess.
-        luck: The value that a blind guess reaches with luck, or ``None`` if this is not known.
+        value: The metric's value for the best guess without the update.
+        source: The description of this guess.
+        luck: The value that a guess without the update reaches with luck, or ``None`` if this is not known.
     """
 
     value: float
@@ -73,7 +73,7 @@ class Chance:
 
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """The measured quality of one kind of blind guess. A random guess is measured over several draws.
+    """The measured quality of one kind of guess without the update. A random guess is drawn several times.
 
     Args:
         source: The description of the kind of guess.
@@ -96,7 +96,7 @@ class Guess:
 
 
 def chance_of(guesses: Sequence[Guess], metric: str, direction: Direction) -> Chance:
-    """Return the chance level of a metric, with the value of the luckiest draw of all guesses.
+    """Return the chance level of a metric from measured guesses. The luck is the value of the best draw of all guesses.
 
     Args:
         guesses: The measured guesses.
@@ -154,7 +154,7 @@ def _bytes(samples: Tensor) -> list[bytes]:
 
 
 def draw(available: int, count: int, draws: int, seed: int) -> tuple[Tensor, ...]:
-    """Return the indices of random rows, for each of several draws.
+    """Draw random rows several times, and return the indices of each draw.
 
     Args:
         available: The number of rows to draw from.
@@ -174,7 +174,7 @@ def draw(available: int, count: int, draws: int, seed: int) -> tuple[Tensor, ...
 def blind_guesses(
     ruler: Ruler, reference: Tensor | None, *, count: int | None = None, draws: int | None = None, seed: int = 0
 ) -> list[Guess]:
-    """Make every kind of blind guess for the originals, and return the measured guesses.
+    """Guess the client's samples (the originals) without the update in several ways, and measure each guess.
 
     Args:
         ruler: The ruler that compares samples with the originals.
@@ -217,7 +217,7 @@ def blind_guesses(
 
 
 def _with_exact_copies(quality: Quality, ruler: Ruler) -> Quality:
-    """Return the quality of guessed images, where a guess within one grey level has the values of an exact copy."""
+    """Rate each guessed image that differs from its original by less than one grey level as an exact copy."""
     if not ruler.spec.is_image:
         return quality
     exact = quality.values["mse"] <= (GREY_LEVEL * ruler.data_range) ** 2

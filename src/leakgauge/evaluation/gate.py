@@ -1,6 +1,6 @@
 """Conditions that make a check in continuous integration fail.
 
-A condition names a value and a limit. If the comparison is true, the limit is broken and the check fails.
+A condition compares a value with a limit. If the comparison is true, the check fails.
 
 =========================  ==========================================================================
 condition                  the value that is compared
@@ -13,7 +13,7 @@ condition                  the value that is compared
 ``inconclusive``           whether the verdict on any set-up is that all attacks on it are too weak
 =========================  ==========================================================================
 
-A limit also counts as broken if no attack measured the value.
+The check also fails if no attack measured the value.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Condition:
 
     @property
     def on_verdict(self) -> bool:
-        """Whether the condition is about the verdict and not about a figure."""
+        """Whether the condition is about the verdict and not about a metric."""
         return self.metric in ("leaks", "inconclusive")
 
     def concerns(self, finding: Finding) -> bool:
@@ -85,7 +85,7 @@ class Condition:
         return None if measure is None else _statistic(measure, self.statistic)
 
     def breaks(self, finding: Finding) -> bool:
-        """Return whether the result of an attack breaks the limit of the condition."""
+        """Return whether the condition is true for the result of an attack, so that the check fails."""
         value = self.value(finding)
         return value is not None and _COMPARE[self.sign](value, self.limit)
 
@@ -113,7 +113,7 @@ class Check:
         attack: The attack whose value was compared.
         setup: The set-up that was attacked.
         value: The value that was compared. ``None`` if the value was not measured.
-        failed: Whether the limit is broken.
+        failed: Whether the check fails, because the condition is true or the value was not measured.
     """
 
     condition: Condition

@@ -1,6 +1,7 @@
 """The chance level of labels and targets.
 
-The chance level is the value that an attacker reaches if the attacker knows only how frequent each label or target is.
+The chance level is the value of a metric for an attacker who does not see the update. This attacker knows only how
+frequent each label or target is.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def proportional_counts(frequencies: Tensor, total: int, generator: torch.Genera
 def label_error_chance(
     total: int, classes: int, reference_counts: Tensor | None = None, *, draws: int = DRAWS, seed: int = 0
 ) -> Chance:
-    """Return the number of wrong labels that an attacker without any message can expect.
+    """Return the number of wrong labels that is expected for an attacker without any message.
 
     Such an attacker knows only the frequencies of classes, and guesses the labels of a random client with ``total``
     samples. One guess divides the labels in proportion to the frequencies, and the other guess draws the labels at
@@ -83,7 +84,7 @@ def label_error_chance(
 
 
 def _lucky(errors: Tensor) -> float:
-    """Return the error that at most one in twenty guesses stays at or below."""
+    """Return the error of a lucky guess, which is the 5% quantile of the given errors."""
     return float(errors.quantile(LUCKY, interpolation="lower"))
 
 
@@ -92,16 +93,16 @@ def label_accuracy_chance(
 ) -> Chance:
     """Return the expected share of right labels for an attacker who does not see the update.
 
-    There are three guesses. The first is a random class. The second is the most frequent class of the reference
-    samples, for every sample. The third is the labels of random reference samples. The chance level is the share of the
-    best guess.
+    Reference samples are other samples of the same population. The attacker may guess a random class, the most frequent
+    class of the reference samples, or the labels of random reference samples. The chance level is the share of right
+    labels for the best of these guesses.
 
     Args:
         true: The labels of the originals, (N,).
         classes: The number of classes.
         reference: The labels of the reference samples.
         guesses: Blind guesses of the samples, some of which are random reference samples. The labels of these reference
-            samples are the third guess.
+            samples are also guessed.
 
     >>> label_accuracy_chance(torch.tensor([0, 1, 1, 1]), 2, torch.tensor([0, 1, 1]))
     Chance(value=0.75, source='commonest label of other samples', luck=None)
@@ -123,9 +124,9 @@ def label_accuracy_chance(
 def target_error_chance(true: Tensor, reference: Tensor | None = None) -> Chance:
     """Return the expected error of an attacker who guesses regression targets without the update.
 
-    The same target is guessed for every sample. There are three guesses, which are zero, and the mean and the median of
-    the reference targets. The chance level is the error of the best guess. A lucky guess has the error that random
-    reference targets have for other random reference targets in one of twenty cases.
+    The same target is guessed for every sample. There are three guesses, which are zero, the mean of the reference
+    targets and their median. The chance level is the error of the best guess. For the luck, random reference targets
+    are guessed for other random reference targets many times. The luck is the 5% quantile of the errors.
 
     Args:
         true: The targets of the originals.

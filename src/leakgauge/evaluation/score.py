@@ -1,4 +1,4 @@
-"""The score of a reconstruction compared with the truth. Every figure has a chance level."""
+"""The score of a reconstruction, compared with the client's samples. Every metric comes with a chance level."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Score:
         metrics: A dictionary from the name of each metric to its measure.
         pairing: The assignment of reconstructions to originals.
         threshold: The PSNR in dB above which an image counts as recovered. It is ``None`` for a table.
-        notes: Sentences about the measures, for people.
+        notes: Sentences about unusual properties of the reconstruction or of the client's samples.
     """
 
     metrics: dict[str, Measure]
@@ -252,7 +252,7 @@ def _target_measure(targets: Tensor, true: Tensor, pairing: Pairing, reference: 
 
 
 def _notes(result: Result, truth: Truth, ruler: Ruler, reference: Tensor | None) -> list[str]:
-    """Return one sentence about each unusual property of the reconstruction or the truth."""
+    """Return one sentence about each unusual property of the reconstruction or of the client's samples."""
     comparable = usable(result.samples)
     count, broken, originals = len(comparable), int((~comparable).sum()), len(truth)
     missing = originals - count + broken

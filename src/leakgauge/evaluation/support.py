@@ -1,16 +1,18 @@
-"""The evidence for a negative verdict. Without evidence, the verdict on an attack that found nothing is inconclusive.
+"""The evidence that an attack without success is strong enough to show the absence of leakage.
 
-An attack that finds nothing may be too weak. It supports "nothing above chance" only if all of these hold:
+An attack that finds nothing may be too weak. The verdict on such an attack is "inconclusive", unless all of these
+conditions hold. Then the verdict is "nothing above chance".
 
-- It was not cut short by the budget.
-- It returned samples, and these samples are not worse than a guess. An attacker whose result is worse than a guess
-  would have sent the guess, so such a result shows a failed attack.
-- It succeeds on easier versions of the same set-up, which are called positive controls. These are one sample whose
-  label is known, and a quarter of the client's samples. If a client has a defence, the attack must succeed without the
-  defence, or its failure without the defence must itself be supported.
+- The time budget did not end the attack early.
+- The attack returned samples, and these samples are not worse than a guess. A result that is worse than a guess shows
+  that the attack failed.
+- The attack succeeds on easier versions of the same set-up, which are called positive controls. These are one sample
+  whose label is known, and a quarter of the client's samples. If a client has a defence, the attack must instead
+  succeed without the defence, or the verdict without the defence must be "nothing above chance".
 
-A negative verdict needs no strong attack in two cases. Either a guess without the message is already right, so that the
-message cannot add anything, or a defence has a proof (:mod:`leakgauge.evaluation.bounds`).
+In two cases, the verdict is "nothing above chance" even if the attack is weak. In the first case, a guess without the
+message is already right, so the message adds nothing. In the second case, a defence has a proof
+(:mod:`leakgauge.evaluation.bounds`).
 """
 
 from __future__ import annotations
@@ -63,11 +65,11 @@ class Evidence:
 
 
 def with_support(finding: Finding, evidence: Evidence) -> Finding:
-    """Return a finding with the reason for its verdict. A negative verdict without support becomes inconclusive.
+    """Add the reason for the verdict to a finding. A verdict of no leakage becomes inconclusive if evidence is missing.
 
     Args:
         finding: The finding.
-        evidence: The strength of the attack on this set-up.
+        evidence: The evidence about the strength of the attack on this set-up.
     """
     labels_only = finding.verdict is Verdict.RECOVERS_ATTRIBUTES
     if not finding.about_samples or not (labels_only or finding.verdict is Verdict.NOTHING_ABOVE_CHANCE):
@@ -85,7 +87,7 @@ def with_support(finding: Finding, evidence: Evidence) -> Finding:
 
 
 def _weakness(finding: Finding, evidence: Evidence) -> str:
-    """Return a sentence about the reason why an attack cannot support a negative verdict, or an empty text."""
+    """Return a sentence about why an attack is too weak to show the absence of leakage, or an empty text."""
     if evidence.cut_short:
         return "The budget ended this attack before it had done its steps. Give it more time with --budget."
     if finding.returned_nothing:
@@ -122,7 +124,7 @@ def _guess_is_right(measures: Mapping[str, Measure]) -> bool:
 
 
 def below_chance(measures: Mapping[str, Measure]) -> Measure | None:
-    """Return the measure of samples that is clearly worse than a guess, or ``None`` if there is no such measure."""
+    """Return a measure of the samples that is clearly worse than a guess, or ``None`` if there is no such measure."""
     for metric, margin in BELOW.items():
         measure = measures.get(metric)
         if measure is not None and measure.excess is not None and measure.excess < -margin:

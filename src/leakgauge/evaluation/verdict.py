@@ -1,4 +1,4 @@
-"""The verdict on the figures of attacks. All commands take their verdicts from this module.
+"""The verdict whether data leaks, from the measured success of attacks. All commands use this module.
 
 A privacy verdict is about the worst case. One client whose samples are rebuilt is a leak, whatever the mean is.
 """
@@ -81,13 +81,13 @@ _SENTENCES = {
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """The figures of one attack on one set-up, and the verdict on these figures.
+    """The measures of one attack on one set-up, and the verdict on these measures.
 
     Args:
         attack: The name of the attack.
-        setup: The title of the thing that was attacked, such as the title of a defence.
-        measures: A mapping from the name of each metric to its figure.
-        verdict: The verdict on these figures.
+        setup: The title of the attacked set-up, such as the title of a defence.
+        measures: A mapping from the name of each metric to its measure.
+        verdict: The verdict on these measures.
         knows_defence: Whether the attacker knew the defence.
         reason: A sentence about the evidence for the verdict, or about the evidence that is missing.
     """
@@ -137,8 +137,8 @@ def judge(scores: Sequence[Mapping[str, Measure]], *, labels_granted: bool = Fal
 def judge_share(right: Sequence[torch.Tensor], chance: float, *, confidence: float = 0.999) -> Verdict:
     """Return the verdict on the share of records for which an attack is right.
 
-    Several attacks are tried on the same records, and one of these attacks does best even if all of them only guess.
-    The confidence is high for this reason.
+    Several attacks are tried on the same records. By luck, one of these attacks may do well even if all of them only
+    guess. The required confidence is therefore high.
 
     Args:
         right: Whether the attack is right, for each record of each client.
@@ -203,9 +203,9 @@ def _over_clients(name: str, measures: Sequence[Measure]) -> Measure:
 
 
 def _excess(scores: Sequence[Mapping[str, Measure]], metric: str) -> torch.Tensor | None:
-    """Return how far a metric is above chance for each client, or ``None`` if not all clients have the metric.
+    """Return the difference of a metric from chance for each client, or ``None`` if a client has no such value.
 
-    The share of features is relative to what a guess leaves open, because a guess may already have most of them right.
+    For the share of features, the difference is divided by the share that a guess has wrong.
     """
     found = [score[metric].excess if metric in score else None for score in scores]
     known = [value for value in found if value is not None]
@@ -241,10 +241,9 @@ def _all_above(scores: Sequence[Mapping[str, Measure]], metric: str, above: torc
 
 
 def _one_sample_leaks(score: Mapping[str, Measure]) -> bool:
-    """Return whether at least one sample came back clearly, and the attack recovered more samples than a guess.
+    """Return whether at least one sample was clearly recovered, and more samples were recovered than by a guess.
 
-    This is checked in addition to the mean over a client's samples. The mean hides a single sample that was rebuilt
-    exactly.
+    This check complements the mean over a client's samples, which hides a single sample that was recovered exactly.
     """
     rows = score.get("rows")
     if rows is not None and rows.excess is not None:

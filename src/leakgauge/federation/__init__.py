@@ -1,1 +1,1 @@
-"""Clients and servers: their local training, single rounds, many rounds, defences and recordings."""
+"""Simulation of federated learning, with clients' local training, rounds, defences and recordings."""

@@ -1,6 +1,6 @@
-"""The derivative of a whole training by the adjoint method, with the graph of one step at a time in memory.
+"""The derivative of a whole local training by the adjoint method, which holds one step's graph at a time in memory.
 
-:mod:`leakgauge.federation.training` has the formulas.
+The formulas are in :mod:`leakgauge.federation.training`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def differentiable_run(trainer: Trainer, start: State, batches: Sequence[Batch]) -> State:
-    """Train on all batches, and return the last state, whose weights can be differentiated.
+    """Train on all batches, and return the final state. Its weights can be differentiated with respect to the batches.
 
     Args:
-        trainer: The step function.
+        trainer: The object that computes the training steps.
         start: The state before the first batch.
         batches: The inputs and targets of each batch.
     """
@@ -58,7 +58,7 @@ class _AdjointRun:
         return state
 
     def states_of_segment(self, first: int, batches: Sequence[Batch]) -> list[State]:
-        """Train a segment again from its stored state, and return the state before each step."""
+        """Repeat the training steps from a stored state to the next one, and return the state before each step."""
         states = [self.states[first]]
         for index in range(first, min(first + self.segment, self.steps) - 1):
             with self.random[index].restored():
@@ -85,7 +85,7 @@ class _RandomState:
 
 
 class _Adjoint(torch.autograd.Function):
-    """A whole training as one autograd node, from all batches to the final weights."""
+    """An autograd function from all batches to the final weights, which covers a whole training."""
 
     @staticmethod
     def forward(ctx: Any, run: _AdjointRun, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -133,11 +133,13 @@ def _step_adjoint(
     adjoint: Params,
     of_slots: dict[str, Params],
 ) -> tuple[Params, dict[str, Params], Tensor | None, Tensor | None]:
-    """Carry the adjoints of weights and of the optimiser's tensors back through one step.
+    """Propagate the adjoints of the weights and of the optimiser's tensors back through one step.
+
+    The adjoint of a tensor is the derivative of the attack's loss with respect to this tensor.
 
     Returns:
-        The adjoints of weights and of the optimiser's tensors before the step, and the gradients of the inputs and the
-        targets. A gradient that is not wanted is ``None``.
+        The adjoints of the weights and of the optimiser's tensors before the step, and the gradients of the inputs and
+        the targets. A gradient that is not wanted is ``None``.
     """
     with torch.enable_grad():
         weights = {name: state.weights[name].detach().requires_grad_() for name in trainer.trainable}

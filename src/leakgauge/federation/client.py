@@ -1,4 +1,4 @@
-"""One client's part of one round.
+"""The work of one client in one round.
 
 A client gets weights, works on its private samples and returns a gradient or new weights. The functions here return
 what the server sees (:class:`~leakgauge.core.observation.Observation`) and, separately, the private samples
@@ -32,9 +32,9 @@ OWN_LOSSES = ("cross_entropy", "mse", "binary_cross_entropy")
 
 @dataclass(frozen=True)
 class Recipe:
-    """The training settings that all clients share.
+    """The training settings that all clients of a federation share.
 
-    A setting that is ``None`` is taken from ``base``.
+    If an argument is ``None``, its value is taken from ``base``.
 
     Args:
         lr: The learning rate. It is ``None`` if the client sends a single gradient.
@@ -44,7 +44,7 @@ class Recipe:
         weight_decay: The weight decay.
         loss: A loss, as in :func:`fedavg`.
         mode: The mode of the model during training, ``"train"`` or ``"eval"``.
-        base: All other settings.
+        base: The settings that have no argument here, and the values of arguments that are ``None``.
     """
 
     lr: float | None = None
@@ -77,15 +77,16 @@ class Recipe:
 
 
 def default_loss(model: nn.Module, data: Dataset, recipe: LocalTraining | None = None) -> str:
-    """Return the loss of a client that names none.
+    """Return the name of the loss that a client uses if the user names no loss.
 
-    It is mean squared error for a regression, binary cross-entropy for two classes and a model with one output, and
-    cross-entropy otherwise.
+    The result is mean squared error for a regression, binary cross-entropy for two classes and a model with one output,
+    and cross-entropy otherwise.
 
     Args:
         model: The model that the client trains.
         data: The client's samples.
-        recipe: The recipe. Its loss is returned unless it is the default of all recipes, which may not fit.
+        recipe: The training settings, if the user gives any. A loss that differs from the default of
+            :class:`LocalTraining` is returned as it is.
     """
     if recipe is not None and recipe.loss != LocalTraining.loss:
         return recipe.loss
@@ -124,12 +125,12 @@ def fedsgd(  # noqa: PLR0913
             mean squared error for a regression.
         mode: The mode of the client's model, ``"train"`` (the default) or ``"eval"``.
         recipe: Further settings of the training, such as the optimiser and the schedule. The arguments above override
-            the recipe.
+            these settings.
         share_statistics: Whether the server gets batch-norm statistics.
         defences: The client's defences (:mod:`leakgauge.federation.defences`), in the order in which they are applied.
         granted: The additional knowledge that the attacker is given: any of ``"labels"``, ``"label_counts"`` and
             ``"label_batches"`` (the labels of each batch).
-        hidden: The parts of the recipe that the attacker does not know, such as ``"lr"`` or ``"samples"``.
+        hidden: The training settings that the attacker does not know, such as ``"lr"`` or ``"samples"``.
         knows_defence: Whether the attacker knows the client's defences.
         client: The client's name. By default, the name of the data.
         round: The index of the round.
@@ -206,12 +207,12 @@ def fedavg(  # noqa: PLR0913
             mean squared error for a regression.
         mode: The mode of the client's model, ``"train"`` (the default) or ``"eval"``.
         recipe: Further settings of the training, such as the optimiser and the schedule. The arguments above override
-            the recipe.
+            these settings.
         share_statistics: Whether the server gets batch-norm statistics.
         defences: The client's defences (:mod:`leakgauge.federation.defences`), in the order in which they are applied.
         granted: The additional knowledge that the attacker is given: any of ``"labels"``, ``"label_counts"`` and
             ``"label_batches"`` (the labels of each batch).
-        hidden: The parts of the recipe that the attacker does not know, such as ``"lr"`` or ``"samples"``.
+        hidden: The training settings that the attacker does not know, such as ``"lr"`` or ``"samples"``.
         knows_defence: Whether the attacker knows the client's defences.
         client: The client's name. By default, the name of the data.
         round: The index of the round.
@@ -249,7 +250,7 @@ def fedavg(  # noqa: PLR0913
 
 
 def _of_one_gradient(recipe: LocalTraining | None) -> LocalTraining | None:
-    """Return the settings of a recipe that have an effect on one gradient. The others have their defaults."""
+    """Return training settings in which everything that has no effect on one gradient has its default."""
     if recipe is None:
         return None
     kept = {name: getattr(recipe, name) for name in OF_ONE_GRADIENT if name != "samples"}
@@ -257,7 +258,7 @@ def _of_one_gradient(recipe: LocalTraining | None) -> LocalTraining | None:
 
 
 def check_training(defences: Sequence[Defence], model: nn.Module, training: LocalTraining, exposure: Exposure) -> None:
-    """Raise an error if a defence that replaces local training does not support the model, recipe or granted labels."""
+    """Raise an error if a defence that replaces local training does not support the model, settings or labels."""
     defence = training_of(defences)
     if defence is not None:
         defence.check(model, training)
@@ -305,7 +306,7 @@ def train_client(
     Args:
         model: The architecture.
         samples: All of the client's samples, from :func:`prepared`.
-        training: The recipe.
+        training: The settings of the client's training.
         start: The weights and buffers to start from.
         protection: The client's defences.
         participations: The number of rounds in which the client takes part overall.
@@ -340,7 +341,7 @@ def protected(protection: Protection, sent: Params, returned: Params) -> Params:
 
 
 def order_of(training: LocalTraining, seed: int) -> tuple[Tensor, ...]:
-    """Return the row indices of the samples in each local step of a client."""
+    """Return the indices of the samples in each local step of a client, from the client's seed."""
     samples, size, epochs = (int(training.need(name)) for name in ("samples", "batch_size", "epochs"))
     return draw_order(samples, size, epochs, generator(seed, "order"))
 
@@ -382,7 +383,7 @@ def check_model(model: nn.Module, data: Dataset, loss: str) -> None:
 
 
 def _outputs(model: nn.Module, data: Dataset) -> object:
-    """Return all that a model returns for one sample."""
+    """Return the outputs of a model for one sample, in whatever form the model returns them."""
     weights = parameters_of(model)
     if not weights:
         raise InvalidInput("the model has no parameters, so there is nothing to train")
@@ -418,7 +419,7 @@ def _check_outputs(outputs: int, targets: int, data: Dataset, loss: str) -> None
 
 
 def explained(problem: ValueError) -> InvalidInput:
-    """Return an error whose message explains a problem in the training of a client."""
+    """Convert an error in a client's training to an error whose message explains the problem."""
     if "more than 1 value per channel" in str(problem):
         return InvalidInput(
             "batch norm in train mode cannot train on a batch of one sample. "

@@ -55,11 +55,11 @@ class Defence:
 
 
 class RecipeDefence(Defence, ABC):
-    """A defence that changes the client's training recipe, such as the batch size or the number of epochs."""
+    """A defence that changes the settings of the client's training, such as the batch size or the number of epochs."""
 
     @abstractmethod
     def on_recipe(self, training: LocalTraining) -> LocalTraining:
-        """Return the training recipe that the client follows instead of ``training``."""
+        """Return the training settings that the client uses instead of ``training``."""
 
 
 class BatchDefence(Defence, ABC):
@@ -163,7 +163,7 @@ class TrainingDefence(Defence, ABC):
 
     @abstractmethod
     def check(self, model: nn.Module, training: LocalTraining) -> None:
-        """Raise an error if the defence cannot train this model with this recipe."""
+        """Raise an error if the defence cannot train this model with these settings."""
 
     def spent(self, training: LocalTraining, participations: int = 1, *, planned: int | None = None) -> float | None:
         """Return the privacy budget (epsilon) that a client has spent, or ``None`` if the defence gives no guarantee.
@@ -207,7 +207,7 @@ class Protection:
 
     @property
     def acts_on_steps(self) -> bool:
-        """Whether a defence acts on the gradients of batches or replaces the training."""
+        """Whether a defence changes the gradients of batches or replaces the local training."""
         return training_of(self.defences) is not None or self._acts_on("gradient")
 
     def on_batch(self, batch: Batch) -> Batch:
@@ -316,7 +316,7 @@ def _check_combination(chain: tuple[Defence, ...]) -> None:
 
 
 def recipe_with(defences: Sequence[Defence], training: LocalTraining) -> LocalTraining:
-    """Return the training recipe that a client follows with the given defences."""
+    """Return the training settings that a client uses with the given defences."""
     for defence in defences:
         if isinstance(defence, RecipeDefence):
             training = defence.on_recipe(training)

@@ -57,7 +57,7 @@ class Exposure:
 
     @classmethod
     def of(cls, granted: Iterable[str], hidden: Iterable[str], knows_defence: bool, share_statistics: bool) -> Exposure:
-        """Create an object from a user's arguments. A single name may be given as a plain string."""
+        """Create an :class:`Exposure` from a user's arguments. A single name may be given as a plain string."""
         names = [(given,) if isinstance(given, str) else tuple(given) for given in (granted, hidden)]
         return cls(names[0], names[1], knows_defence, share_statistics)
 
@@ -117,7 +117,7 @@ def observe(
     Args:
         architecture: The attacker's copy of the model, from :func:`architecture_of`.
         data: The client's samples, of which only the granted labels are used.
-        training: The recipe that the client followed.
+        training: The settings of the client's training.
         exchanged: The tensors of the round.
         exposure: The attacker's knowledge.
         defences: The client's defences.
@@ -151,10 +151,10 @@ def observe(
 
 
 def hide(training: LocalTraining, hidden: Iterable[str]) -> LocalTraining:
-    """Return the part of a recipe that the attacker knows. The settings of a hidden optimiser are hidden with it.
+    """Return the training settings that the attacker knows. If the optimiser is hidden, its settings are hidden too.
 
     Args:
-        training: The whole recipe.
+        training: All settings of the client's training.
         hidden: The names of the hidden settings.
     """
     names = set(hidden)

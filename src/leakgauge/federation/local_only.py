@@ -44,7 +44,7 @@ class Alone:
         weights: The weights with the lowest loss.
         buffers: The batch-norm statistics that belong to these weights.
         epochs: The number of epochs that were trained.
-        losses: The loss on all of the client's data, before training and after every ``patience`` epochs.
+        losses: The loss on all of the client's data, before training and at each check for convergence.
         converged: Whether training converged within the allowed epochs.
     """
 
@@ -84,7 +84,7 @@ def train_alone(  # noqa: PLR0913
         lr: The learning rate.
         epochs: The largest number of epochs to train.
         batch_size: The number of samples in a step. By default, all samples form one batch.
-        loss: The name of a loss in :data:`~leakgauge.federation.training.LOSSES`. By default, it is cross-entropy for
+        loss: The name of a loss in :data:`~leakgauge.federation.losses.LOSSES`. By default, it is cross-entropy for
             classes and mean squared error for a regression.
         mode: The mode of the model during training, ``"train"`` or ``"eval"``.
         adam: Whether to use Adam instead of plain SGD.

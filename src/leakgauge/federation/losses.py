@@ -7,9 +7,9 @@ arguments, ``loss(model, inputs, targets)``. It calls the model itself::
     def own_loss(model, inputs, targets):
         return model(inputs, labels=targets).loss
 
-``fedavg(..., loss=own_loss)`` uses it in Python, and ``loss = "mymodule:own_loss"`` in TOML. Captures store the name of
-a loss. A capture never decides which code is imported, so a loss of your own must be named again with
-``--know loss=mymodule:own_loss``.
+Use it with ``fedavg(..., loss=own_loss)`` in Python, or with ``loss = "mymodule:own_loss"`` in TOML. A capture, which
+is a saved observation, stores only the name of the loss. A name in a capture never causes an import of code. To attack
+such a capture, pass ``--know loss=mymodule:own_loss``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
     Args:
         outputs: The logits.
-        targets: The labels 0 and 1, their probabilities, or the probabilities of both classes in the last dimension.
+        targets: The labels 0 and 1, the probabilities of label 1, or the probabilities of both classes in the last
+            dimension.
     """
     if targets.numel() == 2 * outputs.numel():
         targets = targets[..., 1]
@@ -55,9 +56,10 @@ LOSSES: dict[str, Loss] = {
 
 
 def named_loss(loss: str | Loss) -> str:
-    """Register a loss of the user's own, and return its name.
+    """Register a loss that the user has defined, and return its name.
 
-    Call this only for a loss that the user wrote down, and never for one that is named in a capture.
+    Call this function only for a loss that the user names, because it may import code. Never call it for a name from a
+    capture.
 
     Args:
         loss: The name of a registered loss, ``module:function``, or a function.
@@ -78,10 +80,10 @@ def named_loss(loss: str | Loss) -> str:
 
 
 def loss_of(training: LocalTraining) -> Loss:
-    """Return the loss function of a recipe, with its label smoothing.
+    """Return the loss function for the given training settings, with label smoothing.
 
     Args:
-        training: The recipe.
+        training: The settings of the client's training.
     """
     if training.loss not in LOSSES:
         hint = f" Name it with loss={training.loss!r} or --know loss={training.loss}." if ":" in training.loss else ""

@@ -51,8 +51,8 @@ class Federation:
         history: The number of finished rounds and the test score, as one pair for each tested round.
         rounds: The number of finished rounds.
         interrupted: Whether Ctrl-C ended the training.
-        spent: A dictionary from the index of each client to the epsilon that the client has spent. The dictionary is
-            empty if no defence computes an epsilon.
+        spent: A dictionary from the index of each client to the privacy budget (epsilon) that the client has spent. The
+            dictionary is empty if no defence has a privacy budget.
     """
 
     weights: Params
@@ -126,13 +126,14 @@ def run_federation(  # noqa: PLR0913
         watch: The indices of the clients whose messages are recorded.
         every: The interval between recorded rounds. 1 records every round.
         granted: The additional knowledge that the attacker is given, as in :func:`~leakgauge.federation.client.fedavg`.
-        hidden: The parts of the recipe that the attacker does not know.
+        hidden: The training settings that the attacker does not know, such as ``"lr"``.
         knows_defence: Whether the attacker knows the defences.
         test: The test data. The score is the accuracy or the mean squared error. If statistics are not shared, the
             model is scored with the statistics of each client, and the mean score is taken.
         test_every: The interval between tested rounds. The last round is always tested.
-        together: Whether clients with equal recipes train in one vectorised step. By default, they do so if the model
-            is small and can be vectorised, and if no defence needs the gradient of each sample or acts on steps.
+        together: Whether clients with equal training settings train in one vectorised step. By default, they do so if
+            the model is small and can be vectorised, and if no defence needs the gradient of each sample or acts on
+            steps.
         seed: The seed of all random numbers.
         progress: A function that is called after each round, with the number of finished rounds and the number of all
             rounds.
@@ -243,7 +244,7 @@ class _Testing:
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """The settings that are the same in every round."""
+    """The settings of a federated training that are the same in every round."""
 
     model: nn.Module
     clients: Sequence[Dataset]
@@ -257,7 +258,7 @@ class _Plan:
     together: bool | None
 
     def check(self) -> None:
-        """Raise an error if the plan cannot work. This is called before the first round."""
+        """Raise an error if the settings cannot work. This is called before the first round."""
         for data, recipe in zip(self.clients, self.recipes, strict=True):
             self.exposure.check(data)
             check_model(self.model, data, recipe.loss)
@@ -282,7 +283,7 @@ class _Plan:
 
 
 class _Training:
-    """A federated training in progress."""
+    """The state of a federated training between rounds."""
 
     def __init__(self, plan: _Plan) -> None:
         self.plan = plan
@@ -405,7 +406,10 @@ class _Training:
         self.history.append((self.done, fmean(scores)))
 
     def _spent(self) -> dict[int, float]:
-        """Return the epsilon of each client that took part. If no defence computes an epsilon, the result is empty."""
+        """Return the privacy budget (epsilon) that each participating client has spent.
+
+        The result is empty if no defence has a privacy budget.
+        """
         defence = training_of(self.plan.defences)
         if defence is None:
             return {}

@@ -65,8 +65,8 @@ class Job:
     """The work of one client in one round.
 
     Args:
-        samples: The client's samples, prepared for its model.
-        training: The client's recipe.
+        samples: The client's normalised samples and their targets.
+        training: The settings of the client's training.
         buffers: The batch-norm statistics to start from.
         seed: The seed of the client's random numbers in this round.
     """
@@ -102,7 +102,7 @@ def train_one_by_one(shared: Shared, jobs: Sequence[Job], weights: Params) -> li
 
 
 def train_together(shared: Shared, jobs: Sequence[Job], weights: Params) -> list[Answer]:
-    """Train clients with equal recipes in vectorised steps, and all other clients one by one."""
+    """Train clients with equal training settings in vectorised steps, and all other clients one by one."""
     groups: dict[LocalTraining, list[int]] = {}
     for position, job in enumerate(jobs):
         groups.setdefault(job.training, []).append(position)
@@ -115,7 +115,7 @@ def train_together(shared: Shared, jobs: Sequence[Job], weights: Params) -> list
 
 
 def _train_group(shared: Shared, jobs: Sequence[Job], weights: Params) -> list[Answer]:
-    """Train clients with the same recipe in vectorised steps."""
+    """Train clients with equal training settings in vectorised steps."""
     training = jobs[0].training
     trainer = Trainer(shared.model, training, functional=True)
     orders = [order_of(training, job.seed) for job in jobs]

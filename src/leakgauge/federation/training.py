@@ -9,7 +9,7 @@ With :math:`(x_t, y_t)` the batch of step :math:`t` and :math:`U` the update rul
 
 where :math:`s_t` are the tensors that the optimiser keeps, such as the velocity of SGD. If gradients are accumulated,
 :math:`g_t` is the mean over several batches. :func:`local_sgd` runs such steps in one of three ways. All three give the
-same weights.
+same weights. With :math:`T` steps, they cost:
 
 =============  =======================================  ======================================================
 ``gradients``  what is stored                           cost of an attack step
@@ -21,9 +21,10 @@ same weights.
 =============  =======================================  ======================================================
 
 ``"graph"`` and ``"adjoint"`` can differentiate :math:`\theta_T` with respect to the inputs and to soft labels. The
-adjoint method goes from the last step to the first, with the graph of one step at a time. It carries the adjoints
-:math:`(a_\theta, a_s)` of weights and optimiser backwards through the vector-Jacobian product of each step. Between two
-stored states, the method trains forward again, with the same random numbers for dropout.
+adjoint method goes from the last step to the first, with the graph of one step at a time. The adjoints
+:math:`(a_\theta, a_s)` are the derivatives of the attack's loss with respect to :math:`(\theta_t, s_t)`. The
+vector-Jacobian product of each step carries them one step back. Between two stored states, the method trains forward
+again, with the same random numbers for dropout.
 """
 
 from __future__ import annotations
@@ -90,10 +91,10 @@ class State:
     """The state of local training between two batches.
 
     Args:
-        weights: The weights.
+        weights: The current weights of the model.
         slots: The tensors that the optimiser keeps for the trained weights, such as ``{"velocity": {...}}``.
         buffers: The batch-norm statistics and other buffers.
-        anchor: The weights that the server sent, if FedProx's term needs them.
+        anchor: The weights that the server sent, to which FedProx's term pulls.
         batches: The number of batches so far.
     """
 
@@ -105,19 +106,19 @@ class State:
 
 
 class Trainer:
-    """The step function of one model under one recipe.
+    """The local training of one model with given settings, step by step.
 
     The results are the same with and without ``functional``, with two exceptions. With ``functional``, dropout draws
     other masks for transposed tensors, and weight decay also shrinks parameters that the forward pass does not use.
 
     Args:
         model: The architecture.
-        training: The recipe.
+        training: The settings of the client's training.
         functional: Whether gradients are computed with ``torch.func``. This is needed for ``torch.func.vmap`` over
             steps.
         protection: The client's defences.
-        as_attacker: Whether an attacker simulates the client. Nobody but the client knows the masks of dropout layers,
-            so the attacker leaves dropout out. The derivatives of Adam are smoothed.
+        as_attacker: Whether an attacker simulates the client. Only the client knows the masks of dropout layers, so the
+            attacker leaves dropout out. The derivatives of Adam are smoothed.
     """
 
     def __init__(
@@ -168,9 +169,9 @@ class Trainer:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Set the model's mode and use the plain formula for attention inside the block.
+        """Set the model's mode and use the plain formula for attention inside the ``with`` block.
 
-        Steps must be taken inside this block. The plain formula is needed because fused attention kernels have no
+        Steps must be taken inside such a block. The plain formula is needed because fused attention kernels have no
         second derivative. Their dropout masks also differ from the masks of the plain formula.
         """
         with in_mode(self.model, self.mode), sdpa_kernel(SDPBackend.MATH):
@@ -274,7 +275,8 @@ class Trainer:
         Args:
             state: The state to start from.
             batches: The inputs and targets of each batch.
-            gradients: The way to differentiate the result, from the table at the top of this module.
+            gradients: The way to differentiate the result, which is ``"none"``, ``"graph"`` or ``"adjoint"``. The table
+                at the top of this module compares them.
         """
         self.training.need("lr")
         if gradients not in ("none", "graph", "adjoint"):
@@ -287,7 +289,7 @@ class Trainer:
         return state
 
     def step(self, state: State, batch: Batch, *, graph: bool) -> State:
-        """Return the state after one batch. With ``graph``, this state can be differentiated."""
+        """Train on one batch, and return the new state. With ``graph``, the new state can be differentiated."""
         return self.descend(state, *self._gradient(state, batch, graph=graph))
 
     def descend(self, state: State, gradient: Params, buffers: Params) -> State:
@@ -317,7 +319,12 @@ class Trainer:
         return State(weights, slots, buffers, state.anchor, state.batches + 1)
 
     def _place(self, batch: int) -> tuple[int, float, bool]:
-        """Return the step of a batch, the batch's share of the step's gradient, and whether it ends the step."""
+        """Return where a batch belongs if gradients are accumulated.
+
+        Returns:
+            The index of the batch's step, the share of the batch in the step's gradient, and whether the batch is the
+            last one of the step.
+        """
         if self.accumulation == 1:
             return batch, 1.0, True
         groups = self.training.batches_of_steps
@@ -326,10 +333,11 @@ class Trainer:
         return epoch * len(groups) + step, 1 / groups[step], offset == groups[step] - 1
 
     def repeated_step(self, state: State, batch: Batch) -> Params:
-        """Return the update of one step on a batch in units of the learning rate, for a model of all steps as one.
+        """Return the update of one step on a batch, divided by the learning rate, if all steps have the same gradient.
 
-        It is exact for the first step, up to Nesterov's momentum and the schedule
-        (:attr:`~leakgauge.core.local_training.LocalTraining.applied_gradients`). It can be differentiated.
+        An attack multiplies this update by the number of applied gradients
+        (:attr:`~leakgauge.core.local_training.LocalTraining.applied_gradients`) to predict the update of all steps. The
+        prediction is exact for a single step. The update can be differentiated.
 
         Args:
             state: The state at which the gradient is computed.
@@ -358,10 +366,11 @@ def local_sgd(
         model: The architecture. Its own weights are neither used nor changed.
         weights: The weights to start from.
         batches: The inputs and targets of each step.
-        training: The recipe. ``epochs``, ``batch_size`` and ``samples`` are needed only by some schedules and to
-            accumulate gradients.
+        training: The settings of the client's training. ``epochs``, ``batch_size`` and ``samples`` are needed only by
+            some schedules and to accumulate gradients.
         buffers: The buffers to start from. By default, the buffers of the model.
-        gradients: The way to differentiate the result, from the table at the top of this module.
+        gradients: The way to differentiate the result, which is ``"none"``, ``"graph"`` or ``"adjoint"``. The table at
+            the top of this module compares them.
         functional: Whether ``gradients="graph"`` must work under ``torch.func.vmap``.
         protection: The defences of a real client. They cannot be differentiated.
     """

@@ -1,7 +1,8 @@
 r"""The update rules of torch's optimisers, as functions that can be differentiated.
 
-With :math:`g_t` the gradient of step :math:`t = 1, 2, \dots`, learning rate :math:`\eta_t` and weight decay
-:math:`\omega`, a step of each optimiser is
+With :math:`g_t` the gradient of step :math:`t = 1, 2, \dots`, learning rate :math:`\eta_t`, weight decay
+:math:`\omega`, momentum :math:`\mu`, dampening :math:`\tau`, and Adam's decay rates :math:`\beta_1` and :math:`\beta_2`
+and constant :math:`\varepsilon`, a step of each optimiser is
 
 =========  =====================================================================================================
 ``sgd``    :math:`d_t = g_t + \omega\theta_t`, :math:`b_t = \mu b_{t-1} + (1 - \tau) d_t` (with :math:`b_1 = d_1`),
@@ -12,18 +13,21 @@ With :math:`g_t` the gradient of step :math:`t = 1, 2, \dots`, learning rate :ma
 ``adamw``  as Adam with :math:`d_t = g_t`, from :math:`(1 - \eta_t\omega)\,\theta_t` instead of :math:`\theta_t`
 =========  =====================================================================================================
 
-with :math:`\hat m_t = m_t / (1 - \beta_1^t)` and :math:`\hat v_t = v_t / (1 - \beta_2^t)`. The gradient is first
-completed by FedProx's term and by clipping (Li et al. 2020, equation 2, and ``clip_grad_norm_`` of torch):
+with :math:`\hat m_t = m_t / (1 - \beta_1^t)` and :math:`\hat v_t = v_t / (1 - \beta_2^t)`. Before the step, FedProx's
+term with weight :math:`\mu_{\mathrm{prox}}` is added to the gradient (Li et al. 2020, equation 2), and the sum is
+clipped to the norm :math:`C`, as by ``clip_grad_norm_`` of torch. :math:`\theta^s` are the weights that the server
+sent.
 
 .. math::
     g_t = c\,\tilde g_t, \qquad \tilde g_t = \nabla\ell_t + \mu_{\mathrm{prox}} (\theta_t - \theta^s), \qquad
     c = \min\big(1,\, C / (\lVert\tilde g_t\rVert + 10^{-6})\big).
 
-**Derivatives of Adam.** The root has no derivative at 0, where a gradient was zero in every step. The change of such a
-weight is 0, and its derivative is taken with respect to :math:`m_t` alone. Elsewhere, a step of Adam is nearly a sign.
-Its derivative is almost zero, except near a zero of the gradient, where it is :math:`1 / \varepsilon`. No optimisation
-follows such a derivative. With ``smooth`` above 0, values stay exact, and derivatives are those with a larger
-:math:`\varepsilon`, to which ``smooth`` times the root mean square of :math:`\hat m_t` in the tensor is added.
+**Derivatives of Adam.** If a weight's gradient was zero in every step, :math:`\hat v_t` is 0, where the root has no
+derivative. The derivative of the root is then taken as 0. Elsewhere, a step of Adam is nearly the sign of the gradient.
+The derivative of the step is almost 0, except near a gradient of 0, where it is :math:`1 / \varepsilon`. An attack
+cannot optimise with such derivatives. With ``smooth`` above 0, the values stay exact, but the derivatives are those of
+a step with a larger :math:`\varepsilon`. The increase is ``smooth`` times the root mean square of :math:`\hat m_t` in
+the tensor.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ _CLIP_EPS = 1e-6
 
 
 class Moment(NamedTuple):
-    """The position of a step in the training.
+    """The index and the learning rate of one local step.
 
     Args:
         step: The index of the step, from 0.
@@ -56,7 +60,7 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """The settings of an optimiser. Unknown settings have the defaults of torch.
+    """The update rule of an optimiser with its settings. Unknown settings have the defaults of torch.
 
     Args:
         optimiser: The name of the optimiser.
@@ -64,11 +68,11 @@ class UpdateRule:
         nesterov: Whether SGD uses Nesterov's momentum.
         dampening: The dampening of SGD's momentum.
         betas: The decay rates of Adam.
-        eps: The number in the denominator of Adam.
+        eps: The constant that Adam adds to its denominator.
         weight_decay: The weight decay.
-        clip_norm: The norm to which gradients are clipped, or 0.
+        clip_norm: The norm to which gradients are clipped. 0 means no clipping.
         proximal: The weight of FedProx's term.
-        smooth: The smoothing of Adam's derivatives, or 0 for exact derivatives.
+        smooth: The strength with which Adam's derivatives are smoothed. 0 means exact derivatives.
     """
 
     optimiser: str = "sgd"
@@ -84,11 +88,11 @@ class UpdateRule:
 
     @classmethod
     def of(cls, training: LocalTraining, *, smooth: float = 0.0) -> UpdateRule:
-        """Return the rule of a recipe.
+        """Return the update rule for the given training settings.
 
         Args:
-            training: The recipe.
-            smooth: The smoothing of Adam's derivatives.
+            training: The settings of the client's training.
+            smooth: The strength with which Adam's derivatives are smoothed. 0 means exact derivatives.
         """
         names = ("momentum", "dampening", "eps", "weight_decay", "clip_norm", "proximal")
         known = {name: float(getattr(training, name)) for name in names if getattr(training, name) is not None}
@@ -103,12 +107,12 @@ class UpdateRule:
         return ("velocity",) if self.momentum else ()
 
     def completed(self, gradient: Params, weights: Params, anchor: Mapping[str, Tensor]) -> Params:
-        """Return the gradient with FedProx's term, after clipping.
+        """Return a gradient with FedProx's term added and with its norm clipped.
 
         Args:
             gradient: The gradient of the loss.
-            weights: The weights at which it was computed.
-            anchor: The weights that the server sent. They are needed for FedProx's term only.
+            weights: The weights at which the gradient was computed.
+            anchor: The weights that the server sent. Only FedProx's term needs them.
         """
         if self.proximal:
             gradient = {
@@ -127,9 +131,9 @@ class UpdateRule:
 
         Args:
             weight: The weight.
-            gradient: Its completed gradient.
+            gradient: The gradient of the weight, with FedProx's term and after clipping.
             slots: The tensors that the optimiser keeps for this weight.
-            moment: The position of the step in the training.
+            moment: The index and the learning rate of the step.
         """
         return (self._sgd if self.optimiser == "sgd" else self._adam)(weight, gradient, slots, moment)
 
@@ -159,14 +163,14 @@ class UpdateRule:
         return weight.add(self._normalised(corrected, root), alpha=-moment.lr), {"mean": mean, "square": square}
 
     def repeated(self, gradient: Params, weights: Params) -> Params:
-        """Return the change of a step, in units of the learning rate, if all steps have the same gradient.
+        """Return the change of weights in one step, divided by the learning rate, if all steps have the same gradient.
 
         The result is exact for the first step. Momentum is left out, because it only changes how often a gradient is
         applied. If all gradients are equal, Adam's corrected moments are the gradient and its square.
 
         Args:
-            gradient: The completed gradients of the trained weights.
-            weights: The weights.
+            gradient: The gradients of the trained weights, with FedProx's term and after clipping.
+            weights: The current weights, for weight decay.
         """
         if self.optimiser == "sgd":
             return {name: self._with_decay(weights[name], value) for name, value in gradient.items()}
@@ -181,7 +185,7 @@ class UpdateRule:
         return gradient.add(weight, alpha=self.weight_decay) if self.weight_decay else gradient
 
     def _normalised(self, mean: Tensor, root: Tensor) -> Tensor:
-        """Return ``mean / (root + eps)``. With ``smooth``, its derivative is that of a larger ``eps``."""
+        """Return ``mean / (root + eps)``. With ``smooth``, the derivative is that for a larger ``eps``."""
         exact = mean / (root + self.eps)
         if not self.smooth:
             return exact

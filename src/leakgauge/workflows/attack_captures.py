@@ -1,4 +1,4 @@
-"""The workflow that attacks captures, which are saved observations of a federation.
+"""The workflow that attacks captures, which are saved messages of a real federation.
 
 If a client's own data is given, the results are scored.
 """
@@ -247,7 +247,7 @@ def _listed(captures: Captures, data: ClientData | None) -> tuple[list[Capture],
 def attack_file(
     captures: Captures, attack: Attack, file: Path, seed: int, report: Report, device: str | None = None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Attack the observation in one file. The reconstruction is returned as plain values and tensors.
+    """Attack the observation in one file, and return the reconstruction as plain values and tensors.
 
     Args:
         captures: The captures that the file belongs to.
@@ -270,7 +270,7 @@ def _attacked(capture: Capture, reconstruction: Reconstruction, cached: bool, ou
 
 
 def _finding(attacked: Sequence[AttackedCapture], name: str) -> Finding:
-    """Return one finding about all scored captures together. If no capture was scored, the finding has no measures."""
+    """Return the figures and the verdict for all scored captures together. Without scores, there are no figures."""
     scored = [one for one in attacked if one.score is not None]
     scores = [dict(one.score.metrics) for one in scored if one.score is not None]
     granted = any(one.capture.labels_granted for one in scored)

@@ -1,8 +1,8 @@
-"""Positive controls for captures: easier messages that are simulated with a client's own samples.
+"""Positive controls for captures, which are easier messages simulated with a client's own samples.
 
-A capture comes from a real federation, so nothing about it can be changed. With the client's own samples, the same
-model and the same recipe, a message of fewer samples and without defences can be simulated. An attack that fails on
-such a message too is too weak to support the verdict "nothing above chance".
+A capture is a saved message of a real federation and cannot be changed. With some of the client's own samples, the same
+model and the same training settings, an easier message without defences can be simulated. An attack that fails on such
+a message too is too weak to support the verdict "nothing above chance".
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def controls_of(
 
     Args:
         truths: A dictionary from the files of captures to the samples of their clients.
-        definitions: A dictionary from the files to everything that the result of the attack on them depends on.
+        definitions: A dictionary from the files to everything that the result of the attack depends on, for the keys of
+            the cache.
         folder: The folder of the cache.
         common: The arguments of :func:`attack_easier` that all tasks share.
         running: The engine and the listener of the tasks.
@@ -89,7 +90,7 @@ def attack_easier(
     report: Report,
     device: str | None = None,
 ) -> dict[str, Measure]:
-    """Attack an easier message of the same client, and return its measures.
+    """Simulate an easier message of the same client, attack it, and return the scores as measures.
 
     The result is empty if the message cannot be simulated.
 
@@ -119,8 +120,8 @@ def easier_message(observation: Observation, truth: Truth, samples: int) -> tupl
         truth: The client's own samples.
         samples: The number of samples of the simulated client.
 
-    Returns:
-        The simulated message with its truth, or ``None`` if too little of the recipe is known to simulate a client.
+    Returns: The simulated message and the samples behind it, or ``None`` if too few training settings are known to
+    simulate a client.
     """
     data = Dataset(truth.inputs[:samples], truth.targets[:samples], truth.data, name=observation.client)
     recipe = replace(observation.training, samples=None)

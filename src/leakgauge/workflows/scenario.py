@@ -1,4 +1,4 @@
-"""A set-up of a federation, which is read from a TOML document and then simulated.
+"""A federated set-up, which is read from a TOML document and simulated.
 
 ======================  ===========================================================================================
 table                   keys
@@ -105,7 +105,7 @@ SOURCES: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """A set-up with a model, data, a recipe and an attacker. It can simulate the messages of clients.
+    """A federated set-up, which can simulate the messages of its clients.
 
     Args:
         model: The table ``[model]``.
@@ -123,7 +123,7 @@ class Scenario:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The whole dataset, from which the shares of clients are taken."""
+        """The whole dataset, from which the samples of all clients are taken."""
         (source,) = self.data.keys() - {"options"}
         try:
             dataset = SOURCES[source](self.data[source], **self.data.get("options", {}))
@@ -159,7 +159,7 @@ class Scenario:
         return [name for name in names if ":" in name]
 
     def version(self, *, granted: Sequence[str] | None = None, **training: Any) -> Scenario:
-        """Return this set-up with another recipe or another attacker. Both set-ups share their data and their model.
+        """Return a copy of this set-up with other training settings or another attacker, and the same data and model.
 
         Args:
             granted: The knowledge that the attacker is given. By default, it stays as it is.
@@ -184,7 +184,7 @@ class Scenario:
         return bool(set(GRANTS) & set(self.attacker.get("granted", [])))
 
     def share(self, index: int, size: int | None = None, *, first: int = 0) -> Dataset:
-        """Return the share of one client. The samples of the share are drawn at random.
+        """Return the samples of one client, which are drawn at random from the dataset.
 
         Args:
             index: The index of the client. Clients with different indices have different samples.
@@ -221,8 +221,8 @@ class Scenario:
     def _trained(self) -> Federation:
         """The federation that trains the model for ``trained_rounds`` rounds.
 
-        Its clients hold the last samples of the random order, at most half of all samples. The samples before these
-        test the model.
+        All samples are put into a random order. The training clients hold the last samples of this order, at most half
+        of all. The model is tested on samples just before these.
         """
         untrained = replace(self, model={**self.model, "trained_rounds": 0})
         most = max(1, len(self.dataset) // 2)
@@ -246,7 +246,7 @@ class Scenario:
 
     @property
     def model_state(self) -> str:
-        """A sentence about the training of the model before the attacked round, with the score on other samples."""
+        """A sentence about the training of the model before the attacked round, with its test score."""
         rounds = self.model.get("trained_rounds")
         if not rounds and ":" in self.model["name"]:
             return "The model has the weights that its factory returns."
@@ -259,7 +259,7 @@ class Scenario:
     def observe(
         self, index: int, chain: Sequence[Defence] = (), *, knows_defence: bool = False, participations: int = 1
     ) -> tuple[Observation, Truth]:
-        """Return the server's observation of a client, and the truth about this client.
+        """Simulate a client. Return the server's observation of the client, and the client's own samples.
 
         With secure aggregation, the observation is the sum of the messages of several clients.
 
@@ -290,13 +290,13 @@ class Scenario:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The recipe of the client's local training, as arguments of :func:`leakgauge.fedavg`."""
+        """The settings of the client's local training, as arguments of :func:`leakgauge.fedavg`."""
         keys = ("epochs", "batch_size", "momentum", "weight_decay")
         return {"lr": self.training.get("lr", 0.01)} | {key: self.training[key] for key in keys if key in self.training}
 
     @property
     def loss_and_mode(self) -> dict[str, Any]:
-        """The loss, the mode of the model and the further settings of the recipe, if the document sets them."""
+        """The loss, the mode of the model and further training settings, if the document sets them."""
         own: dict[str, Any] = {key: self.training[key] for key in ("mode", "loss") if key in self.training}
         further = further_settings(self.training)
         return own if further is None else {**own, "recipe": further}
@@ -319,7 +319,7 @@ def read_scenario(document: Mapping[str, Any], where: str, more: Mapping[str, Ke
     Args:
         document: The document, without its defences.
         where: The name of the document for error messages.
-        more: The keys of further tables, which the caller reads from the document.
+        more: The valid keys of further tables in the document, which the caller reads.
     """
     tables = {**TABLES, **more}
     for name, table in document.items():

@@ -1,1 +1,1 @@
-"""The parts of gradient inversion, which can be combined freely."""
+"""Building blocks of gradient inversion attacks, such as objectives, priors and optimisers, which can be combined."""

@@ -1,4 +1,4 @@
-"""Gradient inversion, which optimises dummy samples until their update matches the observed update."""
+"""Gradient inversion attacks, which optimise dummy samples until their update matches the observed update."""
 
 from __future__ import annotations
 
@@ -37,20 +37,22 @@ GROUPS = ("matching", "space", "descent", "effort")
 
 @dataclass(frozen=True)
 class Inversion(Attack):
-    r"""The search for the samples that minimise ``objective(update_model(samples), observed) + priors(samples)``.
+    r"""A gradient inversion attack, composed of an objective, a model of the client, priors and an optimiser.
 
-    If each epoch has its own variables, the reconstructions of the epochs are matched and averaged. If the attacker
-    knows the client's defences, the attack adapts to these defences (:mod:`leakgauge.attacks.inversion.adaptive`).
-    :meth:`each` attacks many small clients in one run.
+    The attack minimises ``objective(update_model(samples), observed) + priors(samples)`` over the samples. It can
+    optimise a separate copy of each sample for each local epoch. The copies are then matched between epochs and
+    averaged. If the attacker knows the client's defences, the attack adapts to these defences
+    (:mod:`leakgauge.attacks.inversion.adaptive`). :meth:`each` attacks many small clients in one run.
 
     Args:
         matching: The comparison of predicted and observed updates.
-        labels: The source of the labels.
+        labels: The method that supplies the labels of the samples, which are given or inferred.
         priors: Further terms of the loss, which depend on the samples alone.
         space: The starting point and the units of the dummy samples.
-        descent: The optimiser, its schedule and its stopping rule.
+        descent: The optimiser, its learning-rate schedule and its stopping rule.
         effort: The number of restarts and retries.
-        caution: The rule that adds a warning to the outcome if the attack is known to be fragile.
+        caution: The rule that adds a warning to the outcome if the attack is known to be fragile on this kind of
+            message.
     """
 
     matching: Matching = Matching()  # noqa: RUF009 - frozen
@@ -63,7 +65,7 @@ class Inversion(Attack):
 
     @property
     def stop(self) -> Rule:
-        """The stopping rule."""
+        """The rule that decides when the optimisation stops."""
         return self.descent.stop
 
     def with_settings(self, **settings: Any) -> Self:
@@ -90,7 +92,7 @@ class Inversion(Attack):
         """Reconstruct the client's samples.
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             seed: The seed of all random draws.
             report: A function ``report(step, total, loss)`` that shows progress.
         """
@@ -115,20 +117,21 @@ class Inversion(Attack):
         return self.reconstruction(observation, *best)
 
     def forecast(self, observation: Observation) -> float | None:
-        """Return the expected seconds of the inversion on this machine, from one measured evaluation of its loss.
+        """Return the expected run time on this machine in seconds, from a timed evaluation of the loss.
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
         """
         from leakgauge.attacks.inversion.cost import forecast
 
         return forecast(self, observation)
 
     def scaled(self, factor: float) -> Self:
-        """Return the inversion with a multiple of its steps.
+        """Return a copy of the inversion that takes more or fewer steps.
 
         Args:
-            factor: The multiple, which is below 1 for a cheaper inversion.
+            factor: The factor by which the total number of steps is multiplied. A factor below 1 makes the inversion
+                cheaper.
         """
         from leakgauge.attacks.inversion.cost import scaled
 
@@ -140,7 +143,7 @@ class Inversion(Attack):
         """Reconstruct the samples of several clients, in one run if the clients are alike and small.
 
         Args:
-            observations: One message for each client.
+            observations: One message for each client, as the server sees it.
             seeds: One seed for each client.
             report: A function ``report(step, total, loss)`` that shows progress.
         """
@@ -153,7 +156,7 @@ class Inversion(Attack):
         return invert_together(self, completed, seeds, report)
 
     def is_over(self, solution: Solution) -> bool:
-        """Return whether no attempt follows, because this solution converged, is good enough or was interrupted."""
+        """Return whether to make no further attempt. The solution converged, is good enough or was interrupted."""
         low = self.effort.enough is not None and solution.loss <= self.effort.enough
         return low or solution.outcome.kind in ("converged", "interrupted")
 
@@ -161,10 +164,11 @@ class Inversion(Attack):
         """Convert a solution to a reconstruction with samples in their original units.
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             best: The solution.
-            copies: The number of copies of each sample in the solution.
-            targets: The labels that were used.
+            copies: The number of copies of each sample in the solution. It is the number of local epochs if each epoch
+                has its own variables, and otherwise 1.
+            targets: The labels that the attack used.
         """
         data = self.space.units(observation.data)
         epochs = data.denormalise(best.variables["inputs"]).unflatten(0, (copies, -1))
@@ -182,12 +186,12 @@ class Inversion(Attack):
         return Reconstruction(samples, labels, outcome, best.loss, best.trace, epochs=matched)
 
     def terms(self, observation: Observation, client: ClientModel, targets: Tensor) -> Callable[[Params, int], Params]:
-        """Return a function that computes the terms of one client's loss from the variables and the step.
+        """Return a function that computes the terms of one client's loss from the optimised variables and the step.
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             client: The attacker's model of the client.
-            targets: The labels.
+            targets: The labels of the samples.
         """
         data = self.space.units(observation.data)
         match = self.matching_term(observation, client)
@@ -206,7 +210,7 @@ class Inversion(Attack):
         """Return a function that computes the weighted distance between the predicted and the observed update.
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             client: The attacker's model of the client.
         """
         data, matching, total = self.space.units(observation.data), self.matching, self.stop.max_steps
@@ -221,11 +225,12 @@ class Inversion(Attack):
         return match
 
     def optimise(self, observation: Observation, targets: Tensor, seed: int, report: Report) -> tuple[Solution, int]:
-        """Return the solution with the lowest loss, and the number of copies of each sample in this solution.
+        """Return the solution with the lowest loss, and the number of copies of each sample in the solution.
 
         Args:
-            observation: The message of the client, with a complete recipe.
-            targets: The labels.
+            observation: The client's message, with known or estimated values of all training settings that the attack
+                needs.
+            targets: The labels of the samples.
             seed: The seed of all random draws.
             report: A function ``report(step, total, loss)`` that shows progress.
         """
@@ -274,8 +279,8 @@ class Inversion(Attack):
     ) -> list[tuple[Solution, int]]:
         """Run the cheaper inversion of a warm start once for each restart, and return the results.
 
-        The results are converted from the units of the cheaper inversion to the units of ``self``. If a run is
-        interrupted, the result of this run is the last one in the list.
+        The results are converted to the units in which this inversion optimises samples. If a run is interrupted, no
+        further run is started.
         """
         data, units = self.space.units(observation.data), start.inversion.space.units(observation.data)
         results = []
@@ -308,17 +313,17 @@ class Inversion(Attack):
         ]
 
     def _blind(self, observation: Observation, copies: int, draw: torch.Generator) -> Tensor:
-        """Return a starting point that needs no other inversion."""
+        """Draw the starting point of an inversion without a warm start."""
         data = self.space.units(observation.data)
         like = next(iter(observation.sent.values()))
         shape = (copies * int(observation.training.need("samples")), *data.shape)
         return self.space.draw(shape, data, draw).to(like.device, like.dtype)
 
     def _labels_of_epochs(self, targets: Tensor, copies: int, samples: int) -> Tensor | None:
-        """Return the labels of each epoch, (epochs, samples), or ``None`` if no such labels are needed.
+        """Return the labels of each epoch, (epochs, samples), or ``None`` if these labels are not needed.
 
-        The labels are needed only if each epoch has its own variables, ``targets`` holds the labels of every epoch, and
-        the order of the samples differs between epochs.
+        They are not needed if all epochs have the samples in the same order, or if all epochs share their variables.
+        The result is also ``None`` if ``targets`` does not hold the labels of every epoch.
         """
         same_order = getattr(self.matching.update_model, "new_orders", False)
         if copies == 1 or len(targets) != copies * samples or same_order:
@@ -328,9 +333,10 @@ class Inversion(Attack):
 
 
 def _not_worse(solution: Solution, start: Tensor, terms: Callable[[Params, int], Params]) -> Solution:
-    """Return the solution, or the warm start without its noise if the loss of the start is lower.
+    """Return the solution, or the warm start (without noise) if the loss of the warm start is lower.
 
-    The loss is that of the last step, because the weights of some losses change from step to step.
+    Both losses are computed with the weights of the last step, because some losses change their weights from step to
+    step.
 
     Args:
         solution: The result of the optimisation.
@@ -354,11 +360,11 @@ def _best(results: list[tuple[Solution, int]]) -> tuple[Solution, int]:
 
 
 def better_of(before: Attempt | None, now: Attempt) -> Attempt:
-    """Return the attempt with the lower loss, marked as interrupted if the last attempt was interrupted.
+    """Return the attempt with the lower loss, marked as interrupted if the new attempt was interrupted.
 
     Args:
         before: The best attempt so far.
-        now: The last attempt.
+        now: The new attempt.
     """
     if before is None or now[0].loss < before[0].loss:
         return now

@@ -1,13 +1,15 @@
-r"""The statistics of a client's batches, which batch norm in train mode reveals.
+r"""The means and variances of a client's batches, which batch norm in train mode reveals.
 
-A batch-norm layer with momentum :math:`m` updates its running statistics :math:`r` with those of each batch,
-:math:`r_t = (1 - m)\,r_{t-1} + m\,b_t`. A server that sees :math:`r` before and after :math:`T` steps knows
+A batch-norm layer with momentum :math:`m` mixes the statistics :math:`b_t` of each batch into its running statistics
+:math:`r`, by :math:`r_t = (1 - m)\,r_{t-1} + m\,b_t`. A server that sees :math:`r` before and after :math:`T` steps can
+compute
 
-.. math:: \bar b = \frac{r_T - (1 - m)^T r_0}{1 - (1 - m)^T},
+.. math:: \bar b = \frac{r_T - (1 - m)^T r_0}{1 - (1 - m)^T}.
 
-which for one step is exactly the mean and the variance of the client's batch at this layer. For several steps it is a
-weighted mean over the steps. The same mean is computed for the dummy samples and compared, layer by layer. Yin et al.
-(CVPR 2021) compare with the running statistics of the trained network instead, which belong to other samples.
+For one step, :math:`\bar b` is exactly the mean and the variance of the client's batch at this layer. For several
+steps, :math:`\bar b` is a weighted mean over the steps. The attack computes the same mean for its dummy samples, and
+compares the two layer by layer. Yin et al. (CVPR 2021) compare with the running statistics of the trained network
+instead, which belong to other samples.
 """
 
 from __future__ import annotations
@@ -46,9 +48,10 @@ class Layer:
     variance: Tensor
 
     def distance(self, batches: list[Statistics]) -> Tensor:
-        """Return how far the statistics of dummy batches are from the observed ones.
+        """Return the distance between the statistics of dummy batches and the observed statistics.
 
-        Differences of means are measured in standard deviations, and those of deviations relative to the observed one.
+        The differences of the means and of the standard deviations are divided by the observed standard deviation.
+        Their squares are added and averaged over the channels.
 
         Args:
             batches: The statistics of each dummy batch, in the order of the local steps.
@@ -66,7 +69,7 @@ class Layer:
 
 
 class BatchStatistics:
-    """The batch statistics that a message reveals, and those of dummy samples.
+    """A comparison of the batch statistics that a client's message reveals with the batch statistics of dummy samples.
 
     Args:
         layers: The batch-norm layers with their observed statistics.
@@ -78,7 +81,7 @@ class BatchStatistics:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record the batch statistics of every forward pass inside the block."""
+        """Record the batch statistics of every forward pass inside the ``with`` block."""
         self._seen = {layer.module: [] for layer in self.layers}
         handles = [layer.module.register_forward_pre_hook(self._record) for layer in self.layers]
         try:
@@ -93,19 +96,22 @@ class BatchStatistics:
         self._seen[module].append((channels.mean(1), channels.var(1)))
 
     def distance(self) -> Tensor | None:
-        """Return the mean distance over the layers, or ``None`` if no forward pass was recorded."""
+        """Return the distance between recorded and observed statistics, averaged over layers.
+
+        The result is ``None`` if no forward pass was recorded.
+        """
         distances = [layer.distance(batches) for layer in self.layers if (batches := self._seen.get(layer.module))]
         return torch.stack(distances).mean() if distances else None
 
 
 def revealed_statistics(observation: Observation) -> BatchStatistics | None:
-    """Return the batch statistics that a message reveals, or ``None`` if it reveals none.
+    """Return the batch statistics that a message reveals, or ``None`` if there are none.
 
-    A message reveals them if the model has batch norm in train mode with running statistics, and if the server sees
-    these statistics before and after the round.
+    A message reveals batch statistics if the model has batch norm in train mode with running statistics, and if the
+    server sees the running statistics before and after the round.
 
     Args:
-        observation: The message of the client.
+        observation: The client's message (gradient or weights), as the server sees it.
     """
     before, after = observation.buffers, observation.returned_buffers
     if observation.training.mode != "train" or not before or not after:
@@ -123,7 +129,7 @@ def revealed_statistics(observation: Observation) -> BatchStatistics | None:
 
 
 def _layer(module: _BatchNorm, prefix: str, before: Params, after: Params, steps: int) -> Layer | None:
-    """Return a layer with its observed statistics, or ``None`` if they were not updated."""
+    """Return a batch-norm layer with its observed statistics, or ``None`` if the client did not update them."""
     momentum = float(module.momentum or 0.0)
     kept = (1 - momentum) ** steps
     names = [prefix + part for part in ("running_mean", "running_var")]

@@ -1,4 +1,4 @@
-"""The cost of an inversion before it runs, and versions of the inversion that cost less or more."""
+"""Forecasts of the run time of an inversion, and cheaper or more thorough versions of the inversion."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ENOUGH = 0.5
 
 
 def forecast(inversion: Inversion, observation: Observation) -> float:
-    """Return the number of seconds that an inversion takes on this machine, from one measured evaluation of its loss.
+    """Return the expected run time of an inversion on this machine in seconds, from a timed evaluation of the loss.
 
-    All attempts count. An attempt that stops on a plateau is expected to do four times as many steps as it waits for an
-    improvement. The time to infer labels is counted only if the labels come from another inversion.
+    All attempts are counted. If an attempt stops after ``patience`` steps without improvement, it is expected to take
+    four times ``patience`` steps. The time to infer labels is counted only if another inversion infers them.
 
     Args:
         inversion: The inversion.
-        observation: The message of the client.
+        observation: The client's message (gradient or weights), as the server sees it.
     """
     with seeded(0, "forecast"):
         observation = complete_recipe(observation, generator(0, "forecast"))
@@ -42,7 +42,7 @@ def forecast(inversion: Inversion, observation: Observation) -> float:
 
 
 def _seconds(inversion: Inversion, observation: Observation, targets: Tensor) -> float:
-    """Return the expected seconds of one attempt, with the inversions that it starts from."""
+    """Return the expected seconds of one attempt, including the inversions for its warm start and its labels."""
     descent, restarts = inversion.descent, inversion.effort.restarts
     evaluations = _expected_steps(descent.stop) * int(getattr(descent.optimiser, "inner", 1))
     seconds = restarts * evaluations * _evaluation(inversion, observation, targets)
@@ -55,7 +55,7 @@ def _seconds(inversion: Inversion, observation: Observation, targets: Tensor) ->
 
 
 def _expected_steps(rule: Rule) -> float:
-    """Return the number of steps after which a rule usually stops."""
+    """Return the number of steps after which a stopping rule usually ends an attempt."""
     if isinstance(rule, AnyOf):
         return min(map(_expected_steps, rule.rules))
     if isinstance(rule, Plateau):
@@ -76,7 +76,7 @@ def _evaluation(inversion: Inversion, observation: Observation, targets: Tensor)
 
 
 def _any_labels(observation: Observation) -> Tensor:
-    """Return labels of the right form, which are good enough to measure the time of an evaluation."""
+    """Return labels of the right shape and type. Their values do not affect the time of an evaluation."""
     if observation.labels is not None:
         return observation.labels
     samples = int(observation.training.need("samples"))
@@ -85,11 +85,13 @@ def _any_labels(observation: Observation) -> Tensor:
 
 
 def scaled(inversion: Inversion, factor: float) -> Inversion:
-    """Return an inversion with a multiple of the steps. A factor below 1 first reduces the number of retries.
+    """Return a copy of an inversion that takes more or fewer steps.
+
+    A factor below 1 first reduces the number of attempts, and then the steps of each attempt.
 
     Args:
         inversion: The inversion.
-        factor: The multiple, which is below 1 for a cheaper inversion and above 1 for a more thorough one.
+        factor: The factor by which the total number of steps is multiplied.
     """
     attempts = inversion.effort.attempts
     kept = max(1, int(attempts * min(1.0, factor)))

@@ -24,7 +24,7 @@ class Caution(Protocol):
     """A rule that adds a warning to the outcome of an attack."""
 
     def __call__(self, observation: Observation) -> str:
-        """Return a warning about this observation, or an empty text."""
+        """Return a warning about this observation, or an empty text if there is none."""
         ...
 
 

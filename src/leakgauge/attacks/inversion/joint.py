@@ -83,7 +83,9 @@ class JointInversion:
     r"""The attack that reconstructs each sample from all updates that contain the sample.
 
     First, each update is reconstructed separately. Then the attack identifies samples that occur in several epochs.
-    Finally, all updates of a sample are matched together:
+    Finally, the attack optimises each sample :math:`x` such that all updates with this sample are matched together.
+    With :math:`\gamma_k` the weight of update :math:`k`, :math:`\nabla W'_k` its prediction and :math:`\nabla W_k` its
+    observed value, the loss is
 
     .. math:: \min_x \; \sum_k \gamma_k \, \mathrm{Dist}(\nabla W'_k, \nabla W_k) + \mathrm{priors}(x) \qquad (5)
 
@@ -237,7 +239,7 @@ class JointInversion:
         return torch.tensor(chains).T, torch.stack(first_labels)
 
     def _allowed(self, groups: list[list[Update]], last: list[tuple[int, int]], number: int) -> Tensor | None:
-        """Return a mask of the pairs of samples that their labels allow, or ``None`` if all pairs are allowed.
+        """Return a mask of the pairs of samples whose labels allow a match, or ``None`` if all pairs are allowed.
 
         The mask has the shape (samples known so far, samples of the epoch with the index ``number``).
         """
@@ -247,7 +249,7 @@ class JointInversion:
         return torch.tensor([[bool(sets[epoch][place] & other) for other in sets[number]] for epoch, place in last])
 
     def _solve(self, problem: Problem, start: Tensor, report: Report) -> Solution:
-        """Reconstruct the samples of one group from all updates that contain them."""
+        """Reconstruct the samples of one group from all updates that contain these samples."""
         observation = problem.updates[0][0].observation
         data = self.joint.space.units(observation.data)
         like = next(iter(observation.sent.values()))

@@ -12,14 +12,14 @@ with :math:`\bar p_k` the mean predicted probability, :math:`\lambda_k` the numb
 (Zhao et al. 2020, iDLG). For several samples, :math:`\bar p` and :math:`O` are estimated with random dummy inputs:
 
 ==================  =======================================================================================
-``"server"``        at the weights that were sent (Geng et al. 2021)
-``"client"``        at the weights that were returned
-``"interpolated"``  at one point between these weights per local step, with the counts averaged (DLF, section 4.5)
+``"server"``        at the weights that the server sent (Geng et al. 2021)
+``"client"``        at the weights that the client returned
+``"interpolated"``  at both, and interpolated between the two for each local step (DLF, section 4.5)
 ==================  =======================================================================================
 
-A model with one logit and binary cross-entropy is treated as one with two logits, of which the first is always 0. Label
-smoothing :math:`a` over :math:`K` classes replaces :math:`\lambda_k / N` by :math:`(1-a)\lambda_k / N + a / K`. An
-update of Adam shows only which classes the client has (:func:`_counts_from_signs`).
+A model with one logit and binary cross-entropy is treated as a model with two logits, of which the first is always 0.
+Label smoothing :math:`a` over :math:`K` classes replaces :math:`\lambda_k / N` by :math:`(1-a)\lambda_k / N + a / K`.
+An update of Adam shows little more than which classes the client has (:func:`_counts_from_signs`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Labels(Protocol):
         epoch after another.
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             generator: The random generator for all draws.
         """
         ...
@@ -61,7 +61,7 @@ class Labels(Protocol):
 
 @dataclass(frozen=True)
 class Granted:
-    """The labels that the attacker is given, as plain labels, label counts or labels of every batch."""
+    """A source of labels for an attacker who is given labels, label counts or the labels of every batch."""
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Return the labels that the attacker is given. Label counts are converted to labels, class by class."""
@@ -76,15 +76,16 @@ class Granted:
 
 @dataclass(frozen=True)
 class LastLayer:
-    """The labels that the attacker is given, or otherwise labels inferred from the last layer's update.
+    """A source of labels. It returns the labels that are given, or infers labels from the last layer's update.
 
     Args:
-        at: The weights at which the dummy inputs are evaluated (see the table of the module).
-        read: The part of the last layer that is read. By default, the bias if the layer has one, and otherwise the
-            kernel.
+        at: The weights at which random dummy inputs are evaluated to estimate mean predictions. ``"server"`` are the
+            sent weights, ``"client"`` the returned weights, and ``"interpolated"`` interpolates between both.
+        read: The part of the last layer whose update is read, ``"bias"`` or ``"kernel"``. By default, the bias if the
+            layer has one, and otherwise the kernel.
         dummies: The number of random dummy inputs.
-        shuffle: Whether the labels are shuffled before they are divided into batches (DLF's RandOrder). If the attacker
-            is given the labels of every batch, these labels keep their order (appendix B.3).
+        shuffle: Whether the labels are put into a random order (DLF's RandOrder). If the attacker is given the labels
+            of every batch, these labels keep their order (appendix B.3).
     """
 
     at: Place = "interpolated"
@@ -103,7 +104,7 @@ class LastLayer:
         """Return the given or inferred labels.
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             generator: The random generator for all draws.
         """
         labels = granted_labels(observation)
@@ -117,10 +118,10 @@ class LastLayer:
 
 @dataclass(frozen=True)
 class MostNegative:
-    r"""The labels that the attacker is given, or otherwise the classes with the most negative gradients.
+    r"""A source of labels. It returns the labels that are given, or the classes with the most negative gradients.
 
-    Each class has one row of entries in the gradient of the last kernel. The classes with the lowest entries are taken
-    (Yin et al. 2021, equation 7, as in AGIC):
+    Each class has one row of entries in the gradient of the last kernel. For :math:`N` samples, the method takes the
+    :math:`N` classes whose smallest entries are lowest (Yin et al. 2021, equation 7, as in AGIC):
 
     .. math:: \hat y = \arg\mathrm{sort}_k \Big(\min_j \partial\ell / \partial W_{kj}\Big)_{[:N]}
 
@@ -144,7 +145,7 @@ class MostNegative:
         """Return the given or inferred labels.
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             generator: The random generator for all draws.
         """
         labels = granted_labels(observation)
@@ -184,13 +185,14 @@ def granted_labels(observation: Observation) -> Tensor | None:
 
 
 def rows_of_first_epoch(labels: Tensor) -> Tensor:
-    """Return for each position of each epoch a position of the first epoch with the same label.
+    """Match the samples of every epoch to samples of the first epoch by their labels.
 
-    Within an epoch, no position of the first epoch is used twice. Samples with the same label are taken in their order,
-    because labels cannot distinguish these samples.
+    The result holds, for each position in each epoch, a position in the first epoch with the same label. Within an
+    epoch, no position of the first epoch is used twice. Labels cannot distinguish samples with the same label, so these
+    samples keep their order.
 
     Args:
-        labels: The labels of all epochs, (epochs, samples). Every epoch has the same labels.
+        labels: The labels of all epochs, (epochs, samples). Every epoch has the same labels in any order.
     """
     order = labels.argsort(dim=1, stable=True)
     return torch.empty_like(order).scatter_(1, order, order[:1].expand_as(order))
@@ -204,16 +206,16 @@ def estimate_label_counts(
     read: Part | None = None,
     dummies: int = 1000,
 ) -> Tensor:
-    """Return the estimated number of samples of each class (see the formulas of the module).
+    """Estimate the number of samples of each class from the last layer's update.
 
-    The counts add up to the number of samples. For a FedAvg update the mean gradient over the local steps replaces the
-    gradient. If the attacker knows that the client clips its gradients, the length of the gradient before clipping is
-    estimated first.
+    The counts add up to the number of samples. The formulas are at the top of this module. For a FedAvg update, they
+    use the mean gradient over the local steps. If the attacker knows that the client clips its gradients, the length of
+    the gradient before clipping is estimated first.
 
     Args:
-        observation: The message of the client.
+        observation: The client's message (gradient or weights), as the server sees it.
         generator: The random generator for the dummy inputs.
-        at: The weights at which the dummy inputs are evaluated.
+        at: The weights at which the dummy inputs are evaluated, as in :class:`LastLayer`.
         read: The part of the last layer that is read, as in :class:`LastLayer`.
         dummies: The number of random dummy inputs.
     """
@@ -252,15 +254,16 @@ def estimate_label_counts(
 
 
 def _counts_from_signs(expected: Tensor, seen: Tensor, samples: int) -> Tensor:
-    """Return label counts from an update of Adam, in which every class moves by nearly the same amount.
+    """Return label counts from an update of Adam, which changes the bias of every class by nearly the same amount.
 
-    The entry of a class is negative if the class has more samples than the model predicts, and positive if it has
-    fewer. A class with a positive entry gets half of the predicted samples, which is the middle of the possible counts.
-    Each other class gets at least one sample, and they share the rest in proportion to their entries.
+    The entry of a class is negative if the class has more samples than the model predicts, and positive if the class
+    has fewer. A class with a positive entry gets half of the predicted samples, which is the middle of the possible
+    counts. Each class with a negative entry gets at least one sample. These classes share the remaining samples in
+    proportion to the sizes of their entries.
 
     Args:
-        expected: The mean prediction of each class.
-        seen: The mean update of each class.
+        expected: The mean predicted probability of each class.
+        seen: The mean update of the last layer for each class.
         samples: The number of samples.
     """
     present = (-seen).clamp_min(0)
@@ -287,12 +290,12 @@ def _unclipped(expected: Tensor, seen: Tensor) -> float:
 
 @dataclass(frozen=True, eq=False)
 class LastLayerReading:
-    """The part of an update from which labels are read, which is the last bias or the row sums of the last kernel.
+    """The part of an update from which labels are inferred. It is the last bias, or the row sums of the last kernel.
 
     Args:
         name: The name of the layer.
         layer: The layer.
-        part: The part of the layer that is read, which is the bias or the kernel.
+        part: The part of the layer that is read, ``"bias"`` or ``"kernel"``.
     """
 
     name: str
@@ -302,7 +305,7 @@ class LastLayerReading:
     def rows(self, difference: Params) -> Tensor:
         """Return the rows of the last kernel's update, one for each class.
 
-        A layer with one logit z for two classes has the gradients of the logits (0, z).
+        A layer with one logit for two classes has one row g. The result then has the rows -g and g.
 
         Args:
             difference: The difference of the sent and the returned weights, or the gradient of a FedSGD client.
@@ -324,10 +327,10 @@ class LastLayerReading:
     def mean_gradient(self, observation: Observation, difference: Params) -> Tensor:
         """Return the mean gradient over the local steps, with one value for each class.
 
-        With momentum, a gradient is applied again in later steps, and the mean counts these repetitions.
+        With momentum, the client applies each gradient again in later steps. The mean counts every application.
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             difference: The difference of the sent and the returned weights, or the gradient of a FedSGD client.
         """
         value = self.values(difference)
@@ -338,14 +341,14 @@ class LastLayerReading:
 
 
 def last_layer(observation: Observation, read: Part | None = None) -> LastLayerReading:
-    """Return the part of the last layer from which labels can be read.
+    """Return the part of the last layer from which labels can be inferred.
 
     Args:
-        observation: The message of the client.
+        observation: The client's message (gradient or weights), as the server sees it.
         read: The part to read. By default, the bias if the layer has one, and otherwise the kernel.
 
     Raises:
-        MissingKnowledge: If labels cannot be read from this model and loss.
+        MissingKnowledge: If labels cannot be inferred from this model and loss.
     """
     outputs = outputs_for_labels(observation)
     if outputs is None:
@@ -366,12 +369,12 @@ def last_layer(observation: Observation, read: Part | None = None) -> LastLayerR
 
 
 def outputs_for_labels(observation: Observation) -> int | None:
-    """Return the number of outputs from which labels can be inferred, or ``None`` if the loss does not allow it.
+    """Return the number of model outputs from which labels are inferred, or ``None`` if the loss does not allow it.
 
-    It is the number of classes for cross-entropy, and one for binary cross-entropy of two classes.
+    The result is the number of classes for cross-entropy, and 1 for binary cross-entropy with two classes.
 
     Args:
-        observation: The message of the client.
+        observation: The client's message (gradient or weights), as the server sees it.
     """
     classes, loss = observation.data.classes, observation.training.loss
     if classes == 2 and loss == "binary_cross_entropy":
@@ -380,7 +383,7 @@ def outputs_for_labels(observation: Observation) -> int | None:
 
 
 def _places(observation: Observation, at: Place) -> list[Params]:
-    """Return the weights at which the dummy inputs are evaluated."""
+    """Return the weights at which the dummy inputs are evaluated, which are the sent or returned weights, or both."""
     if at == "server" or observation.returned is None:
         return [observation.sent]
     return [observation.returned] if at == "client" else [observation.sent, observation.returned]
@@ -436,7 +439,7 @@ def dummy_statistics(
     """Return the mean class probabilities and the mean sum of the last layer's inputs, for random dummy inputs.
 
     Args:
-        observation: The message of the client.
+        observation: The client's message (gradient or weights), as the server sees it.
         weights: The weights of the model.
         layer: The last layer.
         dummies: The number of dummy inputs.
@@ -453,7 +456,7 @@ def input_statistics(
     """Return the mean class probabilities and the mean sum of the last layer's inputs, for given inputs.
 
     Args:
-        observation: The message of the client.
+        observation: The client's message (gradient or weights), as the server sees it.
         weights: The weights of the model.
         layer: The last layer.
         inputs: The inputs of the model.

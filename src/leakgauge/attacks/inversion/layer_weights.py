@@ -34,7 +34,7 @@ Made = TypeVar("Made")
 
 
 def once(make: Callable[..., Made]) -> Callable[..., Made]:
-    """Wrap a function so that it stores its last result and returns it again for the same arguments.
+    """Wrap a function such that it caches its last result, and returns this result again for the same arguments.
 
     Arguments are the same if they are identical objects. The observed update is the same object in every attack step,
     so values that depend only on the observed update are computed only once.
@@ -75,8 +75,8 @@ class Sloped:
             1, all layers have the same weight before the correction by :math:`p_i`.
         shape: The shape of the slope. It is ``"linear"`` (equation 7), ``"exponential"`` :math:`a e^x + b` or
             ``"logarithmic"`` :math:`a \ln x + b` (table I).
-        zeros: Whether weights are divided by :math:`1 - p_i`. The reason for this correction is that entries that ReLU
-            has set to zero are easily matched.
+        zeros: Whether weights are divided by :math:`1 - p_i`. Entries that ReLU has set to zero are easy to match, so
+            layers with many such entries need more weight.
         norms: The weight of normalisation layers. ``"one"`` is 1, ``"layer"`` is the weight of the convolution before
             the layer, and ``"none"`` is 0. This weight has a large effect, but the paper does not define it.
     """
@@ -131,7 +131,7 @@ class Sloped:
         return lambda predicted, observed: fixed if uncorrected else corrected(observed)
 
     def _at(self, place: int, number: int) -> float:
-        """Return the weight of a layer before the correction for zeros.
+        """Return the weight of a layer on the slope, before the correction for zeros.
 
         Args:
             place: The position of the layer, counted from 1.
@@ -152,21 +152,21 @@ class Sloped:
 class ByKind:
     r"""Weights that change from 1 to a final value over the layers of the same kind (AWA, equation 24).
 
-    The kinds are convolutions, normalisations and linear layers. Some layers get the enhanced weight instead
+    The kinds are convolutions, normalisations and linear layers. Layers of other kinds have the weights of linear
+    layers. At each attack step, the mean and the variance of each layer's predicted update are compared with those of
+    the observed update (equations 25 and 26). :math:`P_{mean}` are the layers with the largest relative errors of the
+    mean. :math:`P_{var}` are the layers with the largest relative errors of the variance. Layers in both sets get the
+    enhanced weight instead:
 
-    .. math:: q^{(l)} = q_{en} \quad\text{for}\quad l \in P_{mean} \cap P_{var} \qquad (27, 30).
-
-    At each attack step, the mean and the variance of each layer's predicted update are compared with those of the
-    observed update. A layer gets the enhanced weight if both have one of the largest relative errors (equations 25 and
-    26). Layers of other kinds have the weights of linear layers.
+    .. math:: q^{(l)} = q_{en} \quad\text{for}\quad l \in P_{mean} \cap P_{var} \qquad (27, 30)
 
     Args:
         convolution: The weight of the last convolution.
         normalisation: The weight of the last normalisation layer.
         linear: The weight of the last linear layer.
         enhanced: The enhanced weight. By default, no layer is enhanced.
-        share_mean: The share of all layers that count as layers with a large error of the mean.
-        share_var: The share of all layers that count as layers with a large error of the variance.
+        share_mean: The share of all layers that belong to :math:`P_{mean}`.
+        share_var: The share of all layers that belong to :math:`P_{var}`.
     """
 
     convolution: float = 1.0
@@ -214,9 +214,9 @@ class ByKind:
 
 
 def _statistics(layers: Sequence[Layer], tree: Params) -> Tensor:
-    """Return the mean and the variance of the values of each layer, (2, layers).
+    """Return the mean and the variance of each layer's values in an update, (2, layers).
 
-    Both are computed from sums and sums of squares, which need no copy of the values.
+    They are computed from sums and sums of squares, which need no copy of the values.
     """
     sums, squares, sizes = [], [], []
     for layer in layers:

@@ -1,14 +1,15 @@
 r"""L-BFGS for many independent problems at once.
 
-The rules for each problem are those of ``torch.optim.LBFGS``. One step is up to ``inner`` iterations or
-``evaluations`` evaluations. The first iteration of a run moves by :math:`\min(1, 1/\lVert g\rVert_1)` times the
-learning rate. Every later iteration moves by the learning rate along
+The rules for each problem are those of ``torch.optim.LBFGS``. One step is up to ``inner`` iterations or ``evaluations``
+evaluations. The first iteration of a run moves by :math:`\min(1, 1/\lVert g\rVert_1)` times the learning rate. Every
+later iteration moves by the learning rate times
 
 .. math:: d = -H_k\, g_k,
 
-with :math:`H_k` from the last ``history`` pairs :math:`(s_i, y_i) = (x_{i+1}-x_i, g_{i+1}-g_i)` by the two-loop
-recursion (Nocedal and Wright 2006, algorithm 7.4). A pair with :math:`s^\top y` at or below ``tolerance_curvature`` is
-not used. The default is :math:`10^{-10}`. Problems that have finished their step wait without evaluations.
+where :math:`g` is the gradient, and the inverse Hessian :math:`H_k` is estimated from the last ``history`` pairs
+:math:`(s_i, y_i) = (x_{i+1}-x_i, g_{i+1}-g_i)` by the two-loop recursion (Nocedal and Wright 2006, algorithm 7.4). A
+pair with :math:`s^\top y` at or below ``tolerance_curvature`` is not used. Its default is :math:`10^{-10}`. A problem
+that has finished its step early waits for the others, without further evaluations.
 
 In PyTorch, the loops of the recursion go over the history in Python, one pair at a time. Here each loop is replaced by
 the triangular system that the loop solves. With :math:`S, Y` the pairs from oldest to newest, :math:`R_{ij} = s_i^\top
@@ -50,11 +51,12 @@ class LBFGS:
     Args:
         lr: The learning rate.
         inner: The largest number of iterations in one step.
-        evaluations: The largest number of evaluations in one step.
-        history: The number of pairs that are stored.
+        evaluations: The largest number of evaluations of the loss in one step.
+        history: The number of stored pairs of moves and gradient changes, from which the curvature is estimated.
         tolerance_gradient: A step ends if no entry of the gradient is larger than this value.
         tolerance_change: A step ends if the variables or the loss change by less than this value.
-        tolerance_curvature: A pair is not used if its curvature is at or below this value.
+        tolerance_curvature: A pair is not used if the inner product of its move and its gradient change is at or below
+            this value.
         line_search: ``"backtracking"`` halves the move of a problem until its loss falls enough (Armijo's rule; Nocedal
             and Wright 2006, algorithm 3.1), within the same number of evaluations. ``"none"`` is cheaper but may move
             far away, and some problems never recover from such a move.
@@ -79,7 +81,7 @@ class LBFGS:
             raise UnknownName("line search", self.line_search, get_args(LineSearch))
 
     def begin(self, variables: Params) -> Run:
-        """Start a run.
+        """Return the state of a new optimisation run.
 
         Args:
             variables: The initial values of the variables. The given tensors are not changed.
@@ -183,7 +185,7 @@ class _LBFGSRun:
             spent[back] += 1
 
     def _direction(self, rows: Tensor, g: Tensor) -> Tensor:
-        """Store the last move of each problem, and return the next direction (see the formulas of the module)."""
+        """Store the last move of each problem, and return the direction of the next move."""
         started = self.iterations[rows] > 0
         self.iterations[rows] += 1
         if bool(started.any()):
@@ -207,13 +209,13 @@ class _LBFGSRun:
         return gamma * q + _combine(torch.zeros_like(c).scatter(1, slots, c), s)
 
     def _by_age(self, rows: Tensor, filled: int) -> Tensor:
-        """Return the slots of the stored pairs, from the oldest to the newest. Slots that are not filled come last."""
+        """Return the indices of the stored pairs, from the oldest to the newest. Empty entries come last."""
         pairs = self.pairs[rows].unsqueeze(1)
         oldest = torch.where(pairs > self.settings.history, pairs, 0)
         return ((oldest + torch.arange(filled)) % filled).to(self.x.device)
 
     def _remember(self, rows: Tensor, s: Tensor, y: Tensor) -> None:
-        """Store a new pair for each problem, if the curvature of the pair is large enough.
+        """Store the last move and gradient change of each problem as a pair, if their inner product is large enough.
 
         If the history of a problem is full, the new pair replaces the oldest pair.
         """
@@ -241,7 +243,7 @@ class _LBFGSRun:
         self.products[rows, :, place] = column.masked_fill(newer.to(column.device), 0)
 
     def _grow(self, more: int) -> None:
-        """Add slots for more pairs."""
+        """Allocate memory for more stored pairs."""
         problems, slots, size = self.s.shape
         self.s, self.y = (torch.cat([old, old.new_zeros(problems, more, size)], dim=1) for old in (self.s, self.y))
         products = torch.eye(slots + more, dtype=self.x.dtype, device=self.x.device).repeat(problems, 1, 1)
@@ -254,7 +256,7 @@ class _LBFGSRun:
 
 
 def _times(history: Tensor, vectors: Tensor) -> Tensor:
-    """Return the inner products of each problem's vector with the vectors in its history, (problems, slots)."""
+    """Return the inner products of each problem's vector with the vectors in its history, (problems, pairs)."""
     return torch.bmm(vectors.unsqueeze(1), history.mT).squeeze(1)  # this order is four times faster than the other
 
 

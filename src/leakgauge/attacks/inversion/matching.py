@@ -1,4 +1,4 @@
-"""Functions that find out which reconstructions from different epochs show the same sample."""
+"""Matching of reconstructions from different epochs that show the same sample."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 r"""Distances between a predicted and an observed update.
 
-With :math:`u` the prediction and :math:`v` the observation, over all layers:
+With :math:`u` the predicted update, :math:`v` the observed update, :math:`l` the index of a layer and :math:`d` the
+ratio of the weights of consecutive layers, the distances are:
 
 ==========  =========================================================================  ===========
 ``Cosine``  :math:`1 - \langle u, v\rangle / (\lVert u\rVert\,\lVert v\rVert)`          scale-free
@@ -9,8 +10,8 @@ With :math:`u` the prediction and :math:`v` the observation, over all layers:
 
 A scale-free objective needs no learning rate, because it compares only the directions of the updates. ``LayerWeighted``
 is one of these two objectives with the layer weights of :mod:`leakgauge.attacks.inversion.layer_weights`.
-``Logarithmic`` is the logarithm of an objective, which sets the weight of the priors. ``Adapted`` is an objective that
-takes a known defence into account.
+``Logarithmic`` is the logarithm of an objective, which balances the match with the priors. ``Adapted`` is an objective
+that takes a known defence into account.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Distance = Callable[..., Tensor]
 
 
 class Objective(Protocol):
-    """A distance between updates."""
+    """A distance between a predicted and an observed update, which an attack minimises."""
 
     @property
     def scale_free(self) -> bool:
@@ -158,7 +159,7 @@ class LayerWeighted:
 
     @property
     def scale_free(self) -> bool:
-        """Whether only the directions of the updates matter. This depends on ``base``."""
+        """Whether only the directions of the updates matter. The answer is that of ``base``."""
         return self.base.scale_free
 
     def begin(self, model: nn.Module) -> Distance:
@@ -181,16 +182,17 @@ class LayerWeighted:
 
 @dataclass(frozen=True)
 class Logarithmic:
-    r"""The logarithm :math:`\log(1 + d / f)` of another objective :math:`d`.
+    r"""The objective :math:`\log(1 + d / f)`, computed from another objective :math:`d`.
 
-    The gradient is that of :math:`d` times :math:`1 / (d + f)`. A match that can still improve little, because the
-    client's order is unknown or because of noise, therefore leaves more weight to the priors. A match that becomes
-    exact leaves none. Up to a factor, this is the negative log-likelihood of an update with Gaussian errors of unknown
-    size, after the size has been maximised out.
+    The gradient of this objective is the gradient of :math:`d` times :math:`1 / (d + f)`. The match of the updates
+    therefore has little weight as long as :math:`d` stays large, for example because of noise or an unknown sample
+    order. The priors then dominate. As :math:`d` gets small, the match outweighs the priors. Up to a factor, this
+    objective is the negative log-likelihood of an update with Gaussian errors, whose unknown size is set to its most
+    likely value.
 
     Args:
-        base: The objective.
-        floor: The distance :math:`f` below which the loss is proportional to the objective.
+        base: The objective :math:`d`.
+        floor: The distance :math:`f`. Far below this distance, the result is proportional to :math:`d`.
     """
 
     base: Objective
@@ -201,7 +203,7 @@ class Logarithmic:
 
     @property
     def scale_free(self) -> bool:
-        """Whether only the directions of the updates matter. This depends on ``base``."""
+        """Whether only the directions of the updates matter. The answer is that of ``base``."""
         return self.base.scale_free
 
     def begin(self, model: nn.Module) -> Distance:
@@ -221,9 +223,10 @@ class Adapted:
     Args:
         base: The objective that is adapted.
         masked: Whether entries with an observed update of zero are ignored, because pruning left them out.
-        free_scale: Whether the prediction is scaled to fit the observed update best, because clipping hides the length
-            of the update.
-        share: The average share of the update's entries that pruning keeps.
+        free_scale: Whether the prediction is multiplied by the factor that fits the observed update best, because
+            clipping hides the length of the update.
+        share: The average share of the update's entries that pruning keeps. The prediction is multiplied by this share,
+            unless ``free_scale`` is set.
     """
 
     base: Objective
@@ -236,7 +239,7 @@ class Adapted:
 
     @property
     def scale_free(self) -> bool:
-        """Whether only the directions of the updates matter. This depends on ``base``."""
+        """Whether only the directions of the updates matter. The answer is that of ``base``."""
         return self.base.scale_free
 
     def begin(self, model: nn.Module) -> Distance:
@@ -262,7 +265,7 @@ class Adapted:
 
 
 def _product(one: Params, other: Params, weights: Weighting | None, names: Iterable[str] | None = None) -> Tensor:
-    """Return the weighted inner product of two updates."""
+    """Return the inner product of two updates, with a weight for each parameter."""
     sums = {name: (one[name] * other[name]).sum() for name in names or one}
     return torch.stack([value if weights is None else weights[name] * value for name, value in sums.items()]).sum()
 

@@ -1,8 +1,8 @@
-"""Optimisers over many independent problems at once, and learning-rate schedules.
+"""Optimisers that solve many independent problems at once, and learning-rate schedules.
 
 Variables are a dictionary ``{name: tensor}``. The first dimension of each tensor is the number of problems. Adam and
 SGD come from torch. Both act on each element separately, so stacked problems do not influence each other. L-BFGS needs
-a separate history for each problem. It is in :mod:`leakgauge.attacks.inversion.lbfgs`.
+a separate history for each problem. The module :mod:`leakgauge.attacks.inversion.lbfgs` holds L-BFGS.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ Evaluate = Callable[[Params, Tensor], tuple[Tensor, Params]]
 
 
 class Run(Protocol):
-    """The state of an optimiser during one run."""
+    """The state of an optimiser while it solves a stack of independent problems."""
 
     @property
     def variables(self) -> Params:
-        """The current variables. A projection may change the tensors in place."""
+        """The current values of the variables. A projection may change these tensors in place."""
         ...
 
     def step(self, evaluate: Evaluate, factor: float) -> Tensor:
         """Take one step, and return the losses *before* this step.
 
         Args:
-            evaluate: The function that returns losses and gradients.
+            evaluate: The function that returns the losses and gradients of given problems at given variables.
             factor: The factor by which the learning rate is multiplied.
         """
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Keep only some of the problems, and drop the others.
+        """Continue only some of the independent problems, and drop the others.
 
         Args:
             rows: The rows of the problems to keep.
@@ -50,10 +50,10 @@ class Run(Protocol):
 
 
 class Optimiser(Protocol):
-    """A frozen description of an optimiser."""
+    """The settings of an optimiser, which can start any number of runs."""
 
     def begin(self, variables: Params) -> Run:
-        """Start a run.
+        """Return the state of a new optimisation run.
 
         Args:
             variables: The initial values of the variables. The given tensors are not changed.
@@ -84,7 +84,7 @@ class Adam:
             positive(f"the learning rate of {name}", rate)
 
     def begin(self, variables: Params) -> Run:
-        """Start a run.
+        """Return the state of a new optimisation run.
 
         Args:
             variables: The initial values of the variables. The given tensors are not changed.
@@ -114,7 +114,7 @@ class SGD:
         not_negative("momentum", self.momentum)
 
     def begin(self, variables: Params) -> Run:
-        """Start a run.
+        """Return the state of a new optimisation run.
 
         Args:
             variables: The initial values of the variables. The given tensors are not changed.
@@ -159,12 +159,12 @@ class _TorchRun:
 
 
 def _rows_of(value: Any, variable: Tensor, rows: Tensor) -> Any:
-    """Return the part of an optimiser's state that belongs to these rows. Counters are shared by all rows."""
+    """Return the part of an optimiser's state that belongs to the given rows. Step counters belong to all rows."""
     return value[rows] if isinstance(value, Tensor) and value.shape == variable.shape else value
 
 
 class Schedule(Protocol):
-    """A factor that changes from step to step."""
+    """A factor that changes from step to step, such as the factor of a learning rate."""
 
     def __call__(self, step: int, total: int | None) -> float:
         """Return the factor at a step.
@@ -181,13 +181,13 @@ class Constant:
     """The same factor at every step.
 
     Args:
-        factor: The factor.
+        factor: The factor at every step.
     """
 
     factor: float = 1.0
 
     def __call__(self, step: int, total: int | None) -> float:
-        """Return the factor."""
+        """Return the factor, which is the same at every step."""
         return self.factor
 
 
@@ -196,7 +196,7 @@ class Decay:
     """A smooth exponential decay (DLF uses a factor of 0.995 every 10 steps).
 
     Args:
-        factor: The factor by which the value changes over ``every`` steps. The change is smooth.
+        factor: The factor by which the value is multiplied over ``every`` steps.
         every: The number of steps over which the value changes by ``factor``.
     """
 
@@ -240,11 +240,11 @@ class Ramp:
 
 @dataclass(frozen=True)
 class Drops:
-    """A factor that drops several times (Geiping et al. 2020).
+    """A factor that starts at 1 and drops several times (Geiping et al. 2020).
 
     Args:
         at: The times of the drops, as shares of all steps.
-        factor: The factor that is applied at each drop.
+        factor: The factor by which the value is multiplied at each drop.
     """
 
     at: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)

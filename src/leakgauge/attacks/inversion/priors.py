@@ -23,16 +23,16 @@ DISTANCES: tuple[str, ...] = get_args(Distance)
 
 
 class Prior(Protocol):
-    """A term of the loss that depends on the samples alone."""
+    """A term of an attack's loss that depends on the samples alone, such as total variation."""
 
     name: str
 
     def applies(self, data: DataSpec) -> bool:
-        """Return whether the term makes sense for this kind of data."""
+        """Return whether the prior can be used for this kind of data."""
         ...
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """Return the value of the term.
+        """Return the weighted value of the prior for given samples.
 
         Args:
             inputs: Normalised inputs, (epochs, samples, ...). If all epochs share their variables, the first dimension
@@ -109,7 +109,7 @@ class PixelRange:
         not_negative("the weight of the pixel range", self.weight)
 
     def applies(self, data: DataSpec) -> bool:
-        """Return whether the data are bounded."""
+        """Return whether the values of the data are bounded."""
         return self.weight > 0 and data.bounded
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
@@ -121,9 +121,12 @@ class PixelRange:
 
 @dataclass(frozen=True)
 class EpochOrderInvariant:
-    r"""The distance between epochs, whatever the order of the samples in each epoch (DLF, equation 3).
+    r"""The distance between the samples of different epochs, whatever their order in each epoch (DLF, equation 3).
 
     .. math:: \lambda\,\frac{1}{E^2}\sum_{e_1, e_2} D\big(g(\{\tilde x_{e_1,i}\}_i), g(\{\tilde x_{e_2,i}\}_i)\big)
+
+    Here :math:`\tilde x_{e,i}` is dummy sample :math:`i` of epoch :math:`e`, :math:`E` is the number of epochs and
+    :math:`\lambda` is the weight.
 
     Args:
         weight: The weight of the term.
@@ -146,7 +149,7 @@ class EpochOrderInvariant:
                 raise UnknownName(f"{setting} of an epoch", value, valid)
 
     def applies(self, data: DataSpec) -> bool:
-        """Return whether the term applies. A summary with a convolution needs images. Other summaries fit any data."""
+        """Return whether the prior can be used. Only summaries with a convolution need images."""
         return self.weight > 0 and (data.is_image or not self.summary.startswith("conv"))
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
@@ -166,10 +169,10 @@ class EpochOrderInvariant:
         return features.reshape(*inputs.shape[:2], *features.shape[1:])
 
     def like(self, reference: EpochOrderInvariant, data: DataSpec, *, epochs: int, samples: int) -> EpochOrderInvariant:
-        """Return this prior with a new weight. At a random start, its value equals that of ``reference`` (section 5.4).
+        """Return this prior with the weight at which it equals ``reference`` at a random start (section 5.4).
 
         Args:
-            reference: The other prior.
+            reference: The prior whose value is matched.
             data: The kind of data.
             epochs: The number of epochs.
             samples: The number of samples in each epoch.
@@ -184,12 +187,12 @@ class EpochAgreement:
 
     .. math:: \lambda\,\frac{1}{E N}\sum_{e, i} \lVert \tilde x_{e,i} - \tfrac1E \sum_{e'} \tilde x_{e',i}\rVert^2
 
-    This prior is stronger than :class:`EpochOrderInvariant`, which compares sums over all samples. ``EpochAgreement``
-    requires that a variable stands for the same sample in every epoch, as in
-    ``FullSimulation(per_epoch=True, new_orders=True)``, which shuffles only the simulated batches.
-    An infinite weight would force all epochs to have equal variables. With a weight of zero, the variables of the
-    epochs would be independent. A weight in between leaves some freedom, which absorbs the effect of the unknown
-    orders.
+    Here :math:`\tilde x_{e,i}` is the copy of sample :math:`i` in epoch :math:`e`, for :math:`E` epochs and :math:`N`
+    samples, and :math:`\lambda` is the weight. This prior is stronger than :class:`EpochOrderInvariant`, which compares
+    only summaries of epochs. ``EpochAgreement`` requires that a variable stands for the same sample in every epoch, as
+    in ``FullSimulation(per_epoch=True, new_orders=True)``, which shuffles only the simulated batches. An infinite
+    weight would force all epochs to have equal variables. With a weight of zero, the variables of the epochs would be
+    independent. A weight in between leaves some freedom, which absorbs the effect of the unknown orders.
 
     Args:
         weight: The weight of the term.
@@ -202,7 +205,7 @@ class EpochAgreement:
         not_negative("the weight of the epochs' agreement", self.weight)
 
     def applies(self, data: DataSpec) -> bool:
-        """Return whether the term applies, which is always true."""
+        """Return true, because this prior can be used for all kinds of data."""
         return self.weight > 0
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:

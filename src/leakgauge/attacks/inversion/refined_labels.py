@@ -1,4 +1,4 @@
-"""Label counts that are corrected with the simulated update of a cheap reconstruction."""
+"""Inferred label counts, corrected by the simulated update of a cheap reconstruction."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from leakgauge.core.progress import silent
 
 @dataclass(frozen=True)
 class RefinedLabels:
-    r"""Label counts that are estimated, used for a reconstruction, and corrected by a simulation of the client.
+    r"""A source of labels that estimates label counts, and corrects them by a simulation of the client.
 
-    :func:`estimate_label_counts` must guess the mean predictions on the client's samples during its local training. A
-    recognisable reconstruction has nearly the same predictions. Let :math:`\bar g^{obs}` be the observed mean gradient
-    of the last bias over the local steps. Let :math:`\bar g^{sim}` be the same gradient, simulated on the
-    reconstruction :math:`\tilde x` with counts :math:`\lambda`. The corrected counts are
+    :func:`estimate_label_counts` must guess the mean predictions on the client's samples during its local training. On
+    a recognisable reconstruction of the samples, the model makes nearly the same predictions. Let :math:`\bar g^{obs}`
+    be the observed mean gradient of the last bias over the local steps. Let :math:`\bar g^{sim}` be the same gradient,
+    simulated on the reconstruction :math:`\tilde x` with counts :math:`\lambda`. The corrected counts are
 
     .. math:: \lambda' = \lambda + N\,(\bar g^{sim}(\tilde x, \lambda) - \bar g^{obs}),
 
-    in which the predictions cancel. This correction goes beyond section 4.5 of DLF. The estimate of that section is the
-    starting point.
+    where :math:`N` is the number of samples. The predictions occur in both gradients and nearly cancel. This correction
+    is our addition to the estimate of DLF (section 4.5), from which it starts.
 
     Args:
         inversion: The inversion that makes the reconstruction.
@@ -59,7 +59,7 @@ class RefinedLabels:
         """Return the given or inferred labels.
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             generator: The random generator for all draws.
         """
         if granted_labels(observation) is not None:

@@ -73,7 +73,7 @@ class Range:
     Args:
         low: The smallest value, included.
         high: The largest value, included.
-        log: Whether the search uses a logarithmic scale.
+        log: Whether the values are searched on a logarithmic scale.
     """
 
     low: float
@@ -91,7 +91,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Trial:
-    """One evaluation of the objective.
+    """One evaluation of the objective in a hyper-parameter search.
 
     Args:
         number: The position of the trial in the search, from 0.
@@ -127,7 +127,7 @@ class Search:
 
     @property
     def running_minimum(self) -> list[float]:
-        """The lowest value up to each trial (figure 1). It is infinite before the first finished trial."""
+        """The lowest value up to each trial (figure 1). The value is infinite before the first finished trial."""
         values = (trial.value if trial.state == "done" else math.inf for trial in self.trials)
         return list(accumulate(values, min))
 
@@ -148,8 +148,8 @@ def search(  # noqa: PLR0913
 ) -> Search:
     """Find the hyper-parameters for which an expensive function is smallest.
 
-    After Ctrl-C, the search returns the trials so far, if any of these trials is finished. An objective that catches
-    ``KeyboardInterrupt`` must raise it again.
+    After Ctrl-C, the search returns the trials so far, if at least one trial is finished. If ``evaluate`` catches
+    ``KeyboardInterrupt``, the function must raise this exception again.
 
     Args:
         evaluate: The function to minimise, called as ``evaluate(numbers, check, report)``. It calls ``check(step,
@@ -164,8 +164,8 @@ def search(  # noqa: PLR0913
         about: A text that identifies the objective. Cached trials are reused only if this text, the source code of the
             objective, the ranges and the other settings of the search are the same.
         cut: Whether trials with clearly worse intermediate values than the other trials are ended early.
-        log: Whether the Gaussian process is fitted to the logarithm of the objective, for a positive objective that
-            spans decades. AWA fits the value itself.
+        log: Whether the Gaussian process is fitted to the logarithm of the objective, for a positive objective whose
+            values span several orders of magnitude. AWA fits the value itself.
         watch: The listener that receives the progress of the trials.
     """
     for name, number in {"trials": trials, "random": random, "jobs": jobs}.items():
@@ -231,7 +231,7 @@ class _Settings:
     about: str
 
     def definition(self, evaluate: Evaluate) -> dict[str, Any]:
-        """Return everything that the trials depend on, as plain values that identify the search in a cache."""
+        """Return all settings that the trials depend on, as plain values. They are the key of the search in a cache."""
         versions = {"optuna": _optuna().__version__, "code": source_digest(evaluate)}
         return {"kind": "search", **asdict(self), **versions}
 

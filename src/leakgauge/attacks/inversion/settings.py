@@ -31,9 +31,9 @@ class Matching:
 
     Args:
         objective: The distance between the two updates.
-        update_model: The model of the client, which predicts the update of dummy samples.
+        update_model: The attacker's model of the client, which predicts the update that dummy samples would cause.
         weight: The factor by which the distance is multiplied at each step.
-        per_batch: Whether the factor is divided by the number of simulated batches (DLF).
+        per_batch: Whether ``weight`` is divided by the number of simulated batches (DLF).
     """
 
     objective: Objective = Cosine()  # noqa: RUF009 - frozen
@@ -47,17 +47,17 @@ class Matching:
 
 @dataclass(frozen=True)
 class Space:
-    """The space of dummy samples.
+    """The starting point, the range and the units of dummy samples during the optimisation.
 
     Args:
         start: The starting point. ``"normal"`` is N(0, 1) and ``"zeros"`` is zero, both in normalised pixels.
             ``"uniform"`` is uniform in [0, 1], in pixels without normalisation. A :class:`WarmStart` begins at the
             result of another inversion.
         box: Whether pixels are clipped to [0, 1] after each step.
-        rescale: Whether pixels that the model takes without normalisation are optimised in units of a quarter of their
-            range. This suits settings that were tuned on normalised data.
-        common_units: Whether all bounded values are optimised in these units, also those that the model takes with a
-            normalisation. Learning rates and weights of priors then have the same meaning for all datasets.
+        rescale: Whether pixels are optimised in units of a quarter of their range if the model takes pixels without
+            normalisation. Settings that were tuned on normalised data then fit.
+        common_units: Whether all bounded values are optimised in units of a quarter of their range, even if the model
+            takes normalised values. Learning rates and weights of priors then have the same meaning for all datasets.
     """
 
     start: Blind | WarmStart = "normal"
@@ -72,16 +72,16 @@ class Space:
             raise InvalidInput(f"start must be 'normal', 'uniform', 'zeros' or a WarmStart, not {self.start!r}")
 
     def units(self, data: DataSpec) -> DataSpec:
-        """Return the units in which samples are optimised."""
+        """Return a data description with the normalisation (mean and scale) in which samples are optimised."""
         if data.bounded and (self.common_units or (self.rescale and min(data.std) > 0.5)):
             return replace(data, mean=(0.5,), std=(0.25,))
         return data
 
     def projection(self, data: DataSpec) -> Project | None:
-        """Return the projection that is applied after each step, or ``None`` if ``box`` is false.
+        """Return a function that clips variables to the valid range after each step, or ``None`` if nothing is clipped.
 
         Args:
-            data: The units in which samples are optimised.
+            data: The description of the data, with the units in which samples are optimised.
         """
         if not self.box or not data.bounded:
             return None
@@ -94,11 +94,11 @@ class Space:
         return clamp
 
     def draw(self, shape: tuple[int, ...], data: DataSpec, generator: torch.Generator) -> Tensor:
-        """Draw a starting point that needs no other inversion.
+        """Draw the starting point of an inversion without a warm start.
 
         Args:
             shape: The shape of all dummy samples.
-            data: The units in which samples are optimised.
+            data: The description of the data, with the units in which samples are optimised.
             generator: The random generator for the draw.
         """
         if self.start == "zeros":
@@ -110,7 +110,7 @@ class Space:
 
 @dataclass(frozen=True)
 class WarmStart:
-    """A start from the result of another, cheaper inversion. The result is copied to every epoch, and noise is added.
+    """A starting point that is the result of a cheaper inversion, copied to every epoch, with added noise.
 
     Args:
         inversion: The cheaper inversion.
@@ -122,10 +122,10 @@ class WarmStart:
     noise: float = 0.3
 
     def spread(self, inputs: Tensor, copies: int, draw: torch.Generator, labels: Tensor | None = None) -> Tensor:
-        """Return the starting inputs of all epochs.
+        """Return the starting points of all epochs, which are noisy copies of given samples.
 
         Args:
-            inputs: The samples of the cheaper inversion.
+            inputs: The samples that the cheaper inversion has reconstructed.
             copies: The number of copies. A single copy gets no noise.
             draw: The random generator for the noise.
             labels: The labels of every epoch, (epochs, samples), if they are known. Each sample is then copied to a
@@ -139,13 +139,13 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class Effort:
-    """The number of attempts at one problem.
+    """The number of restarts and retries of an attack on one client.
 
     Args:
         restarts: The number of independent starting points. The result with the lowest loss is returned.
         vectorise: Whether all restarts run in one vectorised computation.
-        retries: The number of further attempts at a problem that did not converge, each from another starting point. An
-            attacker sees that an attempt failed, because the loss stays high. The attempt with the lowest loss is
+        retries: The largest number of further attempts if an attempt does not converge, each from another starting
+            point. The attacker recognises a failed attempt by its high loss. The attempt with the lowest loss is
             returned.
         enough: The loss at or below which an attempt counts as a success, whatever ended the attempt.
     """
@@ -164,5 +164,5 @@ class Effort:
 
     @property
     def attempts(self) -> int:
-        """The largest number of attempts at one problem."""
+        """The largest number of attempts on one client, which is one plus the number of retries."""
         return 1 + self.retries

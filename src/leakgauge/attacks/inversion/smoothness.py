@@ -1,7 +1,7 @@
-"""The smoothness of a network and the cost of one pass, which decide whether L-BFGS is worth a try.
+"""The smoothness of a network and the cost of its forward pass, which decide whether L-BFGS is worth a try.
 
-Both are read from one forward pass, so that functions such as ``torch.relu`` count as well as modules such as
-``nn.ReLU``.
+Both are measured in one forward pass. This also covers functions such as ``torch.relu``, which are not modules of the
+network.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ KINKED_OPERATIONS = frozenset(
 
 @dataclass(frozen=True)
 class Pass:
-    """The findings of one forward pass of one dummy sample.
+    """The piecewise linear operations and the cost of a network's forward pass for one sample.
 
     Args:
-        kinks: The names of the piecewise linear parts, such as ``"ReLU"``. It is empty for a smooth network.
+        kinks: The names of the piecewise linear parts, such as ``"ReLU"``. A smooth network has none.
         operations: The number of multiplications for one sample.
     """
 
@@ -39,7 +39,7 @@ class Pass:
 
 
 class _Kinks(TorchDispatchMode):
-    """A recorder of the operations that are piecewise linear."""
+    """A recorder of the piecewise linear operations in a forward pass."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -53,10 +53,10 @@ class _Kinks(TorchDispatchMode):
 
 
 def forward_pass(observation: Observation) -> Pass:
-    """Send one dummy sample through the model, and return what the pass shows.
+    """Send one dummy sample through the model, and return the piecewise linear operations and the cost.
 
     Args:
-        observation: The message of the client.
+        observation: The client's message (gradient or weights), as the server sees it.
     """
     from torch.utils.flop_counter import FlopCounterMode  # this import is slow
 

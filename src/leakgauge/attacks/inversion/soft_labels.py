@@ -4,6 +4,8 @@ The variables are logits :math:`z`, and a sample's label is the distribution :ma
 loss can be differentiated with respect to :math:`z`:
 
 .. math:: \arg\min_{x,\, z} \; \lVert \nabla_\theta\, \ell(f(x;\theta), \mathrm{softmax}(z)) - g \rVert^2
+
+Here :math:`g` is the observed gradient, and :math:`f` is the model with weights :math:`\theta`.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from leakgauge.core.observation import DataSpec, Observation
 
 @dataclass(frozen=True)
 class SoftLabels:
-    """The labels that the attacker is given, or otherwise logits from N(0, 1) that the attack optimises."""
+    """A source of labels. It returns the labels that are given, or logits from N(0, 1) that the attack optimises."""
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Return the given labels, (samples,), or the initial logits, (samples, classes).
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             generator: The random generator for all draws.
         """
         labels = granted_labels(observation)

@@ -1,8 +1,8 @@
 """The optimisation loop of every inversion.
 
 The optimiser, its schedule, the projection and the stopping rule are arguments. Many independent problems (restarts, or
-several clients) run together. Each problem stops separately, and costs nothing after it has stopped. The returned
-iterate is the one with the lowest loss, because the loop does not know the true samples.
+several clients) run together. Each problem stops separately, and is not evaluated after it has stopped. The returned
+iterate is the iterate with the lowest loss, because an attacker cannot compare iterates with the true samples.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Project = Callable[[Params], None]
 
 @dataclass(frozen=True)
 class Descent:
-    """The way in which a loss is minimised.
+    """The settings of an optimisation, which are the optimiser, the stopping rule and the returned iterate.
 
     Args:
         optimiser: The optimiser.
-        schedule: The factor of the learning rate at each step.
+        schedule: The factor by which the learning rate is multiplied at each step.
         stop: The stopping rule.
-        keep_last: Whether the last finite iterate is returned instead of the best one. This is for losses whose weights
+        keep_last: Whether the last finite iterate is returned instead of the best one. Use it for losses whose weights
             change from step to step.
         snapshot_every: The number of steps between two recorded iterates. By default, no iterates are recorded.
     """
@@ -60,15 +60,15 @@ class Descent:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The record of one problem's optimisation.
+    """The record of one optimisation, such as the loss at each step.
 
     Args:
         losses: The loss at each step.
         terms: A dictionary from the name of each term of the loss to the values of this term at each step.
         snapshots: The recorded iterates, each with its step.
-        seconds: The time from the start of the run to the end of the problem.
+        seconds: The time from the start of the run to the end of this optimisation.
         evaluations: The number of evaluations of the loss up to the end of each step. This cost does not depend on the
-            machine, nor on the number of problems that ran at once.
+            machine, nor on the number of optimisations that ran at once.
     """
 
     losses: Tensor
@@ -80,14 +80,14 @@ class Trace:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The result of one problem.
+    """The result of one optimisation.
 
     Args:
         variables: The returned iterate.
         loss: The loss of the returned iterate.
         best_step: The step of the returned iterate.
-        outcome: The way in which the problem ended.
-        trace: The record of the problem's optimisation.
+        outcome: The way in which the optimisation ended, such as converged or interrupted.
+        trace: The record of the optimisation.
     """
 
     variables: Params
@@ -107,13 +107,13 @@ def solve(
     vectorise: bool = False,
     report: Report | None = None,
 ) -> list[Solution]:
-    """Minimise a loss for many independent problems.
+    """Minimise a loss for many independent problems, such as restarts or clients.
 
     A loss that is not finite ends its problem. An interrupt (Ctrl-C) ends all problems. The best iterate is returned in
     both cases.
 
     Args:
-        loss: The loss of one problem, term by term.
+        loss: The function that computes the terms of one problem's loss.
         start: The initial values of the variables. The first dimension is the number of problems.
         descent: The optimiser, its schedule, the stopping rule and the choice of the returned iterate.
         project: A projection that is applied after each step.
@@ -224,7 +224,7 @@ class _Bookkeeping:
                     best[problem] = variables[name][row]
 
     def _record_step(self, problems: Tensor, variables: Params, losses: Tensor, terms: Params) -> None:
-        """Record the first evaluation of a step."""
+        """Record the losses and terms of a step's first evaluation, and a snapshot if one is due."""
         self.step_is_new = False
         columns = {name: values.tolist() for name, values in terms.items()}
         snapshot = self.snapshot_every is not None and self.step % self.snapshot_every == 0

@@ -1,9 +1,9 @@
 """Attacks on many clients in one run, in which each client is a problem with its own weights.
 
 The tensors that differ from client to client (the weights that were sent, the message, the labels) are constants of the
-problems. The rest (the architecture, the recipe, the attack) is shared. ``torch.func.vmap`` evaluates all clients in
-one pass. This is faster for small models, because small models spend most of the time on the overhead of starting
-operations.
+problems. The rest (the architecture, the training settings, the attack) is the same for all clients.
+``torch.func.vmap`` evaluates all clients in one pass. This is faster for small models, because small models spend most
+of the time on the overhead of starting operations.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ TREES = ("sent", "gradient", "returned", "buffers")
 def alike(attack: Inversion, observations: Sequence[Observation]) -> bool:
     """Return whether clients can be attacked in one run.
 
-    The clients must have the same small architecture, the same kind of data, the same recipe and the same kind of
-    message. The attack must use no warm start, no restarts and no random orders of the samples.
+    The clients must have the same small architecture, the same kind of data, the same training settings and the same
+    kind of message. The attack must use no warm start, no restarts and no random orders of the samples.
 
     Args:
         attack: The attack.
-        observations: One message for each client.
+        observations: One message for each client, as the server sees it.
     """
     first = observations[0]
     if len(observations) == 1 or attack.effort.restarts > 1 or not isinstance(attack.space.start, str):
@@ -65,7 +65,7 @@ def alike(attack: Inversion, observations: Sequence[Observation]) -> bool:
 
 
 def _same_architecture(one: Observation, other: Observation) -> bool:
-    """Return whether the models of two observations are the same object, or come from the same recipe."""
+    """Return whether the models of two observations are one object, or were built with the same name and options."""
     if one.model is other.model:
         return True
     recipes = [recipe_of(observation.model) for observation in (one, other)]
@@ -83,7 +83,7 @@ def invert_together(
 
     Args:
         attack: The attack.
-        observations: One message for each client, with complete recipes.
+        observations: One message for each client, with all training settings known or estimated.
         seeds: One seed for each client.
         report: A function ``report(step, total, loss)`` that shows progress.
     """
@@ -115,7 +115,7 @@ def invert_together(
 def _solve(
     attack: Inversion, observations: Sequence[Observation], seeds: Sequence[int], report: Report
 ) -> list[tuple[Solution, int, Tensor]]:
-    """Make one attempt for each client.
+    """Attack each client once, all in one vectorised run.
 
     The result holds for each client the solution, the number of copies of each sample in the solution, and the labels.
     """
@@ -150,7 +150,7 @@ def _solve(
 
 
 def _constants(observations: Sequence[Observation]) -> Params:
-    """Stack the tensors that differ between clients, and name them ``tree/parameter``."""
+    """Stack the tensors that differ between clients. Keys are ``field/parameter``, such as ``sent/conv1.weight``."""
     stacked: Params = {}
     for tree in TREES:
         trees = [one.model_buffers() if tree == "buffers" else getattr(one, tree) for one in observations]

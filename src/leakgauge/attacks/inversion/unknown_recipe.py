@@ -1,10 +1,11 @@
-r"""Estimates of the training recipe for an attacker who knows only a part of it.
+r"""Estimates of unknown training settings, such as the batch size, from a client's update.
 
 For cross-entropy after a linear layer with bias, the bias of a class :math:`k` without samples moves by :math:`\eta
-\sum_t \bar p_k(t) \approx \eta\,U\,\bar p_k` over the :math:`U` local steps. The bias of every other class moves by
-less. The largest ratio over the classes, :math:`U \approx \max_k \Delta b_k / (\eta\,\bar p_k)`, is an estimate of the
-number of steps. With this estimate, the batch size follows from the number of epochs, or the number of epochs from the
-batch size:
+\sum_t \bar p_k(t) \approx \eta\,U\,\bar p_k` over the :math:`U` local steps. Here :math:`\eta` is the learning rate,
+and :math:`\bar p_k` is the mean predicted probability of the class. The bias of every other class moves by less. The
+largest ratio over the classes, :math:`U \approx \max_k \Delta b_k / (\eta\,\bar p_k)`, is an estimate of the number of
+steps. With this estimate, the batch size follows from the number of epochs, or the number of epochs from the batch
+size:
 
 ==================  =========================================================================
 unknown             assumed
@@ -33,10 +34,10 @@ from leakgauge.core.one_gradient import optimiser_of
 
 
 def complete_recipe(observation: Observation, generator: torch.Generator) -> Observation:
-    """Return the observation, with estimates in place of an unknown number of samples or epochs, or batch size.
+    """Return the observation with estimates of the numbers of samples and epochs and the batch size, where unknown.
 
     Args:
-        observation: The message of the client.
+        observation: The client's message (gradient or weights), as the server sees it.
         generator: The random generator for the dummy inputs.
     """
     if observation.training.samples is None:
@@ -64,7 +65,7 @@ def estimate_steps(observation: Observation, generator: torch.Generator, *, dumm
     """Estimate the number of local steps from the last layer's bias, or return ``None`` if this is impossible.
 
     Args:
-        observation: The message of the client.
+        observation: The client's message (gradient or weights), as the server sees it.
         generator: The random generator for the dummy inputs.
         dummies: The number of dummy inputs.
     """

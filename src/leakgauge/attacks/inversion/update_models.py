@@ -50,7 +50,7 @@ class ClientModel:
         copies: The number of copies of the client's samples in the inputs, one copy after another. If epochs have their
             own variables, there is one copy for each epoch.
         batches: The number of batches in the inputs, if the inputs are divided into batches of the client's size.
-        extra: The initial values of further variables to optimise.
+        extra: The initial values of further variables that the attack optimises, apart from the samples.
         epoch_labels: Whether the targets may hold the labels of every epoch, one epoch after another. Otherwise the
             targets hold the labels of the first epoch.
     """
@@ -67,7 +67,7 @@ class ClientModel:
         Args:
             inputs: Normalised inputs.
             targets: The labels or regression targets of the inputs.
-            extra: The values of the further variables.
+            extra: The values of the variables that are optimised in addition to the samples.
         """
         if not self.epoch_labels:
             targets = targets[: len(inputs) // self.copies]
@@ -81,7 +81,7 @@ class UpdateModel(Protocol):
         """Return the attacker's model of one client, which predicts updates.
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             functional: Whether predictions must run under ``torch.func.vmap``.
         """
         ...
@@ -89,7 +89,7 @@ class UpdateModel(Protocol):
 
 @dataclass(frozen=True)
 class OneBatch:
-    """One gradient of all samples at the server's weights, times the number of gradients that the client applied.
+    """A prediction from one gradient of all samples at the server's weights, times the number of applied gradients.
 
     The prediction is exact for FedSGD. For many local steps it is AGIC's one-batch approximation (equation 4), which
     assumes that the weights hardly move between the steps. The prediction costs the same for any number of steps. It
@@ -102,7 +102,7 @@ class OneBatch:
         """Return the attacker's model of one client, which predicts updates.
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             functional: Whether predictions must run under ``torch.func.vmap``.
         """
         trainer = simulator(observation, observation.training, functional=functional)
@@ -117,9 +117,9 @@ class OneBatch:
 
 @dataclass(frozen=True)
 class Surrogate:
-    """One gradient of all samples at a learned point between the sent and the returned weights (SME).
+    """A prediction from one gradient of all samples at a learned point between sent and returned weights (SME).
 
-    For a FedSGD observation this is :class:`OneBatch`.
+    For a FedSGD observation, the prediction is that of :class:`OneBatch`.
 
     Args:
         position: The initial position of this point. 1 is the sent weights, and 0 is the returned weights.
@@ -135,7 +135,7 @@ class Surrogate:
         """Return the attacker's model of one client, which predicts updates.
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             functional: Whether predictions must run under ``torch.func.vmap``.
         """
         if observation.returned is None:
@@ -157,17 +157,17 @@ class Surrogate:
 
 @dataclass(frozen=True)
 class FullSimulation:
-    """The client's local training on the dummy samples.
+    """A simulation of the client's whole local training on the dummy samples.
 
     For a FedSGD observation, or for one local step, the prediction is that of :class:`OneBatch`. Unknown settings such
     as momentum and weight decay are taken as zero. An unknown optimiser is guessed from the update.
 
     Args:
         per_epoch: Whether every epoch has its own variables, because the client draws a new order in each epoch (DLF).
-            Otherwise all epochs share their variables (Geiping et al.). If the labels of each epoch are known, the
-            order of the shared variables agrees with these labels.
-        one_batch: Whether each epoch is one step on all samples (DLF's baseline FedSGD-Epoch). The length of this step
-            is the total length of the epoch's steps.
+            Otherwise all epochs share their variables (Geiping et al.). If the labels of each epoch are known, each
+            epoch takes the shared samples in an order that agrees with its labels.
+        one_batch: Whether each epoch is one step on all samples (DLF's baseline FedSGD-Epoch). The learning rate of
+            this step is the sum of the learning rates of the epoch's steps.
         new_orders: Whether each epoch takes the samples in a different random order. The orders are drawn once. The
             client also uses different orders, so the prediction is nearer to the client's update than with one order
             for all epochs. The variables of all epochs are then stored in the same order, sample by sample.
@@ -188,7 +188,7 @@ class FullSimulation:
         """Return the attacker's model of one client, which predicts updates.
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             functional: Whether predictions must run under ``torch.func.vmap``.
         """
         if observation.kind == "gradient":
@@ -229,15 +229,16 @@ class FullSimulation:
 
 @dataclass(frozen=True)
 class EpochInterpolation:
-    r"""One of the client's epochs, from an interpolated starting point (AWA, section 4.1).
+    r"""A simulation of one of the client's epochs, from interpolated weights (AWA, section 4.1).
 
     .. math:: \tilde\theta_e = \theta^s + \tfrac{e}{E}\,(\theta^c - \theta^s), \qquad
               \Delta\tilde\theta_e = \tilde\theta_e - \tilde\theta_{e-1} = \tfrac1E\,(\theta^c - \theta^s)
               \qquad (19, 20)
 
-    The attacker cannot know the order of the samples in the other epochs, and does not need this order here. With only
-    one epoch, or only one batch in each epoch (scenarios 1 to 3), the order does not matter. The whole training is then
-    simulated, as in :class:`FullSimulation`. The labels are divided into batches in their given order.
+    Here :math:`\theta^s` are the sent weights, :math:`\theta^c` the returned weights and :math:`E` the number of
+    epochs. The attacker cannot know the order of the samples in the other epochs, and does not need this order for one
+    epoch. With only one epoch, or only one batch in each epoch (scenarios 1 to 3), the order does not matter. The whole
+    training is then simulated, as in :class:`FullSimulation`. The labels are divided into batches in their given order.
 
     Args:
         epoch: The attacked epoch, from 1 to the number of epochs E.
@@ -252,7 +253,7 @@ class EpochInterpolation:
         """Return the attacker's model of one client, which predicts updates.
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             functional: Whether predictions must run under ``torch.func.vmap``.
         """
         training = observation.training
@@ -301,7 +302,7 @@ class MixedPrecision:
         """Return the attacker's model of one client, which predicts updates.
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             functional: Whether predictions must run under ``torch.func.vmap``.
         """
         client = self.base.begin(observation, functional=functional)
@@ -344,13 +345,13 @@ def _one_step(trainer: Trainer, observation: Observation) -> Callable[[State, Te
 
 
 def simulator(observation: Observation, training: LocalTraining, *, functional: bool) -> Trainer:
-    """Return the step function with which an attacker simulates a client.
+    """Return a trainer with which an attacker simulates a client's local steps.
 
-    An unknown optimiser is guessed from the update. A gradient (FedSGD) is a step of plain SGD.
+    An unknown optimiser is guessed from the update. For a gradient (FedSGD), plain SGD is simulated.
 
     Args:
-        observation: The message of the client.
-        training: The known recipe.
+        observation: The client's message (gradient or weights), as the server sees it.
+        training: The known settings of the client's training.
         functional: Whether steps must run under ``torch.func.vmap``.
     """
     if observation.kind == "gradient":
@@ -363,7 +364,7 @@ def simulator(observation: Observation, training: LocalTraining, *, functional: 
 
 
 def _one_step_per_epoch(training: LocalTraining) -> LocalTraining:
-    """Return a recipe in which each epoch is one step, as long as the epoch's steps together."""
+    """Return training settings in which each epoch is one step on all samples, as long as all steps of the epoch."""
     factors, steps = torch.tensor(training.factors, dtype=torch.double), len(training.batches_of_steps)
     lengths = factors.unflatten(0, (-1, steps)).mean(1).tolist()
     schedule = training.schedule if training.schedule in (None, CONSTANT) else tuple(lengths)
@@ -373,9 +374,9 @@ def _one_step_per_epoch(training: LocalTraining) -> LocalTraining:
 
 
 def _shares(training: LocalTraining, epoch: int) -> tuple[float, float]:
-    """Return the share of the update before an epoch, and the factor from the update of the epoch to the whole update.
+    """Return the share of the update before an epoch, and the ratio of the whole update to the epoch's update.
 
-    The length of an epoch is the sum of its learning rates.
+    The update of an epoch is assumed to be proportional to the sum of the epoch's learning rates. Epochs count from 1.
     """
     epochs, per_epoch = int(training.need("epochs")), len(training.batches_of_steps)
     if training.schedule in (None, CONSTANT):

@@ -38,9 +38,12 @@ def agic(  # noqa: PLR0913
               {\sqrt{\sum_i \alpha_i \lVert\nabla L'_i\rVert^2}\,\sqrt{\sum_i \alpha_i \lVert\nabla L_i\rVert^2}}
               + \zeta_{TV}\,\mathrm{TV}(x)
 
+    Here :math:`\alpha_i` is the weight of layer :math:`i`, :math:`\nabla L'_i` its predicted update, :math:`\nabla L_i`
+    its observed update and :math:`\zeta_{TV}` the weight of total variation.
+
     The single step uses the combined batch of all local steps. A step of the attack therefore costs the same for any
-    number of local steps. The attack uses the labels that it is given. If no labels are given, it reads the labels from
-    the last layer (Yin et al. 2021). For the updates of several epochs see :func:`~leakgauge.attacks.agic_epochs`.
+    number of local steps. The attack uses the labels that it is given. If no labels are given, it infers the labels
+    from the last layer (Yin et al. 2021). For the updates of several epochs see :func:`~leakgauge.attacks.agic_epochs`.
 
     Args:
         beta: The weight of the last convolution. The paper uses 50 for untrained networks (with ``tv`` 1e-4) and 2 for
@@ -49,7 +52,7 @@ def agic(  # noqa: PLR0913
             :class:`~leakgauge.attacks.inversion.layer_weights.Sloped`.
         zeros: Whether weights are corrected for the zeros that ReLU leaves in a layer's update.
         norms: The weight of normalisation layers, as in :class:`~leakgauge.attacks.inversion.layer_weights.Sloped`.
-        tv: The weight of total variation.
+        tv: The weight of the total-variation prior.
         lr: The learning rate of Adam.
         steps: The number of steps.
         signed: Whether Adam uses only the sign of the gradient, as in Inverting Gradients. The authors build on the
@@ -87,13 +90,13 @@ def invg_simulation(
     mixed: bool = False,
     restarts: int = 1,
 ) -> Inversion:
-    """Return Inverting Gradients for FedAvg, which is a baseline of AGIC (section V-A).
+    """Return Inverting Gradients for FedAvg, with the settings of AGIC's baseline (section V-A).
 
     The local steps are simulated, and all layers have the same weight. The attack is
     :func:`~leakgauge.attacks.papers.inverting_gradients` with AGIC's number of steps and AGIC's inference of labels.
 
     Args:
-        tv: The weight of total variation.
+        tv: The weight of the total-variation prior.
         lr: The learning rate of Adam, which uses only the sign of the gradient.
         steps: The number of steps.
         distinct: Whether the attack assumes that all labels of a batch differ.
@@ -114,9 +117,9 @@ def dlg_simulation(
 ) -> Inversion:
     """Return DLG-Adam, a baseline of AGIC that minimises the Euclidean distance by Adam (section V-A).
 
-    Labels are read before the optimisation. For FedAvg the local steps are simulated. This is also the attack that the
-    AWA paper calls DLG (section 5.2, 1,000 steps). The published DLG, which is :func:`~leakgauge.attacks.papers.dlg`,
-    optimises the labels together with the samples.
+    Labels are inferred from the last layer before the optimisation. For FedAvg, the local steps are simulated. The AWA
+    paper calls this attack DLG (section 5.2, 1,000 steps). The published DLG, which is
+    :func:`~leakgauge.attacks.papers.dlg`, optimises the labels together with the samples.
 
     Args:
         lr: The learning rate of Adam.
@@ -159,7 +162,7 @@ def agic_epochs(  # noqa: PLR0913
         beta: The weight of the last convolution. With ``beta=1`` and ``zeros=False`` all layers have the same weight,
             as in the paper's experiment (table VI).
         zeros: Whether weights are corrected for the zeros that ReLU leaves in a layer's update.
-        tv: The weight of total variation.
+        tv: The weight of the total-variation prior.
         lr: The learning rate of Adam.
         first_steps: The number of steps in which each update is reconstructed separately.
         steps: The number of steps in which the updates are matched together.

@@ -66,6 +66,9 @@ def awa(  # noqa: PLR0913
     .. math:: \arg\min_x \; \sum_l q^{(l)} \lVert \Delta\hat\theta^{(l)} - \Delta\tilde\theta_e^{(l)} \rVert^2
               \qquad (23)
 
+    Here :math:`q^{(l)}` is the weight of layer :math:`l`, :math:`\Delta\hat\theta` the simulated update and
+    :math:`\Delta\tilde\theta_e` the share of epoch :math:`e` in the observed update.
+
     The simulated update is matched layer by layer. Adam starts from N(0, 1). The weights of the layers change from step
     to step, so the losses of different steps cannot be compared. The attack therefore returns the last iterate. The
     attack uses the labels that it is given. If no labels are given, it estimates the labels from the last layer.
@@ -103,7 +106,7 @@ def awa(  # noqa: PLR0913
 
 
 def weights_of(Q: Mapping[str, float] | str) -> ByKind:
-    """Return the rule that computes the layer weights from the hyper-parameters Q (equations 24 to 31)."""
+    """Return the rule for layer weights that the hyper-parameters ``Q`` of :func:`awa` define (equations 24 to 31)."""
     if isinstance(Q, str):
         if Q not in TABLE3:
             raise UnknownName("Q", Q, TABLE3)
@@ -139,16 +142,18 @@ def search_awa(  # noqa: PLR0913
     log: bool = False,
     watch: Watch | None = None,
 ) -> Search:
-    r"""Search for the hyper-parameters Q with which :func:`awa` explains an update best (algorithm 2, lines 3 to 15).
+    r"""Search for the hyper-parameters Q with which :func:`awa` matches an update best (algorithm 2, lines 3 to 15).
 
     .. math:: Q^* = \arg\min_Q f(Q), \qquad f(Q) = \lVert \Delta\hat\theta^* - \Delta\tilde\theta_e \rVert^2
               \qquad (33, 34)
 
-    The distance is in units of the summed gradient. The search is Bayesian optimisation over the ranges of table 2.
-    Every trial starts from the same noise. The attack itself is then ``awa(Q=result.best.numbers)``.
+    Here :math:`\Delta\hat\theta^*` is the update of the reconstruction, and :math:`\Delta\tilde\theta_e` is the share
+    of epoch :math:`e` in the observed update. Both are scaled to the sum of the client's gradients over all local
+    steps. The search is Bayesian optimisation over the ranges of table 2. Every trial starts from the same random
+    samples. To attack with the result, use ``awa(Q=result.best.numbers)``.
 
     Args:
-        observation: The message of the client.
+        observation: The client's message (gradient or weights), as the server sees it.
         epoch: The attacked epoch, counted from 1, as in :func:`awa`.
         lr: The learning rate of Adam.
         steps: The number of steps of each trial.
@@ -158,7 +163,7 @@ def search_awa(  # noqa: PLR0913
         seed: The seed of all random draws.
         jobs: The number of trials that run at a time.
         path: A folder for the cache of finished trials. An interrupted search continues from this cache.
-        cut: Whether trials that are clearly losing are ended early.
+        cut: Whether trials with clearly worse intermediate distances than earlier trials are ended early.
         log: Whether the search models the logarithm of the objective f(Q). The paper models f(Q) itself.
         watch: The object that receives the progress of the trials, as in
             :func:`leakgauge.attacks.inversion.search.search`.
@@ -182,12 +187,12 @@ def search_awa(  # noqa: PLR0913
 
 @dataclass(frozen=True, eq=False)
 class RecAttack:
-    """RecAttack (algorithm 2) as a function of the hyper-parameters Q. All calls start from the same noise.
+    """AWA's attack (RecAttack, algorithm 2) as a function of its hyper-parameters Q, for the search over Q.
 
     Args:
-        observation: The message of the client, with a complete recipe.
+        observation: The client's message, with all training settings known or estimated.
         attack: The attack. Each call replaces the layer weights of the attack.
-        seed: The seed of all random draws.
+        seed: The seed of all random draws. All calls start from the same random samples.
     """
 
     observation: Observation
@@ -195,20 +200,20 @@ class RecAttack:
     seed: int = 0
 
     def __call__(self, numbers: Mapping[str, float], check: Check, report: Report) -> float:
-        """Return the objective f(Q) for one set of hyper-parameters Q (equation 33).
+        """Run the attack with hyper-parameters Q, and return the final distance f(Q) of the updates (equation 33).
 
         Args:
-            numbers: A dictionary from the names of the hyper-parameters in Q to their values.
+            numbers: The hyper-parameters Q, as a dictionary from names to values.
             check: A function that gets f(Q) at each tenth of the steps and may stop the trial.
             report: A function ``report(step, total, loss)`` that shows progress.
         """
         return self.attempt(numbers, check, report)[1]
 
     def attempt(self, numbers: Mapping[str, float], check: Check, report: Report) -> tuple[Reconstruction, float]:
-        """Return the reconstruction for one set of hyper-parameters Q, and the objective f(Q) (equation 33).
+        """Run the attack with hyper-parameters Q. Return the reconstruction and the final distance f(Q) (equation 33).
 
         Args:
-            numbers: A dictionary from the names of the hyper-parameters in Q to their values.
+            numbers: The hyper-parameters Q, as a dictionary from names to values.
             check: A function that gets f(Q) at each tenth of the steps and may stop the trial.
             report: A function ``report(step, total, loss)`` that shows progress.
         """

@@ -40,13 +40,14 @@ class Preset:
     Args:
         lr: The learning rate of :func:`dlf_paper`.
         decay: The decay of the learning rate of :func:`dlf_paper`.
-        match_weight: The weight of the matching loss of :func:`dlf_paper` at each step.
-        variation: The weight of squared variation in both attacks.
-        pixel_range: The weight of the pixel range in both attacks.
-        summary: The summary of an epoch in the order-invariant prior.
+        match_weight: The weight of the distance between the updates in :func:`dlf_paper`, which changes from step to
+            step.
+        variation: The weight of the prior on differences of neighbouring pixels, in both attacks.
+        pixel_range: The weight of the prior that keeps pixels in their range, in both attacks.
+        summary: The summary of an epoch's samples in the order-invariant prior, such as the mean.
         invariance: The weight of the order-invariant prior.
         fast_lr: The learning rate of :func:`dlf`.
-        relative_weight: The weight of the relative matching loss in :func:`dlf`.
+        relative_weight: The weight of the relative distance between the updates in :func:`dlf`.
         agreement: The weight of the prior :class:`EpochAgreement` in :func:`dlf`.
         noise: The standard deviation of the noise on the warm start of :func:`dlf`.
     """
@@ -94,21 +95,24 @@ def dlf_paper(  # noqa: PLR0913
     steps: int = 400,
     restarts: int = 1,
 ) -> Inversion:
-    r"""Return DLF as published, which simulates the client's epochs on separate variables (algorithm 2).
+    r"""Return DLF as published, which optimises separate samples for each local epoch (algorithm 2).
 
     .. math:: \tilde x = \arg\min \; w_t\,\mathcal L_{sim}(\nabla\bar\theta, \nabla\tilde\theta(\tilde x))
               + \lambda_{inv}\mathcal L_{inv}(\tilde x) + \lambda_{tv}\mathrm{TV} + \lambda_{clip}\mathrm{Clip}
 
-    Then the reconstructions of the epochs are matched and averaged. The attack uses the label counts that it is given.
-    If no counts are given, it estimates the counts by interpolation (section 4.5). The labels are divided into batches
-    at random.
+    The terms are the distance between the observed and the simulated update, a prior that makes the epochs alike
+    whatever the order of their samples, total variation, and a penalty for pixels outside their range. The weight
+    :math:`w_t` changes from step to step. Finally, the samples of the epochs are matched and averaged. The attack uses
+    the label counts that it is given. If no counts are given, it estimates the counts by interpolation (section 4.5).
+    The labels are divided into batches at random.
 
     Args:
         preset: The authors' weights for one of their datasets. ``"femnist"`` is for grey handwriting, and
             ``"cifar100"`` is for colour pictures.
         method: A column of the authors' tables. ``"prior"`` is their attack. ``"no-prior"`` is their attack without the
             order-invariant prior. ``"shared"`` uses the same variables in every epoch (Geiping et al.).
-            ``"fedsgd-epoch"`` uses one batch in each epoch. ``"fedsgd"`` uses one gradient.
+            ``"fedsgd-epoch"`` simulates one batch of all samples in each epoch. ``"fedsgd"`` treats the whole update as
+            one gradient.
         loss: The matching loss. The text of the paper uses ``"cosine"``. The authors' code uses ``"l2"``, the squared
             distance with weighted layers.
         summary: The summary of an epoch in the order-invariant prior (section 5.4). By default, the value of the
@@ -145,14 +149,14 @@ def dlf_paper(  # noqa: PLR0913
 def surrogate(*, tv: float = 0.003, lr: float = 0.2, steps: int = 100, restarts: int = 1) -> Inversion:
     """Return SME, which matches the direction of one gradient at a learned point (Zhu et al., ICML 2023).
 
-    The point lies between the sent and the returned weights.
+    The point lies between the sent and the returned weights, and is optimised with the samples.
 
     A step costs one gradient, whatever the number of the client's local epochs. The defaults are the settings that we
     found to give the best start for :func:`dlf`. The settings of the SME paper are 1,000 steps at a learning rate of 1
     with a weight of 0.01 for total variation.
 
     Args:
-        tv: The weight of total variation.
+        tv: The weight of the total-variation prior.
         lr: The learning rate of Adam.
         steps: The number of steps.
         restarts: The number of independent starting points.
@@ -185,16 +189,15 @@ def dlf(
     (:class:`EpochAgreement`). The paper's prior compares only sums over all samples. Fourth, estimated label counts are
     corrected by a first reconstruction (:class:`RefinedLabels`).
 
-    Fifth, all layers have the same weight. The authors' code gives layer :math:`l` the weight :math:`e^{-l}`. With
-    normalisation layers, which count as layers, hardly anything but the first convolution is then matched. Sixth, no
-    weight depends on a dataset. The loss is the logarithm of the relative distance :math:`d` of the updates
-    (:class:`~leakgauge.attacks.inversion.objectives.Logarithmic`), so that the match has the weight :math:`w / d`. The
-    attack's own loss thus sets the balance of match and priors. Pixels are optimised in units of a quarter of their
-    range.
+    Fifth, all layers have the same weight. The authors' code gives layer :math:`l` the weight :math:`e^{-l}`. In deep
+    networks, hardly anything but the first layers is then matched. Sixth, no weight depends on a dataset. The loss is
+    the logarithm of the relative distance of the updates
+    (:class:`~leakgauge.attacks.inversion.objectives.Logarithmic`). The smaller the distance gets, the more weight the
+    match has, compared with the priors. Pixels are optimised in units of a quarter of their range.
 
     Args:
-        preset: The weights that earlier versions used for ``"femnist"`` or ``"cifar100"``, with weighted layers and a
-            fixed weight of the match. By default, the rule above.
+        preset: The dataset, ``"femnist"`` or ``"cifar100"``, for which earlier versions used fixed weights of layers,
+            match and priors. By default, no weight depends on a dataset, as described above.
         lr: The learning rate of Adam. By default, the value of the preset, or 0.15.
         steps: The number of steps of the attack. Each of these steps simulates the local training.
         warm_steps: The number of steps of the surrogate at the start.
@@ -218,7 +221,7 @@ def dlf(
 
 
 def _with_preset(attack: Inversion, chosen: Preset, warm: Inversion, lr: float | None) -> Inversion:
-    """Return a version of :func:`dlf` with the fixed weights of a preset."""
+    """Return a version of the attack :func:`dlf` with the fixed weights of one dataset's preset."""
     return attack.with_settings(
         matching=Matching(
             L2(decay=math.exp(-1), relative=True), attack.matching.update_model, Constant(chosen.relative_weight)

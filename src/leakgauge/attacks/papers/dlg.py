@@ -32,8 +32,9 @@ def dlg(
 
     .. math:: \arg\min_{x,\,z} \; \lVert \nabla_\theta\, \ell(f(x;\theta), \mathrm{softmax}(z)) - g \rVert^2
 
-    Samples and labels start from N(0, 1). The attack is fragile in the same cases as
-    :func:`~leakgauge.attacks.papers.idlg`, and also if the labels converge to wrong values.
+    Here :math:`g` is the observed gradient, and :math:`z` are the logits of the labels. Samples and logits start from
+    N(0, 1). The attack is fragile in the same cases as :func:`~leakgauge.attacks.papers.idlg`, and also if the labels
+    converge to wrong values.
 
     Args:
         optimiser: The optimiser. ``"lbfgs"`` is the published one. ``"adam"`` gives DLG-Adam, the baseline of AGIC (Xu

@@ -35,8 +35,9 @@ def idlg(
 
     .. math:: \arg\min_x \; \lVert \nabla_\theta\, \ell(f(x;\theta), c) - g \rVert^2
 
-    L-BFGS starts from N(0, 1). The attack is strong on small smooth networks and single samples. It is known to be
-    fragile with ReLU, with trained weights and with batches. In these cases, the outcome contains a warning.
+    Here :math:`g` is the observed gradient, and :math:`c` is the label from the last layer. L-BFGS starts from N(0, 1).
+    The attack is strong on small smooth networks and single samples. It is known to be fragile with ReLU, with trained
+    weights and with batches. In these cases, the outcome contains a warning.
 
     Args:
         lr: The learning rate of L-BFGS.

@@ -29,13 +29,14 @@ def inverting_gradients(
     .. math:: \arg\min_{x \in [0,1]^n} \; 1 - \frac{\langle \nabla\ell(x), g\rangle}
               {\lVert\nabla\ell(x)\rVert\,\lVert g\rVert} + \alpha\,\mathrm{TV}(x)
 
-    Adam uses only the *sign* of the gradient. Its learning rate is divided by 10 after 3/8, 5/8 and 7/8 of the steps.
-    For returned weights (section 6 of the paper) :math:`\nabla\ell(x)` stands for the update of the client's simulated
-    local training, with the same samples in the same order in every epoch. The attack uses the labels that it is given.
-    If no labels are given, it reads the labels from the last layer.
+    Here :math:`g` is the observed gradient, and :math:`\alpha` is the weight of total variation. Adam uses only the
+    *sign* of the gradient. Its learning rate is divided by 10 after 3/8, 5/8 and 7/8 of the steps. For returned weights
+    (section 6 of the paper) :math:`\nabla\ell(x)` stands for the update of the client's simulated local training, with
+    the same samples in the same order in every epoch. The attack uses the labels that it is given. If no labels are
+    given, it infers the labels from the last layer.
 
     Args:
-        tv: The weight of total variation.
+        tv: The weight of the total-variation prior.
         lr: The learning rate of Adam.
         steps: The number of steps.
         threshold: The loss below which the attack stops. ``None`` switches this rule off.

@@ -1,4 +1,4 @@
-"""L-BFGS through the simulated local training, a composition of our own for small smooth networks.
+"""An attack of our own for small smooth networks, which combines L-BFGS with a simulation of local training.
 
 EPAFL (Tabassum et al. 2024) and iDLG (Zhao et al. 2020) minimise the distance of one gradient by L-BFGS. Inverting
 Gradients (Geiping et al. 2020, section 6) and DLF (Dimitrov et al. 2022) simulate local training. No paper that we know
@@ -27,14 +27,14 @@ WORK_LIMIT = 250_000_000
 
 @dataclass(frozen=True)
 class OptimisedLabels:
-    """Labels that are optimised together with the samples, starting from the labels that the last layer shows.
+    """A source of labels that are optimised together with the samples, starting from an estimate.
 
-    The label of a single sample is read off exactly, and is not optimised. The distribution of labels over several
-    batches is unknown, and estimated counts may be wrong. Optimised labels correct both.
+    The last layer reveals the label of a single sample exactly, so this label is not optimised. For several samples,
+    the label counts are estimates, and the labels of each batch are unknown. The optimisation can correct both.
 
     Args:
-        estimate: The first estimate of the labels.
-        lean: The initial advantage of the estimated label, as a logit.
+        estimate: The method that estimates the labels at the start.
+        lean: The initial logit of the estimated label, in addition to noise. Other classes start at noise alone.
     """
 
     estimate: LastLayer = LastLayer(shuffle=True)  # noqa: RUF009 - frozen
@@ -44,7 +44,7 @@ class OptimisedLabels:
         """Return the given labels, the label of a single sample, or initial logits of shape (samples, classes).
 
         Args:
-            observation: The message of the client.
+            observation: The client's message (gradient or weights), as the server sees it.
             generator: The random generator for all draws.
         """
         labels = self.estimate(observation, generator)
@@ -90,9 +90,10 @@ def lbfgs_simulation(
     .. math:: \arg\min_x \; 100\,\lVert \Delta\theta(x) - g \rVert^2 / \lVert g \rVert^2
 
     :math:`\Delta\theta(x)` is the update of the client's local training on the samples :math:`x`, with another random
-    order in each epoch. For one gradient or one local step this is :func:`~leakgauge.attacks.papers.epafl` with a
-    relative loss. Each retry has another start, other orders and another order of the labels. The attempt with the
-    lowest loss is returned, so the attack's own loss chooses among the orders.
+    order in each epoch. :math:`g` is the observed update. For one gradient or one local step this is
+    :func:`~leakgauge.attacks.papers.epafl` with a relative loss. Each retry has another start, other orders and another
+    order of the labels. The attempt with the lowest loss is returned, so the attack's own loss chooses among the
+    orders.
 
     On smooth networks L-BFGS converges to the exact samples where Adam is still far away. On piecewise linear networks
     it gets stuck, because their second derivatives are zero. Such networks are refused.
@@ -101,7 +102,7 @@ def lbfgs_simulation(
         threshold: The loss, in per cent of the update's squared norm, below which the attack stops. ``None`` switches
             this rule off.
         patience: The number of steps without improvement after which an attempt ends. ``None`` switches this rule off.
-        tolerance: The relative improvement that ends a plateau.
+        tolerance: The smallest relative decrease of the loss that counts as an improvement.
         lr: The learning rate of L-BFGS.
         steps: The largest number of steps of an attempt. One step is up to 20 iterations of L-BFGS.
         restarts: The number of independent starting points.

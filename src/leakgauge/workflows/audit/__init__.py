@@ -1,4 +1,4 @@
-"""The audit of a set-up. Its clients are attacked, and a page shows how much of their data was recovered."""
+"""The audit of a federated set-up, which attacks its clients and reports how much of their data was recovered."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ def audit(  # noqa: PLR0913
     watch: Watch | None = None,
     command: str = "",
 ) -> Audit:
-    """Attack the clients of a set-up, and write the page and the figures.
+    """Attack the clients of a federated set-up, and write a report page and the figures.
 
     The command ``leakgauge audit`` calls this function. Attacks that were finished before are not run again. If attacks
     fail, the attribute ``failed`` of the result lists these attacks, and the attribute ``complete`` is false.
 
     Args:
         config: A TOML file, a dictionary with the same content, or a plan (:mod:`leakgauge.workflows.audit.plan`).
-        output: The folder for the page, the figures and the cache.
-        fail_if: The conditions that mean failure, such as ``"recovered > 0.05"`` (:mod:`leakgauge.evaluation.gate`).
-        junit: The file to which the checked limits are written as JUnit XML.
+        output: The folder for the report page, the figures and the cache.
+        fail_if: The conditions under which the audit fails, such as ``"recovered > 0.05"``
+            (:mod:`leakgauge.evaluation.gate`).
+        junit: The file to which the results of these conditions are written as JUnit XML.
         redact: ``"none"`` shows clients' samples on the page, ``"blur"`` blurs them, and ``"omit"`` leaves them out.
         engine: The engine that runs the attacks (:mod:`leakgauge.runtime.engines`).
         jobs: The number of attacks that run at a time. By default, one per core.
@@ -51,8 +52,8 @@ def audit(  # noqa: PLR0913
         budget: The time that the audit may take, in seconds or as a text such as ``"10m"``. ``"none"`` sets no limit.
             The default is the value in the configuration, or 4 minutes for each defence if the configuration names no
             attacks.
-        watch: The listener that follows the attacks.
-        command: The command line, which the page shows.
+        watch: The listener that receives the progress of the attacks.
+        command: The command line, which the report page shows.
     """
     from leakgauge.reports.audit import write_audit  # loads the drawing libraries
 

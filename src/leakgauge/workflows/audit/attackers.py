@@ -1,4 +1,4 @@
-"""The attackers of an audit or a frontier. An attacker runs one attack with its options, and scores the result."""
+"""The attackers of an audit. Each attacker runs one attack with its options, and scores the result."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Trial:
     """One client to attack.
 
     Args:
-        observation: The observation that the attacker sees.
-        truth: The truth about the client, with which the result is scored.
+        observation: The client's message, as the attacker sees it.
+        truth: The client's own samples, with which the result is scored.
         seed: The seed of the attack.
         threshold: The PSNR in dB above which a sample counts as recovered.
         device: The device of the attack.
-        scale: The multiple of the attack's steps that is run.
+        scale: The factor by which the attack's number of steps is multiplied.
     """
 
     observation: Observation
@@ -50,7 +50,7 @@ class Trial:
 
 @dataclass(frozen=True, repr=False)
 class Attacker:
-    """An attack of the registry with its options.
+    """An attack with its options, which can be called on one client.
 
     Args:
         name: The name of the attack.
@@ -68,11 +68,11 @@ class Attacker:
 
     @property
     def recovers(self) -> str:
-        """The kind of data that the attack recovers."""
+        """The kind of data that the attack recovers, such as ``"samples"``."""
         return registry.ATTACKS[self.name].recovers
 
     def adapts(self, observation: Observation) -> bool:
-        """Return whether the attack changes if the attacker knows the defences that the client used."""
+        """Return whether the attack works differently for an attacker who knows the client's defences."""
         return self.recovers == "samples" and adapts(registry.build(self.name, **self.options), observation)
 
     def __call__(self, trial: Trial, report: Report) -> Scored:
@@ -159,7 +159,7 @@ def still_falling(losses: Tensor, by: float = 0.1) -> bool:
 
     Args:
         losses: The loss at each step.
-        by: The relative decrease that counts.
+        by: The smallest relative decrease of the best loss that counts as still falling.
     """
     quarter = len(losses) // 4
     if not quarter or not bool(losses.isfinite().all()):
@@ -169,7 +169,7 @@ def still_falling(losses: Tensor, by: float = 0.1) -> bool:
 
 
 def measures_of(document: Mapping[str, Any]) -> dict[str, Measure]:
-    """Return a dictionary from metrics to the measures in the document of one attacked client."""
+    """Convert the stored result of one attacked client to a dictionary from metrics to measures."""
     return {name: Measure.from_row(row) for name, row in document["scores"].items()}
 
 
@@ -180,7 +180,7 @@ def read_attacker(name: Any, options: Mapping[str, Any], column: str | None, whe
         name: The name of the attack.
         options: The options of the attack.
         column: The name of the sensitive column of the data. It is ``None`` if there is no such column.
-        where: The place of the name in the document, for error messages.
+        where: The place of the name in the configuration, for error messages.
     """
     known = [spec.name for spec in registry.specs(reads="update") if spec.recovers in _SCORING]
     if name not in known:

@@ -1,4 +1,4 @@
-"""The budget of an audit: how long its attacks would take, and the share of their steps for which there is time."""
+"""The time budget of an audit, which limits how many of their steps the attacks can take."""
 
 from __future__ import annotations
 
@@ -49,13 +49,14 @@ def read_duration(value: Any, where: str) -> float | None:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The expected cost of the attacks of an audit.
+    """The expected run time of the attacks of an audit.
 
     Args:
         seconds: A dictionary from the name of each attack to the expected seconds for one client.
         jobs: The number of attacks that run at a time.
         budget: The seconds that the audit may take, or ``None`` for no limit.
-        weights: A dictionary from the titles of defences to the number of clients in one message.
+        weights: A dictionary from the titles of defences to the number of clients whose sum is one message. Attacks on
+            a sum take this many times longer.
     """
 
     seconds: Mapping[str, float]
@@ -64,7 +65,7 @@ class Forecast:
     weights: Mapping[str, int] = field(default_factory=dict)
 
     def cost(self, work: Work) -> float:
-        """Return the expected seconds of one attack on one client."""
+        """Return the expected run time in seconds of one attack on one client."""
         weight = 1 if work.control else self.weights.get(work.defence, 1)
         return self.seconds[work.attack] * weight * float(2**work.attempt)
 
@@ -76,7 +77,7 @@ class Forecast:
     def shares(self, works: Sequence[Work], spent: float = 0.0) -> dict[Work, float]:
         """Return a dictionary from each attack to the share of its steps for which the budget has time.
 
-        Every attack may take the same number of seconds. Attacks that need less time leave the rest to the others.
+        The remaining time is divided equally. If an attack needs less than its part, the other attacks get the rest.
 
         Args:
             works: The attacks that are to run.
@@ -108,14 +109,14 @@ class Forecast:
 
 
 def equal_limit(costs: Sequence[float], available: float) -> float:
-    """Return the largest limit for every cost such that the limited costs add up to what is available.
+    """Return the limit such that all costs, each reduced to this limit if it is larger, add up to the given sum.
 
     >>> equal_limit([1.0, 10.0, 10.0], 11.0)
     5.0
 
     Args:
         costs: The costs without a limit.
-        available: The sum of all limited costs.
+        available: The sum that all limited costs may reach together.
     """
     left, rest = available, sorted(costs)
     while rest and rest[0] * len(rest) <= left:
@@ -124,7 +125,7 @@ def equal_limit(costs: Sequence[float], available: float) -> float:
 
 
 def forecast(plan: AuditPlan, jobs: int) -> Forecast:
-    """Measure one step of each attack on the first client, and return the expected cost of the audit.
+    """Measure one step of each attack on the first client, and return the expected run time of the attacks.
 
     Args:
         plan: The plan of the audit.

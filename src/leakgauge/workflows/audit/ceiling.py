@@ -1,6 +1,7 @@
-"""The ceiling of an audit, which is a bound on the success of every attack, for defences with a proof.
+"""The proven upper bound on the success of every attack, for defences with a privacy proof.
 
-Attacks give a floor, because a better attack may recover more. A proof gives a ceiling, which no attack exceeds.
+Attacks show only a lower limit of the leakage, because a better attack may recover more. A proof gives an upper limit,
+which no attack exceeds.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ def bound_of(
 ) -> Bound | None:
     """Return the bound on the success of every attack on one sample, or ``None`` if the defences have no proof.
 
-    DP-SGD has a proof. Defences that change its result afterwards keep the proof. Defences that change batches, such as
-    mixup, put one sample into several gradients, and then the proof is not about samples. Another defence that
-    replaces the local training has a proof if it reports a privacy budget and a ``delta``.
+    DP-SGD has a proof. Defences that change only the result of DP-SGD keep the proof. Defences that change batches,
+    such as mixup, mix several samples, so the proof no longer holds for single samples. Another defence that replaces
+    the local training has a proof if it reports a privacy budget and a ``delta``.
 
     Args:
         chain: The defences of the client.
-        training: The client's whole recipe, also if parts of it are hidden from the attacker.
+        training: All settings of the client's training, including those that the attacker does not know.
         prior: The probability that the attacker recovers the sample without the message. It is 1 / N for one of N
             candidates.
         participations: The number of rounds whose messages the attacker sees.

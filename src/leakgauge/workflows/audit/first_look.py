@@ -1,8 +1,8 @@
-"""A first look at a message before any attack. It estimates the risk, with reasons, and finds the attacks that apply.
+"""A fast estimate of the risk of a message before any attack, with reasons and the attacks that apply.
 
-The first look uses only what the attacker sees, and is fast. It is an estimate and not a verdict. An attack may fail
-although the risk is high, and succeed although the risk is medium. Without a proof, the risk of a message that depends
-on the samples is never low.
+The estimate uses only what the attacker sees. It is not a verdict. An attack may fail although the risk is high, and
+succeed although the risk is medium. The risk is low only if the message does not depend on the samples, or if a proof
+limits every attack.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ LEAVES_DIRECTION = ("Clipping", "LocalWork", "SecureAggregation")
 
 @dataclass(frozen=True)
 class Reason:
-    """One reason for the risk.
+    """One reason for the estimated risk of a message.
 
     Args:
-        about: The part of the message that the reason is about.
-        risk: The risk that follows from this part alone.
+        about: The topic of the reason, such as ``"size"``, ``"steps"`` or ``"defences"``.
+        risk: The risk if only this topic is considered.
         sentence: The reason in words.
     """
 
@@ -54,13 +54,13 @@ class Reason:
 
 @dataclass(frozen=True)
 class FirstLook:
-    """The estimated risk of a message.
+    """The estimated risk of a message, before any attack.
 
     Args:
         reasons: The reasons for the risk.
-        applies: A dictionary. Its keys are the attacks that apply, and its values are the reasons.
-        refused: A dictionary. Its keys are the attacks that do not apply, and its values are the reasons.
-        missing: The knowledge that optimisation attacks need and the attacker does not have, or an empty text.
+        applies: A dictionary from each attack that can be run on the message to the reason.
+        refused: A dictionary from each attack that cannot be run on the message to the reason.
+        missing: The knowledge that an attacker lacks for optimisation attacks. The text is empty if nothing is missing.
     """
 
     reasons: tuple[Reason, ...]
@@ -72,8 +72,8 @@ class FirstLook:
     def risk(self) -> Risk:
         """The risk that samples are recovered.
 
-        The risk is high if an exact attack applies, whatever the size of the message. Otherwise it is the lowest risk
-        of the reasons about the size, the steps and the layers. Defences and proofs lower both.
+        If an exact attack applies, the risk is high, unless defences or a proof lower it. Otherwise, the result is the
+        lowest risk of all reasons except those about labels.
         """
         exact = [reason for reason in self.reasons if reason.about == "exact attack"]
         limits = [reason for reason in self.reasons if reason.about in ("defences", "proof", "message")]
@@ -92,7 +92,7 @@ def first_look(observation: Observation, bound: Bound | None = None) -> FirstLoo
     """Estimate the risk of a message, and find the attacks that apply. No attack is run.
 
     Args:
-        observation: The message of the client.
+        observation: The client's message (gradient or weights), as the server sees it.
         bound: The proven limit on the success of every attack, if the client's defences have a proof.
     """
     specs = registry.specs(reads="update")
@@ -181,7 +181,7 @@ def _training_in_words(observation: Observation) -> str:
 
 
 def _missing_for_optimisation(observation: Observation) -> str:
-    """Return the knowledge that optimisation attacks need and the attacker does not have, or an empty text."""
+    """Name the knowledge that an attacker lacks for optimisation attacks. The text is empty if nothing is missing."""
     if observation.training.samples is None and count_samples(observation) is None:
         return "the number of samples"
     if granted_labels(observation) is not None or observation.label_batches is not None:
@@ -266,7 +266,7 @@ def _labels(observation: Observation) -> Reason:
 
 
 def _defences(observation: Observation) -> Reason:
-    """Describe the known defences. Those that leave the direction of an update do not lower the risk."""
+    """Describe the known defences. A defence that keeps the direction of the update does not lower the risk."""
     assert observation.defences is not None
     known = known_defences(observation)
     harmless = len(known) == len(observation.defences) and all(one.name in LEAVES_DIRECTION for one in known)
@@ -277,6 +277,6 @@ def _defences(observation: Observation) -> Reason:
 
 
 def _proof(bound: Bound) -> Reason:
-    """Report the proven limit on every attack. Only a strong limit makes the risk low."""
+    """Describe the proven limit on the success of every attack. The risk is low only if this limit is strong."""
     risk: Risk = "low" if supports_nothing_found(bound) else "high" if bound.useless else "medium"
     return Reason("proof", risk, bound.sentence)

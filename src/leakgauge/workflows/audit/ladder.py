@@ -1,6 +1,7 @@
-"""The ladder of an audit: how many samples, how many local steps and how much noise the strongest attack gets through.
+"""The ladder of an audit, which measures up to which number of samples, local steps or noise an attack succeeds.
 
-Each rung is the audited set-up with one change. The strongest attack is run on one client of every rung.
+Each rung of the ladder is the audited set-up with one of these values changed. The strongest attack of the audit is run
+on one client of every rung.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ NOISE = (1e-4, 1e-3, 1e-2, 1e-1)
 
 @dataclass(frozen=True)
 class Rung:
-    """One version of the set-up.
+    """One rung of the ladder, which is the audited set-up with one changed value.
 
     Args:
-        dimension: The thing that changes: ``"samples"``, ``"local steps"`` or ``"noise"``.
-        value: The value of the thing that changes.
+        dimension: The name of the changed value: ``"samples"``, ``"local steps"`` or ``"noise"``.
+        value: The changed value.
         scenario: The changed set-up.
         chain: The defences of the clients.
     """
@@ -47,7 +48,7 @@ class Rung:
 
 
 def rungs_of(scenario: Scenario) -> dict[str, Rung]:
-    """Return a dictionary from names to the rungs of a set-up. Rungs that cannot be simulated are left out.
+    """Return the rungs of the ladder for a set-up, by name. Rungs with more samples than the dataset has are left out.
 
     Args:
         scenario: The audited set-up.
@@ -69,7 +70,7 @@ def _works(rung: Rung) -> bool:
 
 
 def strongest_attack(findings: Sequence[Finding]) -> str | None:
-    """Return the attack on samples that exceeds chance by most, or ``None`` if no attack recovers data.
+    """Return the attack that recovers samples furthest above chance, or ``None`` if no attack recovers samples.
 
     Args:
         findings: The findings on the set-up and on its positive controls.
@@ -86,11 +87,11 @@ def _excess(finding: Finding) -> float:
 
 
 def sentences(rungs: Mapping[str, Rung], findings: Sequence[Finding]) -> list[str]:
-    """Return one sentence for each dimension of the ladder.
+    """Return one sentence for each changed value (samples, local steps, noise) about how far the attack succeeds.
 
     Args:
-        rungs: The rungs by name.
-        findings: The findings on the rungs.
+        rungs: A dictionary from names to rungs of the ladder.
+        findings: The result of the attack on each rung.
     """
     reached: dict[str, list[tuple[float, bool]]] = {}
     for finding in findings:

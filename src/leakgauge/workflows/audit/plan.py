@@ -52,7 +52,8 @@ class Work:
         attack: The name of the attack.
         knows_defence: Whether the attacker knows the defence.
         client: The index of the client.
-        control: The name of the positive control. It is empty if the attack is on the set-up itself.
+        control: The name of the positive control or of the rung of the ladder. It is empty if the attack is on the
+            set-up itself.
         attempt: The number of earlier attempts at this client with the same attack.
     """
 
@@ -73,20 +74,20 @@ class Work:
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """The plan of an audit.
+    """The plan of an audit, with its set-up, attacks, defences and budget.
 
     Args:
         scenario: The set-up.
         attacks: A dictionary from names to attackers.
-        chains: A dictionary from titles to chains of defences.
+        chains: A dictionary from titles to chains of defences, each of which is audited separately.
         first_look: The estimate of the risk before any attack.
         clients: The number of clients to attack.
         threshold: The PSNR in dB above which a sample counts as recovered.
         adaptive: The pairs of an attack and a defence for which the attack changes if the attacker knows the defence.
         controls: A dictionary from names to positive controls, which are easier versions of the set-up without a
             defence.
-        portfolio: Whether the audit chose the attacks. It then leaves out attacks on samples that an exact attack has
-            already recovered, and repeats attacks that are worth it.
+        portfolio: Whether the audit, and not the user, chose the attacks. The audit then skips attacks on samples that
+            an exact attack has already recovered, and repeats failed attacks whose loss was still falling.
         budget: The seconds that the audit may take, or ``None`` for no limit.
         underdetermined: Whether the message holds fewer numbers than the client's samples, so that no attack can
             recover all of the samples.
@@ -120,7 +121,7 @@ class AuditPlan:
         return registry.ATTACKS[name].exact
 
     def controls_of(self, name: str) -> list[Work]:
-        """Return the positive controls of one attack. Only attacks on samples have positive controls."""
+        """Return the runs of an attack on its positive controls. Only attacks that recover samples have controls."""
         if self.attacks[name].recovers != "samples":
             return []
         clients = range(min(self.clients, CONTROL_CLIENTS))
@@ -134,7 +135,7 @@ class AuditPlan:
 
     @cached_property
     def ladder(self) -> dict[str, Rung]:
-        """The rungs of the ladder by name (:mod:`leakgauge.workflows.audit.ladder`)."""
+        """A dictionary from names to the rungs of the ladder (:mod:`leakgauge.workflows.audit.ladder`)."""
         return rungs_of(self.scenario)
 
     def scenario_of(self, work: Work) -> Scenario:
@@ -144,13 +145,13 @@ class AuditPlan:
         return self.ladder[work.control].scenario if work.control else self.scenario
 
     def chain_of(self, work: Work) -> tuple[Defence, ...]:
-        """Return the defences of the attacked client. A positive control has no defences."""
+        """Return the defences of the attacked client. In a positive control, there are no defences."""
         if work.control in self.controls:
             return ()
         return self.ladder[work.control].chain if work.control else self.chains[work.defence]
 
     def definition(self, work: Work) -> dict[str, Any]:
-        """Return a plain dictionary of everything that the result of one piece of work depends on."""
+        """Return all values that the result of one attack on one client depends on, as a key of the cache."""
         scenario = self.scenario_of(work)
         return {
             "scenario": scenario.document,

@@ -1,10 +1,11 @@
-"""Functions that run the attacks of an audit in stages. Finished work is cached.
+"""The stages in which the attacks of an audit run. Finished attacks are cached.
 
 1. Exact attacks run first, because they take seconds and recognise their own success.
 2. The other attacks run on the clients whose samples the exact attacks have not recovered.
 3. Attacks that found nothing and whose loss was still falling get more steps, if the budget has time.
 4. Attacks that found nothing run on easier versions of the set-up, which are called positive controls.
-5. The strongest attack climbs the ladder (:mod:`leakgauge.workflows.audit.ladder`), if the budget has time.
+5. The strongest attack runs on harder and easier versions of the set-up (:mod:`leakgauge.workflows.audit.ladder`), if
+   the budget has time.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Audit(WorkflowResult):
 
     @property
     def tried(self) -> list[str]:
-        """The titles of the defences that have a result."""
+        """The titles of the defences for which at least one attack has a result."""
         titles = {result.work.defence for result in self.results}
         return [title for title in self.plan.chains if title in titles]
 
@@ -90,14 +91,14 @@ class Audit(WorkflowResult):
         return together([finding for finding in self.findings if finding.setup == defence])
 
     def reason_for(self, defence: str) -> str:
-        """Return the reason for the verdict on one defence, or an empty text if the figures need no reason."""
+        """Return the reason for the verdict on one defence, or an empty text if there is no reason to report."""
         verdict = self.verdict_on(defence)
         reasons = [one.reason for one in self.findings if one.setup == defence and one.verdict is verdict]
         return next((reason for reason in reasons if reason), "")
 
     @property
     def ladder_sentences(self) -> list[str]:
-        """Sentences about how far the strongest attack gets, one for each thing that the ladder changes."""
+        """Sentences about the samples, local steps and noise up to which the strongest attack succeeds."""
         return sentences(self.plan.ladder, self.ladder)
 
     def results_of(self, finding: Finding) -> list[ClientResult]:
@@ -160,7 +161,7 @@ class _Run:
     began: float = field(default_factory=time.monotonic)
 
     def stage(self, works: Sequence[Work]) -> None:
-        """Run the attacks that are not in the cache, and add all results."""
+        """Run the given attacks unless they are in the cache, and collect their results."""
         if self.interrupted:
             return
         self.started += len(works)
@@ -198,7 +199,7 @@ class _Run:
             self.interrupted = True  # the results so far are cached, and the audit is marked as incomplete
 
     def _expected(self) -> Forecast:
-        """Return the expected cost of the audit. It is measured once, and shown to the listener."""
+        """Return the expected run time of the audit, which is measured once and reported to the listener."""
         if self.forecast is None:
             running = self.running
             jobs = 1 if running.engine == "in-process" else running.jobs or usable_cores()
@@ -220,7 +221,7 @@ class _Run:
     def further_attempts(self) -> list[Work]:
         """Return second attempts of attacks that found nothing and whose loss was still falling.
 
-        There are none if the user chose the attacks, or if the budget has no time for them.
+        The list is empty if the user chose the attacks, or if the budget has no time for second attempts.
         """
         if not self.plan.portfolio or self.plan.budget is None:
             return []
@@ -236,7 +237,7 @@ class _Run:
         return again if again and self._expected().total(again) < left else []
 
     def unsuccessful(self) -> list[str]:
-        """Return the attacks that found no samples in at least one set-up. They need their positive controls.
+        """Return the names of attacks that failed in at least one case, and therefore need positive controls.
 
         If every client of the audit has a defence, all attacks are returned, because the set-up without a defence is
         the baseline with which the defence is compared.
@@ -248,7 +249,7 @@ class _Run:
         return [name for name in self.plan.attacks if name in failed]
 
     def climb(self, findings: Sequence[Finding]) -> list[Work]:
-        """Return the attacks on the rungs of the ladder for which the budget has time, on one client each."""
+        """Return the runs of the strongest attack on those rungs of the ladder for which the budget has time."""
         name = strongest_attack(findings)
         if name is None or not self.plan.portfolio or self.plan.budget is None:
             return []
@@ -258,7 +259,7 @@ class _Run:
         return [Work(UNDEFENDED, name, False, 0, rung.name) for rung in affordable]
 
     def findings_on(self, versions: Collection[str]) -> list[Finding]:
-        """Return one finding for each attack on each of these versions of the set-up."""
+        """Return one finding for each attack on each of the named positive controls or rungs of the ladder."""
         groups: dict[tuple[str, str], list[dict[str, Measure]]] = {}
         for result in self.results.values():
             if result.work.control in versions:
@@ -302,7 +303,7 @@ def _key_of(finding: Finding) -> tuple[str, str, bool]:
 def _judged(plan: AuditPlan, results: Sequence[ClientResult]) -> list[Finding]:
     """Return one finding for each combination of attack, defence and knowledge of the defence.
 
-    The verdicts do not take the strength of the attacks into account.
+    These verdicts do not yet consider whether an attack that found nothing is too weak.
     """
     findings = []
     for key in dict.fromkeys(_key(result.work) for result in results):
@@ -314,7 +315,7 @@ def _judged(plan: AuditPlan, results: Sequence[ClientResult]) -> list[Finding]:
 
 
 def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with the reasons for their verdicts. Verdicts without support become inconclusive.
+    """Return the findings with reasons. A verdict of no leakage becomes inconclusive if the attack may be too weak.
 
     The set-up without a defence is judged first, because the verdicts on defences depend on it.
     """
@@ -338,7 +339,7 @@ def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequen
 
 
 def _needed(plan: AuditPlan, controls: Mapping[str, Finding]) -> dict[str, Finding]:
-    """Return the positive controls that an attack must pass.
+    """Return the positive controls on which an attack must succeed.
 
     If the message is too small to determine all samples, only the control with one sample is needed.
     """
@@ -353,7 +354,7 @@ def attack_client(plan: AuditPlan, work: Work, report: Report, device: str | Non
         work: The attack and the client.
         report: The function that is called after each step.
         device: The device of the attack.
-        scale: The multiple of the attack's steps that is run.
+        scale: The factor by which the attack's number of steps is multiplied.
     """
     scenario = plan.scenario_of(work)
     observation, truth = scenario.observe(work.client, plan.chain_of(work), knows_defence=work.knows_defence)

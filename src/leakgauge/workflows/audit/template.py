@@ -66,7 +66,7 @@ def write_template(path: Path, *, model: str, data: str, sends: str, **numbers: 
 
 
 def _source(data: str) -> str:
-    """Return the key of the table ``[data]`` that names the given source. The key of an npz file is ``npz``."""
+    """Return the key of the table ``[data]`` for a data source, such as ``npz`` for an npz file."""
     suffix = Path(data).suffix.lower()
     if suffix in (".npz", ".csv"):
         return suffix[1:]
