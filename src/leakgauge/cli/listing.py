@@ -1,4 +1,4 @@
-"""The commands list and data, which list Leakgauge's attacks, defences and so on, and the datasets on this machine."""
+"""The command ``list``, which shows attacks, defences and so on, and the command ``data`` for the datasets at hand."""
 
 from __future__ import annotations
 

@@ -34,12 +34,13 @@ OWN_LOSSES = ("cross_entropy", "mse", "binary_cross_entropy")
 class Recipe:
     """The training settings that all clients of a federation share.
 
-    If an argument is ``None``, its value is taken from ``base``.
+    An argument that is ``None`` takes its value from ``base``.
 
     Args:
-        lr: The learning rate. It is ``None`` if the client sends a single gradient.
+        lr: The learning rate. A client that sends a single gradient needs none, neither here nor in ``base``.
         epochs: The number of passes over the client's samples.
-        batch_size: The number of samples in a batch. By default, all of the client's samples.
+        batch_size: The number of samples in a batch. If neither this argument nor ``base`` has it, all samples form one
+            batch.
         momentum: The momentum of SGD.
         weight_decay: The weight decay.
         loss: A loss, as in :func:`fedavg`.

@@ -79,10 +79,10 @@ class _Layout:
         return max(int(measure.text_width(title)) for title in self.rows) + 14
 
     def corner(self, index: int) -> tuple[int, int]:
-        """Return the position in pixels of a sample's image in the first row of images.
+        """Return the upper left corner, in pixels, of a sample's topmost image.
 
-        The position is the upper left corner of the image. If there are more samples than columns, the sheet has
-        several blocks of rows, and the first row of the sample's block counts.
+        Each sample has a column, with one image in each row. Samples that find no column have a further block of rows
+        below.
         """
         x = _MARGIN + self.title_width + (index % self.columns) * (self.size + _GAP)
         return x, _MARGIN + (index // self.columns) * self.block_height

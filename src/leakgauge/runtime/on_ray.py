@@ -97,7 +97,7 @@ class OnRay:
         return 2 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def free(self) -> None:
-        """Return ``None``, because Ray itself starts only tasks that fit into memory."""
+        """Return the free memory, which is ``None`` here, because Ray itself starts only tasks that fit into memory."""
 
     def largest(self) -> int:
         """Return the memory in bytes of the largest machine of the cluster."""

@@ -225,7 +225,9 @@ class Inversion(Attack):
         return match
 
     def optimise(self, observation: Observation, targets: Tensor, seed: int, report: Report) -> tuple[Solution, int]:
-        """Return the solution with the lowest loss, and the number of copies of each sample in the solution.
+        """Return the solution with the lowest loss, and the number of dummy samples that stand for one of the client's.
+
+        The number is 1, or the number of epochs if each epoch has its own dummy samples.
 
         Args:
             observation: The client's message, with known or estimated values of all training settings that the attack

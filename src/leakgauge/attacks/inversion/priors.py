@@ -113,7 +113,7 @@ class PixelRange:
         return self.weight > 0 and data.bounded
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """Return the weighted distance, averaged over samples."""
+        """Return the weighted squared distance of the values from [0, 1], averaged over samples."""
         seen = data.denormalise(inputs)
         outside = (seen - seen.clamp(0, 1)).square()
         return self.weight * outside.flatten(2).sum(2).mean()
@@ -149,7 +149,7 @@ class EpochOrderInvariant:
                 raise UnknownName(f"{setting} of an epoch", value, valid)
 
     def applies(self, data: DataSpec) -> bool:
-        """Return whether the prior can be used. Only summaries with a convolution need images."""
+        """Return whether the prior can be used. If it convolves samples, the samples must be images."""
         return self.weight > 0 and (data.is_image or not self.summary.startswith("conv"))
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:

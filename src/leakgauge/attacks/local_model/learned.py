@@ -62,7 +62,7 @@ class Coordinates:
         return cls(vectors.mean(0), basis, math.sqrt(float(values.clamp_min(0).mean())) or 1.0)
 
     def inside(self, vectors: Tensor) -> Tensor:
-        """Convert vectors to coordinates."""
+        """Convert parameter vectors to coordinates in this system."""
         return (vectors - self.mean) @ self.basis.T / self.unit
 
     def outside(self, coordinates: Tensor) -> Tensor:

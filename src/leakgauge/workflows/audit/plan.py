@@ -52,8 +52,8 @@ class Work:
         attack: The name of the attack.
         knows_defence: Whether the attacker knows the defence.
         client: The index of the client.
-        control: The name of the positive control or of the rung of the ladder. It is empty if the attack is on the
-            set-up itself.
+        control: The name of the version of the set-up that is attacked, which is easier (a positive control) or changes
+            one thing (a rung of the ladder). It is empty if the audited set-up itself is attacked.
         attempt: The number of earlier attempts at this client with the same attack.
     """
 
