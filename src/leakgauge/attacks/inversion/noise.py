@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from leakgauge.attacks.inversion.compression import pruning_of, rounding_noise
 from leakgauge.attacks.inversion.known_defences import known_defences, noise_share
 from leakgauge.core.observation import Observation
 
@@ -22,13 +23,18 @@ def noise_in(observation: Observation) -> float:
     """Return the share of the message's squared norm that is noise, between 0 and 1.
 
     The share follows from the client's defences if the attacker knows a defence that adds noise. Otherwise the share is
-    measured. It is 0 if it can neither be known nor measured.
+    measured, or computed from the steps of a quantised message. It is 0 if it can neither be known nor measured. A
+    pruned message cannot be measured, because its missing entries change all sums.
 
     Args:
         observation: The message of the client.
     """
     known = noise_share(observation, known_defences(observation))
-    return known if known > 0 else measured_noise(observation)
+    if known > 0:
+        return known
+    if pruning_of(observation) is not None:
+        return 0.0
+    return measured_noise(observation) or rounding_noise(observation)
 
 
 def measured_noise(observation: Observation) -> float:

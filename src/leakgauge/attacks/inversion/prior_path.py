@@ -27,6 +27,7 @@ from torch import Tensor
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.attack import Inversion, counted_from
 from leakgauge.attacks.inversion.batch_statistics import revealed_statistics
+from leakgauge.attacks.inversion.compression import Pruned, pruning_of
 from leakgauge.attacks.inversion.noise import noise_in
 from leakgauge.attacks.inversion.optimisers import Constant, Ramp, Schedule
 from leakgauge.attacks.inversion.settings import WarmStart
@@ -87,21 +88,55 @@ class Message:
     Args:
         observed: The update, with zeros in place of the ignored entries.
         used: A dictionary from the name of each parameter to a mask of the entries that count, or ``None`` for all.
+        pruned: The entries that pruning left out, if the message is pruned.
     """
 
     observed: Params
     used: Params | None = None
+    pruned: Pruned | None = None
 
     @staticmethod
-    def of(observed: Params, used: Params) -> Message:
-        """Return the update in which only some entries count."""
-        return Message({name: value * used[name] for name, value in observed.items()}, used)
+    def of(observed: Params, used: Params, pruned: Pruned | None = None) -> Message:
+        """Return the update in which only some entries count.
+
+        Args:
+            observed: The update.
+            used: The mask of the entries that count.
+            pruned: The entries that pruning left out, if they must not be predicted above their limits.
+        """
+        return Message({name: value * used[name] for name, value in observed.items()}, used, pruned)
 
     def visible(self, predicted: Params) -> Params:
-        """Return a prediction with zeros in place of the ignored entries."""
+        """Return a prediction with zeros in place of the ignored entries.
+
+        An entry that pruning left out, because it is small, is predicted by the part of it that exceeds the limit.
+
+        Args:
+            predicted: The predicted update.
+        """
         if self.used is None:
             return predicted
-        return {name: predicted[name] * mask for name, mask in self.used.items()}
+        visible = {name: predicted[name] * mask for name, mask in self.used.items()}
+        if self.pruned is None:
+            return visible
+        scale = self._scale(visible)
+        return {name: value + self._excess(name, predicted[name], scale) for name, value in visible.items()}
+
+    def _scale(self, visible: Params) -> float:
+        """Return the factor with which a prediction fits the update best."""
+        product, square = (
+            sum(float((value.detach() * other[name].detach()).sum()) for name, value in visible.items())
+            for other in (self.observed, visible)
+        )
+        return max(0.0, product / square) if square > 0 else 0.0
+
+    def _excess(self, name: str, predicted: Tensor, scale: float) -> Tensor | float:
+        """Return by how much a prediction exceeds the limit of the entries that were left out."""
+        assert self.pruned is not None
+        limit = self.pruned.limits[name] / scale if scale > 0 else math.inf
+        if not math.isfinite(limit):
+            return 0.0
+        return (1 - self.pruned.sent[name]) * (predicted - predicted.clamp(-limit, limit))
 
 
 @dataclass(frozen=True)
@@ -188,9 +223,11 @@ class _Walk:
         observed = observation.difference() if free else observation.summed_gradient()
         share = attack.path.held_out
         held = {name: (torch.rand(value.shape, generator=draw) < share).to(value) for name, value in observed.items()}
-        self.all = Message(observed)
-        self.fitted = Message.of(observed, {name: 1 - mask for name, mask in held.items()})
-        self.held = Message.of(observed, held)
+        self.pruned = pruning_of(observation)
+        sent = {name: torch.ones_like(mask) for name, mask in held.items()} if self.pruned is None else self.pruned.sent
+        self.all = Message(observed) if self.pruned is None else Message.of(observed, sent, self.pruned)
+        self.fitted = Message.of(observed, {name: sent[name] * (1 - mask) for name, mask in held.items()}, self.pruned)
+        self.held = Message.of(observed, {name: sent[name] * mask for name, mask in held.items()})
         self.total = attack.descent.steps
         self.path_steps = min(self.total, max(1, round(attack.path.share * self.total)))
         self.floor = 1 - math.sqrt(1 - noise_in(observation))
@@ -217,7 +254,7 @@ class _Walk:
         if stopped:
             return min(paths, key=lambda path: path.loss)
         step, point, gain = self._chosen(paths)
-        if self.floor > 0 and gain < CLEARLY:
+        if (self.floor > 0 or self.pruned is not None) and gain < CLEARLY:
             return self._guess(point, paths[0].trace)
         return self._finish(point, step, paths[0].trace, report)
 
@@ -278,7 +315,7 @@ class _Walk:
         The likelihood is that of Gaussian noise of unknown size on a prediction of unknown scale.
         """
         entries = sum(int((value != 0).sum()) for value in self.held.observed.values())
-        if entries < ENOUGH_ENTRIES:
+        if entries < ENOUGH_ENTRIES and self.pruned is None:
             return math.inf
         left, blind = (max(1e-12, 1 - max(0.0, value) ** 2) for value in (cosine, of_guess))
         return entries / 2 * math.log(blind / left)
@@ -299,7 +336,7 @@ class _Walk:
     def _guess(self, variables: Params, trace: Trace) -> Solution:
         blind = variables | {"inputs": torch.zeros_like(variables["inputs"])}
         loss = self._loss(blind, 1.0)
-        return Solution(blind, loss, 0, Outcome("finished", self.path_steps - 1, NOTHING_EXPLAINED), trace)
+        return Solution(blind, loss, 0, Outcome("guess", self.path_steps - 1, NOTHING_EXPLAINED), trace)
 
     def _finish(self, start: Params, step: int, before: Trace, report: Report) -> Solution:
         """Match all entries from a point of the path, with the factor of the priors at this point."""
