@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from leakgauge import attacks, defences, models
-from leakgauge.attacks.inversion.prior_path import NOTHING_EXPLAINED, Message, Path, PriorPath, strongest
+from leakgauge.attacks.inversion.prior_path import NOTHING_EXPLAINED, Path, PriorPath, strongest
 from leakgauge.attacks.inversion.settings import Space, WarmStart
 from leakgauge.core.errors import InvalidInput
 from leakgauge.evaluation import score
@@ -29,14 +29,6 @@ def test_the_strongest_prior_that_predicts_about_as_well_is_kept():
     assert strongest([0.5, 0.2, 0.11, 0.1, 0.1], floor=0.0) == 2
     assert strongest([0.5, 0.2, 0.11, 0.1, 0.1], floor=0.1) == 3
     assert strongest([0.4, 0.3, 0.2], floor=1.0) == 2
-
-
-def test_ignored_entries_do_not_count():
-    observed = {"weight": torch.tensor([1.0, 2.0, 3.0])}
-    message = Message.of(observed, {"weight": torch.tensor([1.0, 0.0, 1.0])})
-    assert message.observed["weight"].tolist() == [1, 0, 3]
-    assert message.visible({"weight": torch.tensor([5.0, 6.0, 7.0])})["weight"].tolist() == [5, 0, 7]
-    assert Message(observed).visible(observed) is observed
 
 
 @pytest.mark.parametrize("knows", [False, True])

@@ -57,6 +57,64 @@ class Pruned:
     limits: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Message:
+    """An update, of which some entries are ignored.
+
+    Args:
+        observed: The update, with zeros in place of the ignored entries.
+        used: A dictionary from the name of each parameter to a mask of the entries that count, or ``None`` for all.
+        pruned: The entries that pruning left out, if the message is pruned.
+    """
+
+    observed: Params
+    used: Params | None = None
+    pruned: Pruned | None = None
+
+    @staticmethod
+    def of(observed: Params, used: Params, pruned: Pruned | None = None) -> Message:
+        """Return the update in which only some entries count.
+
+        Args:
+            observed: The update.
+            used: The mask of the entries that count.
+            pruned: The entries that pruning left out, if they must not be predicted above their limits.
+        """
+        return Message({name: value * used[name] for name, value in observed.items()}, used, pruned)
+
+    def visible(self, predicted: Params) -> Params:
+        """Return a prediction with zeros in place of the ignored entries.
+
+        An entry that pruning left out, because it is small, is predicted by the part of it that exceeds the limit.
+
+        Args:
+            predicted: The predicted update.
+        """
+        if self.used is None:
+            return predicted
+        visible = {name: predicted[name] * mask for name, mask in self.used.items()}
+        if self.pruned is None:
+            return visible
+        scale = self._scale(visible)
+        return {name: value + self._excess(name, predicted[name], scale) for name, value in visible.items()}
+
+    def _scale(self, visible: Params) -> float:
+        """Return the factor with which a prediction fits the update best."""
+        product, square = (
+            sum(float((value.detach() * other[name].detach()).sum()) for name, value in visible.items())
+            for other in (self.observed, visible)
+        )
+        return max(0.0, product / square) if square > 0 else 0.0
+
+    def _excess(self, name: str, predicted: Tensor, scale: float) -> Tensor | float:
+        """Return by how much a prediction exceeds the limit of the entries that were left out."""
+        assert self.pruned is not None
+        limit = self.pruned.limits[name] / scale if scale > 0 else math.inf
+        if not math.isfinite(limit):
+            return 0.0
+        return (1 - self.pruned.sent[name]) * (predicted - predicted.clamp(-limit, limit))
+
+
 def pruning_of(observation: Observation) -> Pruned | None:
     """Return the entries that were sent if the message is pruned, and otherwise ``None``.
 
@@ -66,9 +124,9 @@ def pruning_of(observation: Observation) -> Pruned | None:
     update = observation.difference()
     names = {defence.name for defence in known_defences(observation) if defence.place == "update"}
     truncated = "TopK" in names or (_is_sgd(observation) and _has_no_small_entries(update))
-    if not names & {"TopK", "RandomPruning"}:
-        if not _is_pruned(observation, update, truncated) or rounding_noise(observation) > 0:
-            return None
+    known = bool(names & {"TopK", "RandomPruning"})
+    if not known and (not _is_pruned(observation, update, truncated) or rounding_noise(observation) > 0):
+        return None
     least = {name: _least(value) for name, value in update.items()}
     lowest = min(least.values())
     limits = {name: value if math.isfinite(value) else lowest for name, value in least.items()}
@@ -110,7 +168,7 @@ def _is_pruned(observation: Observation, update: Params, truncated: bool) -> boo
     blocks = {name: _scattered(value, floors[name], name == full) for name, value in matrices.items()}
     if not _many(*(sum(column) for column in zip(*blocks.values(), strict=True))):
         return False
-    return truncated or (full is not None and _many(*blocks[full])) or _biases_are_pruned(update, matrices)
+    return truncated or (full is not None and _many(*blocks[full])) or _biases_are_pruned(update, matrices, floors)
 
 
 def _many(zeros: int, entries: int) -> bool:
@@ -120,7 +178,7 @@ def _many(zeros: int, entries: int) -> bool:
 def _scattered(matrix: Tensor, floor: float, full: bool) -> tuple[int, int]:
     """Return the numbers of zeros and of entries in the rows and columns that are not zero as a whole.
 
-    Both are 0 if rounding of the weights may explain zeros.
+    Zeros that rounding of the weights may explain do not count.
 
     Args:
         matrix: The update of one parameter, with one row for each unit.
@@ -128,20 +186,34 @@ def _scattered(matrix: Tensor, floor: float, full: bool) -> tuple[int, int]:
         full: Whether zeros cannot fill whole rows either, because every unit has an error.
     """
     sent = matrix != 0
-    if not bool(sent.any()) or float(matrix[sent].abs().median()) <= floor:
+    if _is_rounded(matrix, floor):
         return 0, 0
     rows, columns = len(sent) if full else int(sent.any(1).sum()), int(sent.any(0).sum())
-    return rows * columns - int(sent.sum()), rows * columns
+    return rows * columns - int(sent.sum()) - _by_rounding(matrix, floor), rows * columns
 
 
-def _biases_are_pruned(update: Params, matrices: Params) -> bool:
+def _is_rounded(value: Tensor, floor: float) -> bool:
+    """Return whether most of a tensor's entries are so small that rounding of the weights distorts them."""
+    sent = value[value != 0].abs()
+    return not len(sent) or float(sent.median()) <= floor
+
+
+def _by_rounding(value: Tensor, floor: float) -> int:
+    """Return the number of zeros that rounding may explain. Rounding leaves about as many entries just above zero."""
+    return 4 * int(((value != 0) & (value.abs() <= 4 * floor / ULPS)).sum())
+
+
+def _biases_are_pruned(update: Params, matrices: Params, floors: dict[str, float]) -> bool:
     """Return whether biases are zero although weights of the same units are not."""
     missing, alive = 0, 0
     for name, matrix in matrices.items():
-        bias = update.get(f"{name.rpartition('.')[0]}.bias")
-        if bias is not None and bias.shape == matrix.shape[:1]:
-            units = (matrix != 0).any(1)
-            missing, alive = missing + int((units & (bias == 0)).sum()), alive + int(units.sum())
+        place = f"{name.rpartition('.')[0]}.bias"
+        bias = update.get(place)
+        if bias is None or bias.shape != matrix.shape[:1] or _is_rounded(bias, floors[place]):
+            continue
+        units = (matrix != 0).any(1)
+        missing += int((units & (bias == 0)).sum()) - _by_rounding(bias, floors[place])
+        alive += int(units.sum())
     return _many(missing, alive)
 
 

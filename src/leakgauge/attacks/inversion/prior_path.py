@@ -9,9 +9,13 @@ entries do not predict the held-out entries, so the held-out match stops falling
 2. The point with the lowest held-out match gives the factor. For a message without noise this is the end of the path.
 3. From this point, all entries are matched with this factor, and the learning rate falls.
 
-If the message is known to hold noise, and no point predicts the held-out entries clearly better than the guess does,
-the guess is returned. The guess is a constant sample at the mean of the data, or mid-grey if the mean is unknown. It
-needs no message. For a message without noise the guess is never returned, because then only the attack has failed.
+If the message holds noise, or is pruned or quantised, and no point predicts the held-out entries clearly better than
+the guess and random samples do, the guess is returned. The guess is a constant sample at the mean of the data, or
+mid-grey if the mean is unknown. It needs no message. For any other message the guess is never returned, because then
+only the attack has failed.
+
+Of a pruned message (:mod:`leakgauge.attacks.inversion.compression`), only the entries that were sent are matched and
+held out. If pruning kept the largest entries, predictions of the others must not exceed the smallest of them.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -27,7 +32,8 @@ from torch import Tensor
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.attack import Inversion, counted_from
 from leakgauge.attacks.inversion.batch_statistics import revealed_statistics
-from leakgauge.attacks.inversion.compression import Pruned, pruning_of
+from leakgauge.attacks.inversion.compression import Message, pruning_of
+from leakgauge.attacks.inversion.labels import LastLayer
 from leakgauge.attacks.inversion.noise import noise_in
 from leakgauge.attacks.inversion.optimisers import Constant, Ramp, Schedule
 from leakgauge.attacks.inversion.settings import WarmStart
@@ -41,9 +47,12 @@ from leakgauge.core.params import Params
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
 
-#: The gain in log-likelihood on the held-out entries above which a point of the path is better than the guess.
+#: The gain in log-likelihood on the held-out entries above which a point of the path is better than blind samples.
 CLEARLY = 5.0
-#: The number of held-out entries below which the guess is never returned, because so few entries prove nothing.
+#: The number of random samples that a point of the path is compared with, beside the guess.
+BLIND = 3
+#: The number of held-out entries below which the guess is never returned, because so few entries prove nothing. It does
+#: not apply to pruned messages, whose few entries are all that the attacker has.
 ENOUGH_ENTRIES = 200
 #: The share by which the held-out match may exceed the lowest one, above the noise, to keep a stronger prior.
 TOLERANCE = 0.25
@@ -82,64 +91,6 @@ class Path:
 
 
 @dataclass(frozen=True)
-class Message:
-    """An update, of which some entries are ignored.
-
-    Args:
-        observed: The update, with zeros in place of the ignored entries.
-        used: A dictionary from the name of each parameter to a mask of the entries that count, or ``None`` for all.
-        pruned: The entries that pruning left out, if the message is pruned.
-    """
-
-    observed: Params
-    used: Params | None = None
-    pruned: Pruned | None = None
-
-    @staticmethod
-    def of(observed: Params, used: Params, pruned: Pruned | None = None) -> Message:
-        """Return the update in which only some entries count.
-
-        Args:
-            observed: The update.
-            used: The mask of the entries that count.
-            pruned: The entries that pruning left out, if they must not be predicted above their limits.
-        """
-        return Message({name: value * used[name] for name, value in observed.items()}, used, pruned)
-
-    def visible(self, predicted: Params) -> Params:
-        """Return a prediction with zeros in place of the ignored entries.
-
-        An entry that pruning left out, because it is small, is predicted by the part of it that exceeds the limit.
-
-        Args:
-            predicted: The predicted update.
-        """
-        if self.used is None:
-            return predicted
-        visible = {name: predicted[name] * mask for name, mask in self.used.items()}
-        if self.pruned is None:
-            return visible
-        scale = self._scale(visible)
-        return {name: value + self._excess(name, predicted[name], scale) for name, value in visible.items()}
-
-    def _scale(self, visible: Params) -> float:
-        """Return the factor with which a prediction fits the update best."""
-        product, square = (
-            sum(float((value.detach() * other[name].detach()).sum()) for name, value in visible.items())
-            for other in (self.observed, visible)
-        )
-        return max(0.0, product / square) if square > 0 else 0.0
-
-    def _excess(self, name: str, predicted: Tensor, scale: float) -> Tensor | float:
-        """Return by how much a prediction exceeds the limit of the entries that were left out."""
-        assert self.pruned is not None
-        limit = self.pruned.limits[name] / scale if scale > 0 else math.inf
-        if not math.isfinite(limit):
-            return 0.0
-        return (1 - self.pruned.sent[name]) * (predicted - predicted.clamp(-limit, limit))
-
-
-@dataclass(frozen=True)
 class PriorPath(Inversion):
     """An inversion that chooses the weight of its priors by held-out entries of the message.
 
@@ -168,6 +119,20 @@ class PriorPath(Inversion):
             report: A function ``report(step, total, loss)`` that shows progress.
         """
         return Attack.run_each(self, observations, seeds, report)
+
+    def _run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
+        return super(PriorPath, self._with_readable_labels(observation))._run(observation, seed, report)
+
+    def _with_readable_labels(self, observation: Observation) -> Self:
+        """Return the attack, which reads labels from the last kernel if random pruning removed some of the biases."""
+        pruned = pruning_of(observation)
+        if pruned is None or all(map(math.isfinite, pruned.limits.values())):
+            return self
+        if not isinstance(self.labels, LastLayer) or self.labels.read is not None:
+            return self
+        last = list(pruned.sent.values())[-1]
+        missing = last.dim() == 1 and not bool(last.all())
+        return replace(self, labels=replace(self.labels, read="kernel")) if missing else self
 
     def optimise(self, observation: Observation, targets: Tensor, seed: int, report: Report) -> tuple[Solution, int]:
         """Return the best solution, and the number of copies of each sample in this solution.
@@ -217,6 +182,7 @@ class _Walk:
         draw: torch.Generator,
     ) -> None:
         self.attack, self.observation, self.client, self.targets = attack, observation, client, targets
+        self.draw = draw
         self.data = attack.space.units(observation.data)
         self.priors = [prior for prior in attack.priors if prior.applies(self.data)]
         free = attack.matching.objective.scale_free
@@ -231,6 +197,7 @@ class _Walk:
         self.total = attack.descent.steps
         self.path_steps = min(self.total, max(1, round(attack.path.share * self.total)))
         self.floor = 1 - math.sqrt(1 - noise_in(observation))
+        self.uncertain = self.floor > 0 or self.pruned is not None
         self.statistics = revealed_statistics(observation) if attack.statistics > 0 else None
         self.fade = Ramp(1.0, attack.path.end, 1.0)
 
@@ -254,7 +221,7 @@ class _Walk:
         if stopped:
             return min(paths, key=lambda path: path.loss)
         step, point, gain = self._chosen(paths)
-        if (self.floor > 0 or self.pruned is not None) and gain < CLEARLY:
+        if gain < CLEARLY:
             return self._guess(point, paths[0].trace)
         return self._finish(point, step, paths[0].trace, report)
 
@@ -297,7 +264,10 @@ class _Walk:
         return {} if distance is None else {"statistics": self.attack.statistics * distance}
 
     def _chosen(self, paths: Sequence[Solution]) -> tuple[int, Params, float]:
-        """Return the step and the variables of the best point, and its gain over the guess."""
+        """Return the step and the variables of the best point, and its gain over blind samples.
+
+        The gain is infinite for a message without noise, because such a message explains everything.
+        """
         last = self.path_steps
         points = [[*((s, v) for s, v in path.trace.snapshots if s > 0), (last, path.variables)] for path in paths]
         cosines = [[self._cosine(variables, self.held) for _, variables in path] for path in points]
@@ -306,18 +276,25 @@ class _Walk:
         losses = [self._loss(path[best][1], self.fade(step, last)) for path in points]
         row = losses.index(min(losses))
         variables = points[row][best][1]
-        guess = variables | {"inputs": torch.zeros_like(variables["inputs"])}
-        return step, variables, self._gain(cosines[row][best], self._cosine(guess, self.held))
+        return step, variables, self._gain(cosines[row][best], variables) if self.uncertain else math.inf
 
-    def _gain(self, cosine: float, of_guess: float) -> float:
-        """Return how much more likely the held-out entries are than under the guess, as a logarithm.
+    def _gain(self, cosine: float, variables: Params) -> float:
+        """Return how much more likely the held-out entries are than under the best blind samples, as a logarithm.
 
-        The likelihood is that of Gaussian noise of unknown size on a prediction of unknown scale.
+        The blind samples are the guess and several draws of the starting point. The likelihood is that of Gaussian
+        noise of unknown size on a prediction of unknown scale.
+
+        Args:
+            cosine: The cosine between the held-out entries and their prediction.
+            variables: The variables of the prediction.
         """
         entries = sum(int((value != 0).sum()) for value in self.held.observed.values())
         if entries < ENOUGH_ENTRIES and self.pruned is None:
             return math.inf
-        left, blind = (max(1e-12, 1 - max(0.0, value) ** 2) for value in (cosine, of_guess))
+        draws = [self.attack._blind(self.observation, self.client.copies, self.draw) for _ in range(BLIND)]
+        inputs = [torch.zeros_like(variables["inputs"]), *draws]
+        without = max(self._cosine(variables | {"inputs": value}, self.held) for value in inputs)
+        left, blind = (max(1e-12, 1 - max(0.0, value) ** 2) for value in (cosine, without))
         return entries / 2 * math.log(blind / left)
 
     def _cosine(self, variables: Params, message: Message) -> float:
