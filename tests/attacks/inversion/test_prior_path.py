@@ -35,7 +35,7 @@ def test_the_strongest_prior_that_predicts_about_as_well_is_kept():
 def test_noise_alone_leads_to_the_guess(knows):
     observation, truth = observe(defences.GaussianNoise(3.0), knows_defence=knows)
     result = attack()(observation, progress=False)
-    assert str(result.outcome) == NOTHING_EXPLAINED
+    assert (result.outcome.kind, str(result.outcome)) == ("guess", NOTHING_EXPLAINED)
     assert torch.allclose(result.samples, torch.tensor(0.305))
     blind = score(attacks.inverting_gradients(steps=80)(observation, progress=False), truth)["mse"].value
     assert score(result, truth)["mse"].value < 0.7 * blind
@@ -58,6 +58,20 @@ def test_a_clean_message_is_never_answered_with_the_guess():
     hopeless = attack(steps=1)(observation, progress=False)
     assert str(hopeless.outcome) != NOTHING_EXPLAINED
     assert hopeless.samples.std() > 0.01
+
+
+@pytest.mark.parametrize("defence", [defences.TopK(0.1), defences.RandomPruning(0.7, on="update")], ids=repr)
+def test_entries_that_pruning_left_out_are_not_matched(defence):
+    observation, truth = observe(defence)
+    result = attack()(observation, progress=False)
+    paper = attacks.inverting_gradients(steps=80)(observation, progress=False)
+    assert result.outcome.kind == "finished"
+    assert score(result, truth)["mse"].value < 0.7 * score(paper, truth)["mse"].value
+
+
+def test_a_few_entries_lead_to_the_guess():
+    result = attack()(observe(defences.TopK(0.001))[0], progress=False)
+    assert result.outcome.kind == "guess"
 
 
 def test_both_stages_are_in_the_record():

@@ -165,6 +165,9 @@ def _is_pruned(observation: Observation, update: Params, truncated: bool) -> boo
     floors, last = _rounding(observation), list(matrices)[-1]
     classes = observation.data.classes if observation.training.loss == "cross_entropy" else None
     full = last if classes is not None and len(matrices[last]) == classes > 1 else None
+    others = any(bool(value.any()) for name, value in matrices.items() if name != full)
+    if full is not None and observation.kind == "gradient" and others and not bool(matrices[full].any()):
+        return True  # an error reaches earlier layers only through units that enter the last layer
     blocks = {name: _scattered(value, floors[name], name == full) for name, value in matrices.items()}
     if not _many(*(sum(column) for column in zip(*blocks.values(), strict=True))):
         return False

@@ -61,6 +61,11 @@ NOTHING_EXPLAINED = (
     "the message explains nothing beyond a blind guess, so the guess is returned (held-out entries of the message are "
     "predicted no better by any reconstruction)"
 )
+#: The outcome if the search explains nothing, although the message has enough entries without noise.
+SEARCH_FAILED = (
+    "the search failed, so a blind guess is returned (blind samples predict held-out entries of the message as well, "
+    "although the entries that were sent outnumber the unknown values)"
+)
 
 #: A function that computes the terms of the loss from the variables and the step.
 Terms = Callable[[Params, int], Params]
@@ -313,7 +318,11 @@ class _Walk:
     def _guess(self, variables: Params, trace: Trace) -> Solution:
         blind = variables | {"inputs": torch.zeros_like(variables["inputs"])}
         loss = self._loss(blind, 1.0)
-        return Solution(blind, loss, 0, Outcome("guess", self.path_steps - 1, NOTHING_EXPLAINED), trace)
+        entries = sum(int((value != 0).sum()) for value in self.all.observed.values())
+        outcome = Outcome("guess", self.path_steps - 1, NOTHING_EXPLAINED)
+        if self.floor == 0 and entries >= variables["inputs"].numel():
+            outcome = Outcome("finished", self.path_steps - 1, SEARCH_FAILED)
+        return Solution(blind, loss, 0, outcome, trace)
 
     def _finish(self, start: Params, step: int, before: Trace, report: Report) -> Solution:
         """Match all entries from a point of the path, with the factor of the priors at this point."""
