@@ -37,6 +37,11 @@ def test_everything_comes_back(tmp_path):
         assert getattr(back, name) == getattr(result, name)
 
 
+def test_a_guess_is_still_a_guess(tmp_path):
+    result = reconstruction(outcome=Outcome("guess", 3, "nothing was explained"))
+    assert load_reconstruction(save_reconstruction(result, tmp_path / "r.safetensors")).outcome.kind == "guess"
+
+
 def test_labels_trace_and_loss_may_be_unknown(tmp_path):
     result = reconstruction(labels=None, trace=None, loss=math.nan)
     back = load_reconstruction(save_reconstruction(result, tmp_path / "r.safetensors"))

@@ -74,6 +74,11 @@ def _ending(reconstruction: Reconstruction) -> Iterator[str]:
     kind = reconstruction.outcome.kind
     if kind == "interrupted":
         yield "The attack was interrupted. Run it again without an interruption."
+    elif kind == "guess":
+        yield (
+            "The message explains no samples better than a blind guess, because it holds too much noise or too few "
+            "entries. Try a weaker defence to see what the attack recovers without it."
+        )
     elif kind == "diverged" or not bool(torch.isfinite(reconstruction.samples).all()):
         yield "The search diverged, because its loss was no longer finite. Try a smaller learning rate of the attack."
     elif not len(reconstruction.samples):
@@ -224,7 +229,7 @@ def _gradients(observation: Observation) -> Iterator[str]:
 def _search(observation: Observation, reconstruction: Reconstruction) -> list[str]:
     """Return a sentence about the optimisation, such as too few steps, a local minimum or several solutions."""
     trace = reconstruction.trace
-    if trace is None or reconstruction.outcome.kind in ("diverged", "interrupted"):
+    if trace is None or reconstruction.outcome.kind in ("diverged", "interrupted", "guess"):
         return []
     predicted = simulated(observation, reconstruction)
     rest = None if predicted is None else _unexplained(predicted, observation.difference())

@@ -4,6 +4,7 @@ import pytest
 
 from leakgauge import defences, models
 from leakgauge.attacks.inversion.noise import measured_noise, noise_in
+from leakgauge.core.local_training import LocalTraining
 from leakgauge.core.params import flatten
 from leakgauge.federation.client import fedavg, fedsgd
 from tests.shared import digits
@@ -34,6 +35,18 @@ def test_a_clean_message_has_no_noise():
 def test_weight_decay_is_not_taken_for_noise():
     decayed, _ = fedavg(network(), digits().share(range(4)), lr=0.05, epochs=3, weight_decay=0.1)
     assert measured_noise(decayed) == 0
+
+
+def test_adam_and_small_steps_are_not_taken_for_noise():
+    recipe = LocalTraining(lr=0.001, epochs=2, batch_size=4, optimiser="adam")
+    adam, _ = fedavg(network(), digits().share(range(4)), recipe=recipe)
+    small, _ = fedavg(network(), digits().share(range(4)), lr=1e-4)
+    assert (measured_noise(adam), measured_noise(small)) == (0, 0)
+
+
+def test_missing_entries_are_not_noise():
+    assert measured_noise(message(defences.TopK(0.1))) > 0
+    assert noise_in(message(defences.TopK(0.1))) == 0
 
 
 def test_a_message_that_is_all_noise_measures_as_such():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from leakgauge import attacks, defences, models
-from leakgauge.attacks.inversion.prior_path import NOTHING_EXPLAINED, Message, Path, PriorPath, strongest
+from leakgauge.attacks.inversion.prior_path import NOTHING_EXPLAINED, Path, PriorPath, strongest
 from leakgauge.attacks.inversion.settings import Space, WarmStart
 from leakgauge.core.errors import InvalidInput
 from leakgauge.evaluation import score
@@ -31,19 +31,11 @@ def test_the_strongest_prior_that_predicts_about_as_well_is_kept():
     assert strongest([0.4, 0.3, 0.2], floor=1.0) == 2
 
 
-def test_ignored_entries_do_not_count():
-    observed = {"weight": torch.tensor([1.0, 2.0, 3.0])}
-    message = Message.of(observed, {"weight": torch.tensor([1.0, 0.0, 1.0])})
-    assert message.observed["weight"].tolist() == [1, 0, 3]
-    assert message.visible({"weight": torch.tensor([5.0, 6.0, 7.0])})["weight"].tolist() == [5, 0, 7]
-    assert Message(observed).visible(observed) is observed
-
-
 @pytest.mark.parametrize("knows", [False, True])
 def test_noise_alone_leads_to_the_guess(knows):
     observation, truth = observe(defences.GaussianNoise(3.0), knows_defence=knows)
     result = attack()(observation, progress=False)
-    assert str(result.outcome) == NOTHING_EXPLAINED
+    assert (result.outcome.kind, str(result.outcome)) == ("guess", NOTHING_EXPLAINED)
     assert torch.allclose(result.samples, torch.tensor(0.305))
     blind = score(attacks.inverting_gradients(steps=80)(observation, progress=False), truth)["mse"].value
     assert score(result, truth)["mse"].value < 0.7 * blind
@@ -66,6 +58,20 @@ def test_a_clean_message_is_never_answered_with_the_guess():
     hopeless = attack(steps=1)(observation, progress=False)
     assert str(hopeless.outcome) != NOTHING_EXPLAINED
     assert hopeless.samples.std() > 0.01
+
+
+@pytest.mark.parametrize("defence", [defences.TopK(0.1), defences.RandomPruning(0.7, on="update")], ids=repr)
+def test_entries_that_pruning_left_out_are_not_matched(defence):
+    observation, truth = observe(defence)
+    result = attack()(observation, progress=False)
+    paper = attacks.inverting_gradients(steps=80)(observation, progress=False)
+    assert result.outcome.kind == "finished"
+    assert score(result, truth)["mse"].value < 0.7 * score(paper, truth)["mse"].value
+
+
+def test_a_few_entries_lead_to_the_guess():
+    result = attack()(observe(defences.TopK(0.001))[0], progress=False)
+    assert result.outcome.kind == "guess"
 
 
 def test_both_stages_are_in_the_record():

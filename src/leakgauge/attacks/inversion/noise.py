@@ -11,8 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from leakgauge.attacks.inversion.compression import pruning_of, rounding_noise
 from leakgauge.attacks.inversion.known_defences import known_defences, noise_share
 from leakgauge.core.observation import Observation
+from leakgauge.core.one_gradient import optimiser_of
 
 #: The share of noise below which a message counts as exact. Rounding in single precision stays below it.
 ROUNDING = 1e-6
@@ -22,20 +24,26 @@ def noise_in(observation: Observation) -> float:
     """Return the share of the message's squared norm that is noise, between 0 and 1.
 
     The share follows from the client's defences if the attacker knows a defence that adds noise. Otherwise the share is
-    measured. It is 0 if it can neither be known nor measured.
+    measured, or computed from the steps of a quantised message. It is 0 if it can neither be known nor measured. A
+    pruned message cannot be measured, because its missing entries change all sums.
 
     Args:
         observation: The message of the client.
     """
     known = noise_share(observation, known_defences(observation))
-    return known if known > 0 else measured_noise(observation)
+    if known > 0:
+        return known
+    if pruning_of(observation) is not None:
+        return 0.0
+    return measured_noise(observation) or rounding_noise(observation)
 
 
 def measured_noise(observation: Observation) -> float:
     """Return the share of noise that shows in the sums of the last layer's gradient over the classes.
 
     The measure assumes noise of the same size on every entry of the message. It is 0 for a loss other than
-    cross-entropy, and for clients with weight decay, for which these sums are not zero.
+    cross-entropy, and for clients with weight decay or Adam, for which these sums are not zero. Noise that is not
+    larger than the rounding of the returned weights counts as none.
 
     Args:
         observation: The message of the client.
@@ -43,14 +51,23 @@ def measured_noise(observation: Observation) -> float:
     training, classes = observation.training, observation.data.classes
     if training.loss != "cross_entropy" or training.weight_decay or classes is None or classes < 2:
         return 0.0
+    if optimiser_of(observation) != "sgd":
+        return 0.0
     update = observation.difference()
     head = _class_sums(list(update.values())[-2:], classes)
     total = sum(float(value.double().square().sum()) for value in update.values())
     if not len(head) or total == 0:
         return 0.0
     variance = float(head.square().mean()) / classes
+    if observation.kind == "weights" and variance <= _rounding_of(list(observation.sent.values())[-2:]) ** 2:
+        return 0.0
     share = variance * sum(value.numel() for value in update.values()) / total
     return min(1.0, share) if share > ROUNDING else 0.0
+
+
+def _rounding_of(weights: list[Tensor]) -> float:
+    """Return the largest error that storing these weights may add to an entry."""
+    return max(torch.finfo(value.dtype).eps * float(value.abs().max()) for value in weights)
 
 
 def _class_sums(tensors: list[Tensor], classes: int) -> Tensor:

@@ -9,9 +9,13 @@ entries do not predict the held-out entries, so the held-out match stops falling
 2. The point with the lowest held-out match gives the factor. For a message without noise this is the end of the path.
 3. From this point, all entries are matched with this factor, and the learning rate falls.
 
-If the message is known to hold noise, and no point predicts the held-out entries clearly better than the guess does,
-the guess is returned. The guess is a constant sample at the mean of the data, or mid-grey if the mean is unknown. It
-needs no message. For a message without noise the guess is never returned, because then only the attack has failed.
+If the message holds noise, or is pruned or quantised, and no point predicts the held-out entries clearly better than
+the guess and random samples do, the guess is returned. The guess is a constant sample at the mean of the data, or
+mid-grey if the mean is unknown. It needs no message. For any other message the guess is never returned, because then
+only the attack has failed.
+
+Of a pruned message (:mod:`leakgauge.attacks.inversion.compression`), only the entries that were sent are matched and
+held out. If pruning kept the largest entries, predictions of the others must not exceed the smallest of them.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -27,6 +32,8 @@ from torch import Tensor
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.attack import Inversion, counted_from
 from leakgauge.attacks.inversion.batch_statistics import revealed_statistics
+from leakgauge.attacks.inversion.compression import Message, pruning_of
+from leakgauge.attacks.inversion.labels import LastLayer
 from leakgauge.attacks.inversion.noise import noise_in
 from leakgauge.attacks.inversion.optimisers import Constant, Ramp, Schedule
 from leakgauge.attacks.inversion.settings import WarmStart
@@ -40,9 +47,12 @@ from leakgauge.core.params import Params
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
 
-#: The gain in log-likelihood on the held-out entries above which a point of the path is better than the guess.
+#: The gain in log-likelihood on the held-out entries above which a point of the path is better than blind samples.
 CLEARLY = 5.0
-#: The number of held-out entries below which the guess is never returned, because so few entries prove nothing.
+#: The number of random samples that a point of the path is compared with, beside the guess.
+BLIND = 3
+#: The number of held-out entries below which the guess is never returned, because so few entries prove nothing. It does
+#: not apply to pruned messages, whose few entries are all that the attacker has.
 ENOUGH_ENTRIES = 200
 #: The share by which the held-out match may exceed the lowest one, above the noise, to keep a stronger prior.
 TOLERANCE = 0.25
@@ -50,6 +60,11 @@ TOLERANCE = 0.25
 NOTHING_EXPLAINED = (
     "the message explains nothing beyond a blind guess, so the guess is returned (held-out entries of the message are "
     "predicted no better by any reconstruction)"
+)
+#: The outcome if the search explains nothing, although the message has enough entries without noise.
+SEARCH_FAILED = (
+    "the search failed, so a blind guess is returned (blind samples predict held-out entries of the message as well, "
+    "although the entries that were sent outnumber the unknown values)"
 )
 
 #: A function that computes the terms of the loss from the variables and the step.
@@ -81,30 +96,6 @@ class Path:
 
 
 @dataclass(frozen=True)
-class Message:
-    """An update, of which some entries are ignored.
-
-    Args:
-        observed: The update, with zeros in place of the ignored entries.
-        used: A dictionary from the name of each parameter to a mask of the entries that count, or ``None`` for all.
-    """
-
-    observed: Params
-    used: Params | None = None
-
-    @staticmethod
-    def of(observed: Params, used: Params) -> Message:
-        """Return the update in which only some entries count."""
-        return Message({name: value * used[name] for name, value in observed.items()}, used)
-
-    def visible(self, predicted: Params) -> Params:
-        """Return a prediction with zeros in place of the ignored entries."""
-        if self.used is None:
-            return predicted
-        return {name: predicted[name] * mask for name, mask in self.used.items()}
-
-
-@dataclass(frozen=True)
 class PriorPath(Inversion):
     """An inversion that chooses the weight of its priors by held-out entries of the message.
 
@@ -133,6 +124,20 @@ class PriorPath(Inversion):
             report: A function ``report(step, total, loss)`` that shows progress.
         """
         return Attack.run_each(self, observations, seeds, report)
+
+    def _run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
+        return super(PriorPath, self._with_readable_labels(observation))._run(observation, seed, report)
+
+    def _with_readable_labels(self, observation: Observation) -> Self:
+        """Return the attack, which reads labels from the last kernel if random pruning removed some of the biases."""
+        pruned = pruning_of(observation)
+        if pruned is None or all(map(math.isfinite, pruned.limits.values())):
+            return self
+        if not isinstance(self.labels, LastLayer) or self.labels.read is not None:
+            return self
+        last = list(pruned.sent.values())[-1]
+        missing = last.dim() == 1 and not bool(last.all())
+        return replace(self, labels=replace(self.labels, read="kernel")) if missing else self
 
     def optimise(self, observation: Observation, targets: Tensor, seed: int, report: Report) -> tuple[Solution, int]:
         """Return the best solution, and the number of copies of each sample in this solution.
@@ -182,18 +187,22 @@ class _Walk:
         draw: torch.Generator,
     ) -> None:
         self.attack, self.observation, self.client, self.targets = attack, observation, client, targets
+        self.draw = draw
         self.data = attack.space.units(observation.data)
         self.priors = [prior for prior in attack.priors if prior.applies(self.data)]
         free = attack.matching.objective.scale_free
         observed = observation.difference() if free else observation.summed_gradient()
         share = attack.path.held_out
         held = {name: (torch.rand(value.shape, generator=draw) < share).to(value) for name, value in observed.items()}
-        self.all = Message(observed)
-        self.fitted = Message.of(observed, {name: 1 - mask for name, mask in held.items()})
-        self.held = Message.of(observed, held)
+        self.pruned = pruning_of(observation)
+        sent = {name: torch.ones_like(mask) for name, mask in held.items()} if self.pruned is None else self.pruned.sent
+        self.all = Message(observed) if self.pruned is None else Message.of(observed, sent, self.pruned)
+        self.fitted = Message.of(observed, {name: sent[name] * (1 - mask) for name, mask in held.items()}, self.pruned)
+        self.held = Message.of(observed, {name: sent[name] * mask for name, mask in held.items()})
         self.total = attack.descent.steps
         self.path_steps = min(self.total, max(1, round(attack.path.share * self.total)))
         self.floor = 1 - math.sqrt(1 - noise_in(observation))
+        self.uncertain = self.floor > 0 or self.pruned is not None
         self.statistics = revealed_statistics(observation) if attack.statistics > 0 else None
         self.fade = Ramp(1.0, attack.path.end, 1.0)
 
@@ -217,7 +226,7 @@ class _Walk:
         if stopped:
             return min(paths, key=lambda path: path.loss)
         step, point, gain = self._chosen(paths)
-        if self.floor > 0 and gain < CLEARLY:
+        if gain < CLEARLY:
             return self._guess(point, paths[0].trace)
         return self._finish(point, step, paths[0].trace, report)
 
@@ -260,7 +269,10 @@ class _Walk:
         return {} if distance is None else {"statistics": self.attack.statistics * distance}
 
     def _chosen(self, paths: Sequence[Solution]) -> tuple[int, Params, float]:
-        """Return the step and the variables of the best point, and its gain over the guess."""
+        """Return the step and the variables of the best point, and its gain over blind samples.
+
+        The gain is infinite for a message without noise, because such a message explains everything.
+        """
         last = self.path_steps
         points = [[*((s, v) for s, v in path.trace.snapshots if s > 0), (last, path.variables)] for path in paths]
         cosines = [[self._cosine(variables, self.held) for _, variables in path] for path in points]
@@ -269,18 +281,25 @@ class _Walk:
         losses = [self._loss(path[best][1], self.fade(step, last)) for path in points]
         row = losses.index(min(losses))
         variables = points[row][best][1]
-        guess = variables | {"inputs": torch.zeros_like(variables["inputs"])}
-        return step, variables, self._gain(cosines[row][best], self._cosine(guess, self.held))
+        return step, variables, self._gain(cosines[row][best], variables) if self.uncertain else math.inf
 
-    def _gain(self, cosine: float, of_guess: float) -> float:
-        """Return how much more likely the held-out entries are than under the guess, as a logarithm.
+    def _gain(self, cosine: float, variables: Params) -> float:
+        """Return how much more likely the held-out entries are than under the best blind samples, as a logarithm.
 
-        The likelihood is that of Gaussian noise of unknown size on a prediction of unknown scale.
+        The blind samples are the guess and several draws of the starting point. The likelihood is that of Gaussian
+        noise of unknown size on a prediction of unknown scale.
+
+        Args:
+            cosine: The cosine between the held-out entries and their prediction.
+            variables: The variables of the prediction.
         """
         entries = sum(int((value != 0).sum()) for value in self.held.observed.values())
-        if entries < ENOUGH_ENTRIES:
+        if entries < ENOUGH_ENTRIES and self.pruned is None:
             return math.inf
-        left, blind = (max(1e-12, 1 - max(0.0, value) ** 2) for value in (cosine, of_guess))
+        draws = [self.attack._blind(self.observation, self.client.copies, self.draw) for _ in range(BLIND)]
+        inputs = [torch.zeros_like(variables["inputs"]), *draws]
+        without = max(self._cosine(variables | {"inputs": value}, self.held) for value in inputs)
+        left, blind = (max(1e-12, 1 - max(0.0, value) ** 2) for value in (cosine, without))
         return entries / 2 * math.log(blind / left)
 
     def _cosine(self, variables: Params, message: Message) -> float:
@@ -299,7 +318,11 @@ class _Walk:
     def _guess(self, variables: Params, trace: Trace) -> Solution:
         blind = variables | {"inputs": torch.zeros_like(variables["inputs"])}
         loss = self._loss(blind, 1.0)
-        return Solution(blind, loss, 0, Outcome("finished", self.path_steps - 1, NOTHING_EXPLAINED), trace)
+        entries = sum(int((value != 0).sum()) for value in self.all.observed.values())
+        outcome = Outcome("guess", self.path_steps - 1, NOTHING_EXPLAINED)
+        if self.floor == 0 and entries >= variables["inputs"].numel():
+            outcome = Outcome("finished", self.path_steps - 1, SEARCH_FAILED)
+        return Solution(blind, loss, 0, outcome, trace)
 
     def _finish(self, start: Params, step: int, before: Trace, report: Report) -> Solution:
         """Match all entries from a point of the path, with the factor of the priors at this point."""

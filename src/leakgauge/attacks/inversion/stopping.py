@@ -22,7 +22,8 @@ from torch import Tensor
 from leakgauge.core.checks import finite, whole_number
 from leakgauge.core.errors import InvalidInput
 
-Kind = Literal["converged", "plateau", "finished", "diverged", "interrupted"]
+#: The kinds of ending. ``"guess"`` means that the message explained nothing, so the result is a blind guess.
+Kind = Literal["converged", "plateau", "finished", "diverged", "interrupted", "guess"]
 
 
 @dataclass(frozen=True)
