@@ -34,7 +34,7 @@ from leakgauge.attacks.inversion.attack import Inversion, counted_from
 from leakgauge.attacks.inversion.batch_statistics import revealed_statistics
 from leakgauge.attacks.inversion.compression import Message, pruning_of
 from leakgauge.attacks.inversion.labels import LastLayer
-from leakgauge.attacks.inversion.noise import noise_in
+from leakgauge.attacks.inversion.noise_level import noise_in
 from leakgauge.attacks.inversion.optimisers import Constant, Ramp, Schedule
 from leakgauge.attacks.inversion.settings import WarmStart
 from leakgauge.attacks.inversion.solve import Descent, Solution, Trace, solve

@@ -3,7 +3,7 @@
 import pytest
 
 from leakgauge import defences, models
-from leakgauge.attacks.inversion.noise import measured_noise, noise_in
+from leakgauge.attacks.inversion.noise_level import measured_noise, noise_in
 from leakgauge.core.local_training import LocalTraining
 from leakgauge.core.params import flatten
 from leakgauge.federation.client import fedavg, fedsgd
