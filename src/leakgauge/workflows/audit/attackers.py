@@ -103,7 +103,7 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     document |= {
         "scale": trial.scale,
         "settled": registry.ATTACKS[attacker.name].exact and result.outcome.kind == "converged",
-        "falling": result.trace is not None and still_falling(result.trace.losses),
+        "falling": result.outcome.kind != "guess" and result.trace is not None and still_falling(result.trace.losses),
     }
     if judge([scored.metrics], labels_granted=True) is not Verdict.RECOVERS_DATA:
         document["diagnosis"] = list(diagnose(observation, result))
