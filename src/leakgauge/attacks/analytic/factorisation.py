@@ -34,6 +34,7 @@ the network, if there are at least three classes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from leakgauge.attacks.analytic.dense import DoesNotFit, one_gradient_of
 from leakgauge.attacks.analytic.peeling import Peeling, SearchSettings, chain_of, check_size, factor_finders
@@ -52,6 +53,8 @@ class DenseFactorisation(Attack):
     Args:
         search: The settings of the search.
     """
+
+    uses_defences: ClassVar[bool] = False
 
     search: SearchSettings
 

@@ -20,6 +20,7 @@ the same sample. With weight decay or adaptive optimisers, the ratios are not ex
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -52,6 +53,8 @@ CONFIRMED_LOSSES = ("cross_entropy", "binary_cross_entropy")
 @dataclass(frozen=True)
 class DenseReadOff(Attack):
     """The attack that reads samples from single neurons. See :func:`dense_read_off` for the arguments."""
+
+    uses_defences: ClassVar[bool] = False
 
     tolerance: float = 0.02
 

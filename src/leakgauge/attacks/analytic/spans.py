@@ -28,6 +28,7 @@ The attack returns fewer samples, or none, in these cases:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from leakgauge.attacks.analytic.dense import DoesNotFit, one_gradient_of
 from leakgauge.attacks.analytic.peeling import (
@@ -52,6 +53,8 @@ class TwoSpans(Attack):
     Args:
         search: The settings of the search.
     """
+
+    uses_defences: ClassVar[bool] = False
 
     search: SearchSettings
 
