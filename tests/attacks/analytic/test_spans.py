@@ -133,6 +133,20 @@ def test_noise_leaves_nothing_to_prove(noise, seed):
     assert score(result, truth)["recovered"].value == 0
 
 
+def test_samples_of_a_noisy_gradient_are_not_called_exact():
+    observation, truth = client(dense(96, 48, activation=nn.Tanh), 4)
+    torch.manual_seed(0)
+    gradient = {
+        name: value + 1e-3 * value.norm() / value.numel() ** 0.5 * torch.randn_like(value)
+        for name, value in observation.gradient.items()
+    }
+    result = two_spans()(replace(observation, gradient=gradient))
+    assert len(result.samples) == 4
+    assert 1e-4 < worst_error(result, truth) < 0.1
+    assert "not exact, with an estimated relative error of up to 0.0" in str(result.outcome)
+    assert result.outcome.kind == "finished"
+
+
 def test_a_defence_with_noise_is_attacked_in_vain():
     observation, _ = client(dense(48, 24), 4, defences=[GaussianNoise(0.05)])
     assert fits(observation).applies

@@ -39,6 +39,8 @@ REFINEMENTS = 4
 EXACT = 1e-6
 #: The factor by which proofs must be better if the scale of the points is searched for, too.
 UNSCALED = 10.0
+#: A sample is exact if the error of its proof is below this. Errors of proofs are about as large as those of samples.
+SHARP = 2e-3
 #: Singular values of the second layer's gradient below this many rounding errors are zero.
 ROUNDING = 10.0
 
@@ -209,6 +211,11 @@ class Peeling:
         searches = "1 search" if self.searches == 1 else f"{self.searches} searches"
         if interrupted:
             return Outcome("interrupted", self.searches, f"interrupted, with {counted}")
+        worst = max((float(found.error.max()) for found in self.proven), default=0.0)
+        if worst > SHARP:
+            blurred = sum(int(found.copies[found.error > SHARP].sum()) for found in self.proven)
+            words = f"{blurred} of them not exact, with an estimated relative error of up to {worst:.1g}"
+            return Outcome("finished", self.searches, f"{counted}, after {searches}, {words}")
         if self.recovered and self.recovered == self.samples:
             return Outcome("converged", self.searches, f"{counted}, in {searches}")
         if not self.recovered:
