@@ -26,6 +26,46 @@ def test_one_sample_is_read_off_for_any_activation(activation):
     assert result.outcome.kind == "converged"
 
 
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 10)
+
+    def forward(self, inputs):
+        flat = inputs.flatten(1)
+        return self.last(flat + torch.relu(self.first(flat)))
+
+
+AFTERWARDS = {
+    "dropout": lambda: [nn.Linear(64, 48), nn.Dropout(0.5), nn.ReLU(), nn.Linear(48, 10)],
+    "late dropout": lambda: [nn.Linear(64, 48), nn.Tanh(), nn.Linear(48, 24), nn.Dropout(0.3), nn.Linear(24, 10)],
+    "layer norm": lambda: [nn.Linear(64, 48), nn.LayerNorm(48), nn.GELU(), nn.Linear(48, 10)],
+    "random activation": lambda: [nn.Linear(64, 48), nn.RReLU(), nn.Linear(48, 10)],
+    "convolution": lambda: [nn.Linear(64, 36), nn.Unflatten(1, (1, 6, 6)), nn.Conv2d(1, 10, 6), nn.Flatten()],
+    "residual": lambda: [Residual()],
+}
+
+
+@pytest.mark.parametrize("layers", AFTERWARDS)
+@pytest.mark.parametrize("local_steps", [1, 5])
+def test_one_sample_is_read_off_whatever_comes_after_the_first_layer(layers, local_steps):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), *AFTERWARDS[layers]())
+    if local_steps == 1:
+        observation, truth = fedsgd(model, DIGITS.share([3]), mode="train")
+    else:
+        observation, truth = fedavg(model, DIGITS.share([3]), lr=0.1, epochs=5, batch_size=1, mode="train")
+    assert fits(observation).applies
+    result = dense_read_off()(observation)
+    assert float((result.samples - truth.inputs).abs().max()) < 1e-3
+    assert result.outcome.kind == "converged"
+
+
+def test_several_samples_with_dropout_are_refused():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Dropout(), nn.Linear(48, 10))
+    assert "is random, as batch norm and dropout" in fits(client(model, 2, mode="train")[0]).reason
+
+
 def test_a_linear_model_gives_its_sample():
     observation, truth = client(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), 1)
     assert worst_error(dense_read_off()(observation), truth) < 1e-5

@@ -83,8 +83,7 @@ class DenseReadOff(Attack):
         if not error < NOISIEST:
             words = "nothing could be read off, because the neurons do not agree on one sample, as in noisy updates"
             return sample[None][:0], message.no_labels(), Outcome("finished", 0, words)
-        label, label_error, _ = message.best_labels(sample[None], [torch.arange(len(message.rows))])
-        labels = label if message.confirms and bool(label_error[0] < self.tolerance) else None
+        labels = message.one_label(sample[None], self.tolerance)
         if error < ROUGHEST:
             return sample[None], labels, Outcome("converged", 0, "1 of 1 samples read off exactly")
         words = f"1 of 1 samples read off, with an estimated relative error of {error:.2g}"
@@ -136,6 +135,19 @@ class _Message:
     def no_labels(self) -> Tensor | None:
         """Return an empty tensor of labels, or ``None`` if the attack cannot find labels."""
         return torch.zeros(0, dtype=torch.long, device=self.device) if self.confirms else None
+
+    def one_label(self, inputs: Tensor, tolerance: float) -> Tensor | None:
+        """Return the label of a client's only sample, or ``None`` if the known network does not confirm one.
+
+        Args:
+            inputs: The sample, as the input of the first dense layer.
+            tolerance: The largest relative error of the gradient with this label.
+        """
+        try:
+            label, error, _ = self.best_labels(inputs, [torch.arange(len(self.rows))])
+        except (RuntimeError, ValueError):  # such as batch norm in training, which refuses a single sample
+            return None
+        return label if self.confirms and bool(error[0] < tolerance) else None
 
     def outcome(self, count: int) -> Outcome:
         """Return how the attack ended.
@@ -283,7 +295,8 @@ def _chain(observation: Observation) -> DenseChain:
     if observation.kind == "weights" and training.weight_decay != 0 and why_no_gradient(observation) is not None:
         raise DoesNotFit("weight decay over several local steps hides the ratios of a neuron's gradients")
     chain = DenseChain(observation)
-    chain.check_rows()
+    if training.samples != 1:  # layers after the first one cannot change the ratios of a single sample
+        chain.check_rows()
     return chain
 
 
