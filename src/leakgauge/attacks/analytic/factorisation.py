@@ -37,7 +37,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from leakgauge.attacks.analytic.dense import DoesNotFit, one_gradient_of
-from leakgauge.attacks.analytic.peeling import Peeling, SearchSettings, chain_of, check_size, factor_finders
+from leakgauge.attacks.analytic.peeling import (
+    Peeling,
+    SearchSettings,
+    chain_of,
+    check_size,
+    factor_finders,
+    visible_samples,
+)
 from leakgauge.attacks.analytic.two_layers import TwoLayers
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
@@ -93,10 +100,14 @@ def fits(observation: Observation) -> Fit:
     """
     try:
         one_gradient_of(observation)
-        check_size(_chain(observation), observation.training.samples)
+        chain = _chain(observation)
+        check_size(chain, observation.training.samples)
+        unseen = visible_samples(chain, observation)
     except DoesNotFit as reason:
         return Fit(False, str(reason))
-    return Fit(True, "samples enter a dense layer, whose gradient is factorised into samples and their gradients")
+    return Fit(
+        True, f"samples enter a dense layer, whose gradient is factorised into samples and their gradients{unseen}"
+    )
 
 
 def dense_factorisation(

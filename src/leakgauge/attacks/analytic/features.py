@@ -39,6 +39,7 @@ from leakgauge.attacks.analytic.peeling import (
     factor_finders,
     separable_samples,
     span_finders,
+    visible_samples,
 )
 from leakgauge.attacks.analytic.two_layers import TwoLayers
 from leakgauge.attacks.base import Attack, Reconstruction
@@ -249,10 +250,14 @@ def fits(observation: Observation) -> Fit:
     """
     try:
         one_gradient_of(observation)
-        check_size(_tail(observation), observation.training.samples)
+        chain = _tail(observation)
+        check_size(chain, observation.training.samples)
+        unseen = visible_samples(chain, observation)
     except DoesNotFit as reason:
         return Fit(False, str(reason))
-    return Fit(True, "the network ends in two dense layers, whose gradients determine the features of each sample")
+    return Fit(
+        True, f"the network ends in two dense layers, whose gradients determine the features of each sample{unseen}"
+    )
 
 
 def dense_tail_features(

@@ -89,16 +89,30 @@ class LayerSpan:
         return share
 
 
-def rank_of(gradient: Tensor, precision: float) -> int:
+def rank_of(gradient: Tensor, precision: float, samples: int = 0) -> int:
     """Return the number of singular values that are larger than rounding errors and noise.
 
     Args:
         gradient: The gradient of a layer.
         precision: The relative precision of the values in the gradient.
+        samples: The number of samples. If nearly all singular values belong to samples, none shows the noise, and the
+            rank is the number of singular values that are larger than rounding errors. 0 if the number is unknown.
     """
     values = torch.linalg.svdvals(gradient)
-    floor = max(NOISE * float(values[first_noise(gradient, values)]), precision * float(values[0]))
+    index = first_noise(gradient, values)
+    if samples > index:
+        return int((values > NOISE * precision * values[0]).sum())
+    floor = max(NOISE * float(values[index]), precision * float(values[0]))
     return int((values > floor).sum())
+
+
+def largest_rank(gradient: Tensor) -> int:
+    """Return the largest possible rank of a gradient, which is the number of its nonzero rows or columns.
+
+    Args:
+        gradient: The gradient of a layer.
+    """
+    return min(int(gradient.any(0).sum()), int(gradient.any(1).sum()))
 
 
 def first_noise(gradient: Tensor, values: Tensor) -> int:
@@ -112,5 +126,5 @@ def first_noise(gradient: Tensor, values: Tensor) -> int:
         values: The singular values of the gradient.
     """
     usual = 3 * len(values) // 4
-    nonzero = 7 * min(int(gradient.any(0).sum()), int(gradient.any(1).sum())) // 8
+    nonzero = 7 * largest_rank(gradient) // 8
     return nonzero if nonzero < usual and bool(values[nonzero] < SMALL * values[0]) else usual
