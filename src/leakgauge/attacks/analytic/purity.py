@@ -22,6 +22,9 @@ from leakgauge.attacks.analytic.layer_span import LayerSpan, first_noise, rank_o
 #: The smallest share of a sample that lies outside the row space of the other samples.
 APART = 1e-3
 
+#: The number of silent neurons for each sample without which the second check is no proof.
+ENOUGH = 6
+
 
 class Purity:
     """The gradient of the first layer, against which points are checked.
@@ -72,7 +75,11 @@ class Purity:
         others = self.rank - 1
         if others == 0:
             return True
-        if min(rows.shape) <= others or rank_of(rows, self.precision) != others:
+        if (
+            int(rows.any(1).sum()) < ENOUGH * self.rank
+            or rows.shape[1] <= others
+            or rank_of(rows, self.precision) != others
+        ):
             return False
         basis = LayerSpan.of(rows, others).right
         return float((point - basis @ (basis.T @ point)).norm()) > APART * float(point.norm())

@@ -29,7 +29,7 @@ from leakgauge.attacks.analytic.dense import DenseChain, DoesNotFit, augmented, 
 from leakgauge.attacks.analytic.layer_span import rank_of
 from leakgauge.attacks.analytic.purity import Purity
 from leakgauge.attacks.base import Attack, Reconstruction
-from leakgauge.attacks.inversion.stopping import Outcome
+from leakgauge.attacks.inversion.stopping import Kind, Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.checks import positive
 from leakgauge.core.observation import Observation
@@ -40,6 +40,8 @@ from leakgauge.core.progress import Report
 ROUNDINGS = 16.0
 #: The gradients of a sample's neurons agree with those of the known network up to this many rounding errors.
 PROOF_ROUNDINGS = 1024.0
+#: The factor by which the proof of copies must be better, because means of similar samples are nearly like copies.
+COPIED = 10.0
 #: Neurons with a larger relative rounding error than this are not read.
 ROUGHEST = 1e-3
 #: The number of neurons that must agree where the known network cannot confirm a sample.
@@ -96,6 +98,7 @@ class DenseReadOff(Attack):
         labels, copies = message.no_labels(), torch.ones(len(found), dtype=torch.long, device=found.device)
         if message.confirms and inputs:
             labels, errors, copies = message.best_labels(found, groups)
+            errors = torch.where(copies > 1, COPIED * errors, errors)
             proven = (errors < message.limits(groups, self.tolerance)) & (
                 message.mixture_errors(found, labels, copies) < self.tolerance
             )
@@ -163,7 +166,7 @@ class _Message:
         if not self.purity.separates:
             words = f"{count} of {total} samples read off, without a proof, because the gradient has its full rank"
             return Outcome("finished", 0, words)
-        kind = "converged" if count == self.samples else "finished"
+        kind: Kind = "converged" if count == self.samples else "finished"
         return Outcome(kind, 0, f"{count} of {total} samples read off exactly")
 
     def limits(self, groups: list[Tensor], tolerance: float) -> Tensor:
