@@ -53,6 +53,7 @@ def attacked(observation, truth):
     assert fits(observation).applies
     result = attacks.april()(observation, progress=False)
     assert torch.equal(result.labels, truth.targets)
+    assert result.outcome.kind == ("converged" if ", exact, " in str(result.outcome) else "finished")
     return score(result, truth)["psnr"].value, str(result.outcome)
 
 
@@ -133,6 +134,7 @@ def test_noise_lowers_the_score_and_the_attack_notices(bias, sigma, limit):
     result = attacks.april()(observation, progress=False)
     assert score(result, truth)["psnr"].value < limit
     assert ", not exact, " in str(result.outcome)
+    assert result.outcome.kind == "finished"
 
 
 def test_noise_above_everything_is_named():
@@ -143,8 +145,9 @@ def test_noise_above_everything_is_named():
 
 def test_noise_that_no_equation_shows_is_no_claim_of_exactness():
     observation, _ = fedsgd(transformer(False, width=16), DIGITS.share([0]), defences=GaussianNoise(sigma=0.03))
-    outcome = str(attacks.april()(observation, progress=False).outcome)
-    assert outcome.endswith(", no equation is left to check them")
+    outcome = attacks.april()(observation, progress=False).outcome
+    assert str(outcome).endswith(", no equation is left to check them")
+    assert outcome.kind == "finished"
 
 
 def refused():

@@ -1,16 +1,17 @@
 """Neurons of a dense first layer that hold single samples are read off exactly."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from leakgauge import models
+from leakgauge import data, models
 from leakgauge.attacks import dense_read_off
 from leakgauge.attacks.analytic.read_off import fits
 from leakgauge.core.errors import InvalidInput
-from leakgauge.federation.client import fedavg
+from leakgauge.federation.client import fedavg, fedsgd
 from tests.attacks.analytic.cases import DIGITS, NORMALISED, client, dense, worst_error
 
 
@@ -23,6 +24,46 @@ def test_one_sample_is_read_off_for_any_activation(activation):
     assert result.labels.tolist() == truth.targets.tolist()
     assert str(result.outcome) == "1 of 1 samples read off exactly"
     assert result.outcome.kind == "converged"
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 10)
+
+    def forward(self, inputs):
+        flat = inputs.flatten(1)
+        return self.last(flat + torch.relu(self.first(flat)))
+
+
+AFTERWARDS = {
+    "dropout": lambda: [nn.Linear(64, 48), nn.Dropout(0.5), nn.ReLU(), nn.Linear(48, 10)],
+    "late dropout": lambda: [nn.Linear(64, 48), nn.Tanh(), nn.Linear(48, 24), nn.Dropout(0.3), nn.Linear(24, 10)],
+    "layer norm": lambda: [nn.Linear(64, 48), nn.LayerNorm(48), nn.GELU(), nn.Linear(48, 10)],
+    "random activation": lambda: [nn.Linear(64, 48), nn.RReLU(), nn.Linear(48, 10)],
+    "convolution": lambda: [nn.Linear(64, 36), nn.Unflatten(1, (1, 6, 6)), nn.Conv2d(1, 10, 6), nn.Flatten()],
+    "residual": lambda: [Residual()],
+}
+
+
+@pytest.mark.parametrize("layers", AFTERWARDS)
+@pytest.mark.parametrize("local_steps", [1, 5])
+def test_one_sample_is_read_off_whatever_comes_after_the_first_layer(layers, local_steps):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), *AFTERWARDS[layers]())
+    if local_steps == 1:
+        observation, truth = fedsgd(model, DIGITS.share([3]), mode="train")
+    else:
+        observation, truth = fedavg(model, DIGITS.share([3]), lr=0.1, epochs=5, batch_size=1, mode="train")
+    assert fits(observation).applies
+    result = dense_read_off()(observation)
+    assert float((result.samples - truth.inputs).abs().max()) < 1e-3
+    assert result.outcome.kind == "converged"
+
+
+def test_several_samples_with_dropout_are_refused():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Dropout(), nn.Linear(48, 10))
+    assert "is random, as batch norm and dropout" in fits(client(model, 2, mode="train")[0]).reason
 
 
 def test_a_linear_model_gives_its_sample():
@@ -49,6 +90,48 @@ def test_in_a_larger_batch_only_some_samples_are_found_and_all_of_them_are_right
     assert float(distances.max()) < 1e-4
     assert len(rows.unique()) == count
     assert torch.equal(result.labels, truth.targets[rows])
+
+
+PEOPLE = data.from_csv(Path(__file__).parents[2] / "known_answers" / "people.csv", target="ill")
+
+
+def table(rows, *hidden):
+    torch.manual_seed(1)
+    model = models.mlp(shape=PEOPLE.spec.shape, classes=2, hidden=hidden, seed=1)
+    return model, PEOPLE.share(rows)
+
+
+def false_finds(result, truth):
+    """Return the number of returned samples that are no samples of the client."""
+    distances = torch.cdist(result.samples, truth.inputs).min(1).values / truth.inputs.norm(dim=1).median()
+    return int((distances > 1e-3).sum())
+
+
+@pytest.mark.parametrize("start", range(0, 64, 8))
+def test_neurons_that_agree_on_a_mixture_of_samples_are_no_proof(start):
+    """With two classes and one hidden layer, all neurons with the same active samples have proportional gradients."""
+    observation, truth = fedsgd(*table(range(start, start + 8), 128))
+    result = dense_read_off()(observation)
+    assert false_finds(result, truth) == 0
+    assert result.outcome.kind == ("converged" if len(result.samples) == 8 else "finished")
+
+
+@pytest.mark.parametrize("start", range(0, 32, 4))
+def test_mixtures_after_several_steps_are_no_samples(start):
+    observation, truth = fedavg(*table(range(start, start + 4), 128), lr=0.05, epochs=2, batch_size=2)
+    assert false_finds(dense_read_off()(observation), truth) == 0
+
+
+def test_the_proof_keeps_most_samples_of_a_small_batch_of_two_classes():
+    counts = [len(dense_read_off()(fedsgd(*table(range(start, start + 4), 128))[0]).samples) for start in (0, 4, 8, 12)]
+    assert sum(counts) >= 12
+
+
+def test_a_gradient_of_full_rank_never_converges():
+    observation, _ = fedsgd(*table(range(16), 512))
+    result = dense_read_off()(observation)
+    assert result.outcome.kind == "finished"
+    assert not len(result.samples) or "without a proof" in str(result.outcome)
 
 
 def test_an_unknown_number_of_samples_is_the_rank_of_the_gradient():

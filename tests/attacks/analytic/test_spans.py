@@ -133,6 +133,20 @@ def test_noise_leaves_nothing_to_prove(noise, seed):
     assert score(result, truth)["recovered"].value == 0
 
 
+def test_samples_of_a_noisy_gradient_are_not_called_exact():
+    observation, truth = client(dense(96, 48, activation=nn.Tanh), 4)
+    torch.manual_seed(0)
+    gradient = {
+        name: value + 1e-3 * value.norm() / value.numel() ** 0.5 * torch.randn_like(value)
+        for name, value in observation.gradient.items()
+    }
+    result = two_spans()(replace(observation, gradient=gradient))
+    assert len(result.samples) == 4
+    assert 1e-4 < worst_error(result, truth) < 0.1
+    assert "of them proven and 1 not exact, with an estimated relative error of up to 0.0" in str(result.outcome)
+    assert result.outcome.kind == "finished"
+
+
 def test_a_defence_with_noise_is_attacked_in_vain():
     observation, _ = client(dense(48, 24), 4, defences=[GaussianNoise(0.05)])
     assert fits(observation).applies
@@ -189,6 +203,25 @@ def test_it_refuses_in_words(reason):
     assert reason in fit.reason
     with pytest.raises(InvalidInput, match=reason):
         two_spans()(observation)
+
+
+def test_more_samples_than_inputs_are_refused():
+    """The inputs of 70 digits are linearly dependent, because only 52 pixels are not black in all of them."""
+    reason = fits(client(dense(256, 128), 70)[0]).reason
+    assert reason == "the gradient of the dense layer '1' has a rank of at most 53, so it does not separate 70 samples"
+
+
+def test_nearly_as_many_samples_as_inputs_are_solved_for():
+    observation, truth = client(dense(256, 128), 50)
+    assert fits(observation).reason == "samples enter two dense layers in a row, whose gradients determine them"
+    assert worst_error(two_spans()(observation), truth) < 1e-2
+
+
+def test_copies_are_no_reason_to_refuse():
+    observation, _ = fedsgd(dense(256, 128), DIGITS.share([0, 1, 2, 3] * 20))
+    fit = fits(observation)
+    assert fit.applies
+    assert ". The gradient shows 4 of 80 samples." in fit.reason
 
 
 def test_too_many_samples_for_the_width_are_refused():

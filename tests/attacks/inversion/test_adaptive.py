@@ -62,3 +62,16 @@ def test_an_attack_that_cannot_use_the_knowledge_is_known():
     assert adapts(attacks.inverting_gradients(steps=5), noisy)
     assert not adapts(attacks.inverting_gradients(steps=5), quantised)
     assert not adapts(attacks.idlg(steps=5), noisy)  # it has no prior to trust more
+
+
+@pytest.mark.parametrize("name", ["april", "dense_factorisation", "dense_read_off", "dense_tail_features", "two_spans"])
+def test_exact_attacks_do_not_use_the_knowledge(name):
+    assert not adapts(attacks.build(name), observe(defences.GaussianNoise(0.01))[0])
+
+
+def test_another_attack_may_use_the_knowledge():
+    class Own(attacks.Attack):
+        def run(self, observation, seed, report):
+            raise NotImplementedError
+
+    assert adapts(Own(), observe(defences.GaussianNoise(0.01))[0])

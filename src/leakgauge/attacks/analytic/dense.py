@@ -153,10 +153,18 @@ class DenseChain:
 
     def has_silent_neurons(self) -> bool:
         """Return whether some outputs of the first dense layer have no effect, such as negative outputs before ReLU."""
-        first = self._random(64, self.layer(self.first).out_features).requires_grad_()
+        return bool(self.silent(self._random(64, self.layer(self.first).out_features)).any())
+
+    def silent(self, first: Tensor) -> Tensor:
+        """Return which outputs of the first dense layer have no effect on the outputs of the model.
+
+        Args:
+            first: The outputs of the first dense layer, one row for each sample.
+        """
+        first = first.detach().requires_grad_()
         with torch.enable_grad():
             (gradient,) = torch.autograd.grad(self.outputs(first).square().sum(), first)
-        return bool((gradient == 0).any())
+        return gradient == 0
 
     def check_rows(self) -> None:
         """Check that the outputs of a sample depend neither on the other samples of a batch nor on random numbers."""

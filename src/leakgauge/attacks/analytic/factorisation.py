@@ -34,9 +34,17 @@ the network, if there are at least three classes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from leakgauge.attacks.analytic.dense import DoesNotFit, one_gradient_of
-from leakgauge.attacks.analytic.peeling import Peeling, SearchSettings, chain_of, check_size, factor_finders
+from leakgauge.attacks.analytic.peeling import (
+    Peeling,
+    SearchSettings,
+    chain_of,
+    check_size,
+    factor_finders,
+    visible_samples,
+)
 from leakgauge.attacks.analytic.two_layers import TwoLayers
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
@@ -52,6 +60,8 @@ class DenseFactorisation(Attack):
     Args:
         search: The settings of the search.
     """
+
+    uses_defences: ClassVar[bool] = False
 
     search: SearchSettings
 
@@ -90,10 +100,14 @@ def fits(observation: Observation) -> Fit:
     """
     try:
         one_gradient_of(observation)
-        check_size(_chain(observation), observation.training.samples)
+        chain = _chain(observation)
+        check_size(chain, observation.training.samples)
+        unseen = visible_samples(chain, observation)
     except DoesNotFit as reason:
         return Fit(False, str(reason))
-    return Fit(True, "samples enter a dense layer, whose gradient is factorised into samples and their gradients")
+    return Fit(
+        True, f"samples enter a dense layer, whose gradient is factorised into samples and their gradients{unseen}"
+    )
 
 
 def dense_factorisation(

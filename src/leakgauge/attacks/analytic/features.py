@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +39,7 @@ from leakgauge.attacks.analytic.peeling import (
     factor_finders,
     separable_samples,
     span_finders,
+    visible_samples,
 )
 from leakgauge.attacks.analytic.two_layers import TwoLayers
 from leakgauge.attacks.base import Attack, Reconstruction
@@ -62,6 +64,8 @@ class DenseTailFeatures(Attack):
         lr: The first learning rate of Adam.
         restarts: The largest number of starting points of the search for one picture.
     """
+
+    uses_defences: ClassVar[bool] = False
 
     search: SearchSettings
     steps: int = 1500
@@ -99,7 +103,8 @@ class DenseTailFeatures(Attack):
         samples = samples.clamp(0, 1) if observation.data.bounded else samples
         labels = labels.to(dtype) if labels.is_floating_point() else labels
         loss = float(descent.losses.mean())
-        return Reconstruction(samples, labels, _outcome(peeling, interrupted, loss), loss=loss)
+        determined = features.shape[1] >= math.prod(observation.data.shape) and bool((descent.losses <= STUCK).all())
+        return Reconstruction(samples, labels, _outcome(peeling, interrupted, loss, determined), loss=loss)
 
 
 @dataclass(frozen=True)
@@ -220,12 +225,21 @@ def _gets_samples(observation: Observation) -> bool:
     return True
 
 
-def _outcome(peeling: Peeling, interrupted: bool, loss: float) -> Outcome:
+def _outcome(peeling: Peeling, interrupted: bool, loss: float, determined: bool) -> Outcome:
+    """Return how the attack ended. It has converged only if the proven features determine the pictures.
+
+    Args:
+        peeling: The search for features.
+        interrupted: Whether Ctrl-C ended the attack.
+        loss: The mean relative squared error of the pictures' features.
+        determined: Whether each picture has its features, and there are no fewer features than pixels.
+    """
     outcome = peeling.outcome(interrupted)
     if not peeling.recovered:
         return outcome
     words = f"features: {outcome}. The pictures have these features up to a relative squared error of {loss:.2g}"
-    return Outcome(outcome.kind, outcome.step, words)
+    kind = "finished" if outcome.kind == "converged" and not determined else outcome.kind
+    return Outcome(kind, outcome.step, words)
 
 
 def fits(observation: Observation) -> Fit:
@@ -236,10 +250,14 @@ def fits(observation: Observation) -> Fit:
     """
     try:
         one_gradient_of(observation)
-        check_size(_tail(observation), observation.training.samples)
+        chain = _tail(observation)
+        check_size(chain, observation.training.samples)
+        unseen = visible_samples(chain, observation)
     except DoesNotFit as reason:
         return Fit(False, str(reason))
-    return Fit(True, "the network ends in two dense layers, whose gradients determine the features of each sample")
+    return Fit(
+        True, f"the network ends in two dense layers, whose gradients determine the features of each sample{unseen}"
+    )
 
 
 def dense_tail_features(

@@ -18,6 +18,8 @@ from torch import Tensor
 
 #: Singular values up to this many times the noise are noise. Noise has the size of the value at three quarters.
 NOISE = 10.0
+#: Smaller shares of the largest singular value than this are noise in a gradient with rows or columns of zeros.
+SMALL = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,13 +89,42 @@ class LayerSpan:
         return share
 
 
-def rank_of(gradient: Tensor, precision: float) -> int:
+def rank_of(gradient: Tensor, precision: float, samples: int = 0) -> int:
     """Return the number of singular values that are larger than rounding errors and noise.
 
     Args:
         gradient: The gradient of a layer.
         precision: The relative precision of the values in the gradient.
+        samples: The number of samples. If nearly all singular values belong to samples, none shows the noise, and the
+            rank is the number of singular values that are larger than rounding errors. 0 if the number is unknown.
     """
     values = torch.linalg.svdvals(gradient)
-    floor = max(NOISE * float(values[3 * len(values) // 4]), precision * float(values[0]))
+    index = first_noise(gradient, values)
+    if samples > index:
+        return int((values > NOISE * precision * values[0]).sum())
+    floor = max(NOISE * float(values[index]), precision * float(values[0]))
     return int((values > floor).sum())
+
+
+def largest_rank(gradient: Tensor) -> int:
+    """Return the largest possible rank of a gradient, which is the number of its nonzero rows or columns.
+
+    Args:
+        gradient: The gradient of a layer.
+    """
+    return min(int(gradient.any(0).sum()), int(gradient.any(1).sum()))
+
+
+def first_noise(gradient: Tensor, values: Tensor) -> int:
+    """Return the index of the singular value that is taken for noise. The rank of a gradient must not be higher.
+
+    The index is three quarters of the number of singular values. It is lower if many rows or columns are zeros, as
+    those of black pixels and silent neurons, because some singular values then hold no noise.
+
+    Args:
+        gradient: The gradient of a layer.
+        values: The singular values of the gradient.
+    """
+    usual = 3 * len(values) // 4
+    nonzero = 7 * largest_rank(gradient) // 8
+    return nonzero if nonzero < usual and bool(values[nonzero] < SMALL * values[0]) else usual

@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -214,6 +215,8 @@ def conjugate_gradients(operator: Callable[[Tensor], Tensor], target: Tensor, st
 class PatchEquations(Attack):
     """The attack that solves for the patches of one sample. See :func:`april`."""
 
+    uses_defences: ClassVar[bool] = False
+
     def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
         """Reconstruct the only sample of the client."""
         observation.training.need("samples")
@@ -227,7 +230,7 @@ class PatchEquations(Attack):
         return Reconstruction(
             samples=seen.clamp(0, 1) if data.bounded else seen,
             labels=_labels(observation),
-            outcome=Outcome("finished", 0, _sentence(solution, layer, positions, max(data.std))),
+            outcome=_outcome(solution, layer, positions, max(data.std)),
             loss=solution.residual,
         )
 
@@ -278,6 +281,19 @@ def _labels(observation: Observation) -> Tensor | None:
     except MissingKnowledge:
         return None
     return observation.difference()[f"{reading.name}.bias"].argmin().reshape(1)
+
+
+def _outcome(solution: Solution, layer: PatchLayer, positions: PositionParameter, contrast: float) -> Outcome:
+    """Return how the attack ended. It has converged if all patches are determined and their estimated error is small.
+
+    Args:
+        solution: The solution of the equations.
+        layer: The patch layer.
+        positions: The trained positions.
+        contrast: The size of the model's units, in units of the range of pixels.
+    """
+    exact = not solution.free.shape[1] and 255 * contrast * solution.error <= LARGEST_ERROR
+    return Outcome("converged" if exact else "finished", 0, _sentence(solution, layer, positions, contrast))
 
 
 def _sentence(solution: Solution, layer: PatchLayer, positions: PositionParameter, contrast: float) -> str:

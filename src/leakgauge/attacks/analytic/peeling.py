@@ -17,7 +17,7 @@ from leakgauge.attacks.analytic.finders import (
     inputs_from,
     starting_points,
 )
-from leakgauge.attacks.analytic.layer_span import LayerSpan, rank_of
+from leakgauge.attacks.analytic.layer_span import LayerSpan, largest_rank, rank_of
 from leakgauge.attacks.analytic.proof import Candidates, Prover
 from leakgauge.attacks.analytic.two_layers import TwoLayers
 from leakgauge.attacks.inversion.stopping import Outcome
@@ -39,6 +39,10 @@ REFINEMENTS = 4
 EXACT = 1e-6
 #: The factor by which proofs must be better if the scale of the points is searched for, too.
 UNSCALED = 10.0
+#: A sample is exact if the error of its proof is below this. Errors of proofs are about as large as those of samples.
+SHARP = 2e-3
+#: The rank of a gradient with more entries than this is not computed before an attack runs.
+RANKED = 2_000_000
 #: Singular values of the second layer's gradient below this many rounding errors are zero.
 ROUNDING = 10.0
 
@@ -89,7 +93,7 @@ class Peeling:
         gradient = one_gradient_of(observation)
         matrices = [augmented(gradient, path) for path in (self.chain.first, self.chain.second)]
         precision = torch.finfo(next(iter(observation.sent.values())).dtype).eps / 2
-        rank = rank_of(matrices[0], precision)
+        rank = rank_of(matrices[0], precision, observation.training.samples or 0)
         self.samples = observation.training.samples or rank
         self.rank = min(rank, self.samples)
         values = torch.linalg.svdvals(matrices[1])
@@ -209,6 +213,14 @@ class Peeling:
         searches = "1 search" if self.searches == 1 else f"{self.searches} searches"
         if interrupted:
             return Outcome("interrupted", self.searches, f"interrupted, with {counted}")
+        worst = max((float(found.error.max()) for found in self.proven), default=0.0)
+        if worst > SHARP:
+            blurred = sum(int(found.copies[found.error > SHARP].sum()) for found in self.proven)
+            words = (
+                f"{self.recovered} of {self.samples} samples solved for, {self.recovered - blurred} of them proven and "
+                f"{blurred} not exact, with an estimated relative error of up to {worst:.1g}"
+            )
+            return Outcome("finished", self.searches, f"{words}, after {searches}")
         if self.recovered and self.recovered == self.samples:
             return Outcome("converged", self.searches, f"{counted}, in {searches}")
         if not self.recovered:
@@ -275,6 +287,34 @@ def separable_samples(chain: TwoLayers) -> int:
     outputs = chain.layer(chain.second).out_features
     is_last = chain.calls[-1][0] == chain.second
     return outputs - 1 if is_last and chain.loss == "cross_entropy" else outputs
+
+
+def visible_samples(chain: TwoLayers, observation: Observation) -> str:
+    """Return words about samples that the rank of the first layer's gradient does not show, or an empty string.
+
+    If the gradient has its full rank and there are more samples, their inputs are linearly dependent, and
+    :class:`DoesNotFit` is raised.
+
+    Args:
+        chain: The two dense layers.
+        observation: The message of the client.
+    """
+    matrix, samples = augmented(one_gradient_of(observation), chain.first), observation.training.samples
+    if samples is None or (matrix.numel() > RANKED and samples <= largest_rank(matrix)):
+        return ""
+    precision = torch.finfo(next(iter(observation.sent.values())).dtype).eps / 2
+    rank, largest = rank_of(matrix, precision, samples), largest_rank(matrix)
+    if rank >= samples:
+        return ""
+    if rank == largest:
+        raise DoesNotFit(
+            f"the gradient of the dense layer {chain.first!r} has a rank of at most {largest}, so it does not separate "
+            f"{samples} samples"
+        )
+    return (
+        f". The gradient shows {rank} of {samples} samples. The others are copies, were learned before, or are hidden "
+        "by noise"
+    )
 
 
 def check_size(chain: TwoLayers, samples: int | None, most: int | None = None) -> None:

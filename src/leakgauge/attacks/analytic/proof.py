@@ -21,6 +21,9 @@ from leakgauge.attacks.analytic.two_layers import TwoLayers
 
 #: The distance of a sample from the column space is below this share of the distances of wrong points.
 TELLING = 0.1
+#: The factor by which the proof of copies must be better. The mean of several samples with the same active neurons and
+#: nearly the same gradients fulfils the equations of copies nearly.
+COPIED = 1000.0
 #: The sizes of a layer's outputs among which the scale of an input is searched for, if the layer has no bias.
 SCALES = torch.logspace(-2, 2, 66, dtype=torch.double)
 #: The number of times that this search is narrowed by a factor of four.
@@ -38,7 +41,7 @@ class Candidates:
         gradients: The gradient of each point's loss with respect to the outputs of both layers.
         targets: The label of each point.
         copies: The number of copies of each point that the client has.
-        error: The largest relative error in the equations of the proof, times the number of copies.
+        error: The largest relative error in the equations of the proof, times :data:`COPIED` if there are copies.
     """
 
     inputs: tuple[Tensor, Tensor]
@@ -156,8 +159,8 @@ class Prover:
             weight * span.outside(gradient)
             for weight, span, gradient in zip(self.weights, spans, gradients, strict=True)
         ]
-        # Copies are rare, so they need a better proof.
-        error = torch.stack(errors).amax(0).nan_to_num(torch.inf) * copies
+        error = torch.stack(errors).amax(0).nan_to_num(torch.inf)
+        error = torch.where(copies > 1, COPIED * error, error)
         return Candidates(inputs, gradients, targets, copies, error)
 
     def _regression_targets(

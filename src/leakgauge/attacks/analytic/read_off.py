@@ -8,8 +8,10 @@ the client has one sample, this sample is therefore
 
 for any neuron (Phong et al. 2017). In a batch, a neuron before ReLU may be active for only one of the samples. The
 ratio of this neuron is then this one sample. Fowl et al. 2022 and Boenisch et al. 2023 plant such neurons in the model.
-This attack does not change the model. Two neurons that are active for the same single sample have the same ratio, and
-other neurons do not.
+This attack does not change the model. Two neurons that are active for the same single sample have the same ratio.
+
+Neurons that are active for the same several samples may have the same ratio, too, which is then a mixture of samples.
+A sample is therefore returned only if the known network proves that it is no mixture (:mod:`.purity`).
 
 The ratios stay exact over any number of local steps of SGD, also with momentum, because each step adds a multiple of
 the same sample. With weight decay or adaptive optimisers, the ratios are not exact.
@@ -18,14 +20,16 @@ the same sample. With weight decay or adaptive optimisers, the ratios are not ex
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from leakgauge.attacks.analytic.dense import DenseChain, DoesNotFit, augmented, one_gradient_of
 from leakgauge.attacks.analytic.layer_span import rank_of
+from leakgauge.attacks.analytic.purity import Purity
 from leakgauge.attacks.base import Attack, Reconstruction
-from leakgauge.attacks.inversion.stopping import Outcome
+from leakgauge.attacks.inversion.stopping import Kind, Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.checks import positive
 from leakgauge.core.observation import Observation
@@ -34,6 +38,10 @@ from leakgauge.core.progress import Report
 
 #: Ratios agree when they differ by less than this many rounding errors.
 ROUNDINGS = 16.0
+#: The gradients of a sample's neurons agree with those of the known network up to this many rounding errors.
+PROOF_ROUNDINGS = 1024.0
+#: The factor by which the proof of copies must be better, because means of similar samples are nearly like copies.
+COPIED = 10.0
 #: Neurons with a larger relative rounding error than this are not read.
 ROUGHEST = 1e-3
 #: The number of neurons that must agree where the known network cannot confirm a sample.
@@ -47,6 +55,8 @@ CONFIRMED_LOSSES = ("cross_entropy", "binary_cross_entropy")
 @dataclass(frozen=True)
 class DenseReadOff(Attack):
     """The attack that reads samples from single neurons. See :func:`dense_read_off` for the arguments."""
+
+    uses_defences: ClassVar[bool] = False
 
     tolerance: float = 0.02
 
@@ -75,8 +85,7 @@ class DenseReadOff(Attack):
         if not error < NOISIEST:
             words = "nothing could be read off, because the neurons do not agree on one sample, as in noisy updates"
             return sample[None][:0], message.no_labels(), Outcome("finished", 0, words)
-        label, label_error, _ = message.best_labels(sample[None], [torch.arange(len(message.rows))])
-        labels = label if message.confirms and bool(label_error[0] < self.tolerance) else None
+        labels = message.one_label(sample[None], self.tolerance)
         if error < ROUGHEST:
             return sample[None], labels, Outcome("converged", 0, "1 of 1 samples read off exactly")
         words = f"1 of 1 samples read off, with an estimated relative error of {error:.2g}"
@@ -89,15 +98,17 @@ class DenseReadOff(Attack):
         labels, copies = message.no_labels(), torch.ones(len(found), dtype=torch.long, device=found.device)
         if message.confirms and inputs:
             labels, errors, copies = message.best_labels(found, groups)
-            proven = errors < self.tolerance
+            errors = torch.where(copies > 1, COPIED * errors, errors)
+            proven = (errors < message.limits(groups, self.tolerance)) & (
+                message.mixture_errors(found, labels, copies) < self.tolerance
+            )
             found, labels, copies = found[proven], labels[proven], copies[proven]
+        elif inputs:
+            found = found[message.alone(found)]
+            copies = copies[: len(found)]
         found = found.repeat_interleave(copies, 0)[: message.samples]
         labels = None if labels is None else labels.repeat_interleave(copies, 0)[: message.samples]
-        count, total = len(found), message.samples or "an unknown number of"
-        words = (
-            f"{count} of {total} samples read off exactly" if count else f"none of {total} samples could be read off"
-        )
-        return found, labels, Outcome("converged" if count == message.samples else "finished", 0, words)
+        return found, labels, message.outcome(len(found))
 
 
 class _Message:
@@ -112,8 +123,14 @@ class _Message:
         dtype = next(iter(observation.sent.values())).dtype
         self.rounding = _rounding(observation, self.rows, self.chain, torch.finfo(dtype).eps)
         self.samples = training.samples
+        self.precision = torch.finfo(dtype).eps
         if self.samples is None and observation.kind == "gradient":
-            self.samples = rank_of(self.rows, torch.finfo(dtype).eps / 2)
+            self.samples = rank_of(self.rows, self.precision / 2)
+        sent = self.chain.augmented_weight()
+        # A neuron that is silent before and after local training was probably silent in all steps.
+        step = augmented(_update(observation, False), self.chain.first)
+        self.weights = [sent] if observation.kind == "gradient" else [sent, sent - step]
+        self.purity = Purity(self.rows, self.precision / 2, self.samples)
         self.confirms = (
             scaled and data.classes is not None and training.loss in CONFIRMED_LOSSES and self.samples is not None
         )
@@ -121,6 +138,73 @@ class _Message:
     def no_labels(self) -> Tensor | None:
         """Return an empty tensor of labels, or ``None`` if the attack cannot find labels."""
         return torch.zeros(0, dtype=torch.long, device=self.device) if self.confirms else None
+
+    def one_label(self, inputs: Tensor, tolerance: float) -> Tensor | None:
+        """Return the label of a client's only sample, or ``None`` if the known network does not confirm one.
+
+        Args:
+            inputs: The sample, as the input of the first dense layer.
+            tolerance: The largest relative error of the gradient with this label.
+        """
+        try:
+            label, error, _ = self.best_labels(inputs, [torch.arange(len(self.rows))])
+        except (RuntimeError, ValueError):  # such as batch norm in training, which refuses a single sample
+            return None
+        return label if self.confirms and bool(error[0] < tolerance) else None
+
+    def outcome(self, count: int) -> Outcome:
+        """Return how the attack ended.
+
+        Without the proof that no sample is a mixture, the outcome is never ``converged``.
+
+        Args:
+            count: The number of samples that were read off.
+        """
+        total = self.samples or "an unknown number of"
+        if not count:
+            return Outcome("finished", 0, f"none of {total} samples could be read off")
+        if not self.purity.separates:
+            words = f"{count} of {total} samples read off, without a proof, because the gradient has its full rank"
+            return Outcome("finished", 0, words)
+        kind: Kind = "converged" if count == self.samples else "finished"
+        return Outcome(kind, 0, f"{count} of {total} samples read off exactly")
+
+    def limits(self, groups: list[Tensor], tolerance: float) -> Tensor:
+        """Return, for each group, the largest error of :meth:`best_labels` that the precision of the message explains.
+
+        Args:
+            groups: The indices of the neurons that hold each sample.
+            tolerance: The largest limit.
+        """
+        least = PROOF_ROUNDINGS * self.precision
+        limits = torch.stack([ROUNDINGS * self.rounding[group].amax() for group in groups]).clamp_min(least)
+        return limits.clamp_max(tolerance if self.purity.separates else least)
+
+    def mixture_errors(self, inputs: Tensor, labels: Tensor, copies: Tensor) -> Tensor:
+        """Return the errors of the proof that samples are no mixtures, or zeros if the message allows no such proof.
+
+        Args:
+            inputs: The inputs of the first dense layer.
+            labels: The label of each sample.
+            copies: The number of copies of each sample.
+        """
+        if not self.purity.separates:
+            return torch.zeros_like(inputs[:, 0])
+        points = self.chain.with_ones(inputs, self.chain.first)
+        (gradients,) = self.chain.gradients(points @ self.chain.augmented_weight().T, labels)
+        return self.purity.errors(gradients, points, copies)
+
+    def alone(self, inputs: Tensor) -> Tensor:
+        """Return which inputs of the first dense layer are proven to be no mixtures without their labels.
+
+        Args:
+            inputs: The inputs of the first dense layer.
+        """
+        points = self.chain.with_ones(inputs, self.chain.first)
+        silent = torch.ones(len(points), len(self.rows), dtype=torch.bool, device=self.device)
+        for weight in self.weights:
+            silent &= self.chain.silent(points @ weight.T)
+        return self.purity.alone(points, silent)
 
     def best_labels(self, inputs: Tensor, groups: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the best label of each sample, the relative error with this label, and the sample's number of copies.
@@ -141,7 +225,7 @@ class _Message:
             for index, group in enumerate(groups):
                 expected, observed = gradients[index, group], self.rows[group, -1] * (self.samples or 1)
                 count = float(expected @ observed / expected.square().sum().clamp_min(1e-300))
-                count = max(1, min(round(count), self.samples or 1))
+                count = max(1, min(round(count), self.purity.most_copies))
                 error = float((observed - count * expected).norm() / observed.norm())
                 if error < float(errors[index]):
                     labels[index], errors[index], copies[index] = label, error, count
@@ -214,7 +298,8 @@ def _chain(observation: Observation) -> DenseChain:
     if observation.kind == "weights" and training.weight_decay != 0 and why_no_gradient(observation) is not None:
         raise DoesNotFit("weight decay over several local steps hides the ratios of a neuron's gradients")
     chain = DenseChain(observation)
-    chain.check_rows()
+    if training.samples != 1:  # layers after the first one cannot change the ratios of a single sample
+        chain.check_rows()
     return chain
 
 

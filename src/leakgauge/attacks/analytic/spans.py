@@ -28,6 +28,7 @@ The attack returns fewer samples, or none, in these cases:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from leakgauge.attacks.analytic.dense import DoesNotFit, one_gradient_of
 from leakgauge.attacks.analytic.peeling import (
@@ -37,6 +38,7 @@ from leakgauge.attacks.analytic.peeling import (
     check_size,
     separable_samples,
     span_finders,
+    visible_samples,
 )
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
@@ -52,6 +54,8 @@ class TwoSpans(Attack):
     Args:
         search: The settings of the search.
     """
+
+    uses_defences: ClassVar[bool] = False
 
     search: SearchSettings
 
@@ -84,9 +88,10 @@ def fits(observation: Observation) -> Fit:
         one_gradient_of(observation)
         chain = chain_of(observation)
         check_size(chain, observation.training.samples, separable_samples(chain))
+        unseen = visible_samples(chain, observation)
     except DoesNotFit as reason:
         return Fit(False, str(reason))
-    return Fit(True, "samples enter two dense layers in a row, whose gradients determine them")
+    return Fit(True, f"samples enter two dense layers in a row, whose gradients determine them{unseen}")
 
 
 def two_spans(*, starts: int = 48, iterations: int = 60, attempts: int = 6, tolerance: float = 0.02) -> TwoSpans:

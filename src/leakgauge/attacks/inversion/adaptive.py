@@ -58,11 +58,16 @@ def adapted(attack: Inversion, observation: Observation) -> Inversion:
 def adapts(attack: Attack, observation: Observation) -> bool:
     """Return whether an attack adapts to the defences that the attacker knows.
 
+    An attack that is no inversion may read the defences of an observation, unless its class has the attribute
+    ``uses_defences`` with the value ``False``.
+
     Args:
         attack: The attack.
         observation: The message of the client.
     """
-    return not isinstance(attack, Inversion) or adapted(attack, observation) != attack
+    if isinstance(attack, Inversion):
+        return adapted(attack, observation) != attack
+    return bool(getattr(attack, "uses_defences", True))
 
 
 def _weighted(prior: Prior, factor: float) -> Prior:

@@ -1,0 +1,85 @@
+r"""Checks that a point that was read from neurons of a first layer is one sample, and not a mixture of samples.
+
+All neurons that are active for the same samples may have proportional gradients, as with one hidden layer and two
+classes. The ratio of such neurons is a mixture :math:`\sum_i r_i x_i / \sum_i r_i` of samples, although the neurons
+agree. Two checks distinguish a sample from a mixture. Both need a gradient :math:`G` whose rank is below its size.
+
+1. With a known label, the known network gives the gradient :math:`\delta` of the point. For a sample, :math:`\delta`
+   lies in the column space of :math:`G`, and :math:`\delta^T (G^+)^T [x, 1] = N / m` for :math:`m` copies of the
+   sample.
+2. Without a label, the rows of all neurons that the point makes silent are looked at. For a sample, these rows are sums
+   of the other samples, so their rank is one less than the rank of :math:`G`, and :math:`[x, 1]` is not in their row
+   space. A mixture is in this row space, because some of these neurons are active for one of its parts only.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.analytic.layer_span import LayerSpan, first_noise, rank_of
+
+#: The smallest share of a sample that lies outside the row space of the other samples.
+APART = 1e-3
+
+#: The number of silent neurons for each sample without which the second check is no proof.
+ENOUGH = 6
+
+
+class Purity:
+    """The gradient of the first layer, against which points are checked.
+
+    Args:
+        rows: The gradient of the layer's kernel and bias, with one row for each neuron. The bias is the last column.
+        precision: The relative precision of the values in the gradient.
+        samples: The number of samples. ``None`` if it is unknown.
+    """
+
+    def __init__(self, rows: Tensor, precision: float, samples: int | None) -> None:
+        self.rows, self.precision, self.samples = rows, precision, samples
+        self.rank = rank_of(rows, precision)
+        # A higher rank cannot be distinguished from noise.
+        self.separates = 0 < self.rank <= first_noise(rows, torch.linalg.svdvals(rows))
+        self.span = LayerSpan.of(rows, max(1, self.rank))
+
+    @property
+    def most_copies(self) -> int:
+        """The largest possible number of copies of one sample."""
+        samples = self.samples or 1
+        return max(1, samples - self.rank + 1) if self.separates else samples
+
+    def errors(self, gradients: Tensor, points: Tensor, copies: Tensor) -> Tensor:
+        """Return, for each point, the larger relative error of the two equations of the first check.
+
+        Args:
+            gradients: The gradient of each point's loss with respect to the outputs of the layer.
+            points: The augmented inputs of the layer.
+            copies: The number of copies of each point.
+        """
+        numbers = self.span.coefficients(gradients, points) * copies / (self.samples or 1)
+        return torch.maximum((numbers - 1).abs(), self.span.outside(gradients)).nan_to_num(torch.inf)
+
+    def alone(self, points: Tensor, silent: Tensor) -> Tensor:
+        """Return whether each point passes the second check.
+
+        Args:
+            points: The augmented inputs of the layer.
+            silent: Whether a neuron is silent for a point, with one row for each point.
+        """
+        if not self.separates or self.rank != self.samples:
+            return torch.zeros(len(points), dtype=torch.bool, device=points.device)
+        checks = [self._apart(point, self.rows[neurons]) for point, neurons in zip(points, silent, strict=True)]
+        return torch.tensor(checks, dtype=torch.bool, device=points.device)
+
+    def _apart(self, point: Tensor, rows: Tensor) -> bool:
+        others = self.rank - 1
+        if others == 0:
+            return True
+        if (
+            int(rows.any(1).sum()) < ENOUGH * self.rank
+            or rows.shape[1] <= others
+            or rank_of(rows, self.precision) != others
+        ):
+            return False
+        basis = LayerSpan.of(rows, others).right
+        return float((point - basis @ (basis.T @ point)).norm()) > APART * float(point.norm())
