@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from leakgauge.attacks.analytic.curves import CurveProblem
 from leakgauge.attacks.analytic.levenberg import search
+from leakgauge.attacks.analytic.smooth_search import CurveProblem
 
 
 def curvature(values):

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.analytic.curves import CurveProblem
 from leakgauge.attacks.analytic.layer_span import LayerSpan
 from leakgauge.attacks.analytic.levenberg import Problem, search
 from leakgauge.attacks.analytic.mixture import Branches, Fitted, Mixture
+from leakgauge.attacks.analytic.smooth_search import CurveProblem
 from leakgauge.attacks.analytic.two_layers import TwoLayers
 
 #: The largest squared relative residual of a point that is worth a proof.
