@@ -37,7 +37,7 @@ class Purity:
 
     def __init__(self, rows: Tensor, precision: float, samples: int | None) -> None:
         self.rows, self.precision, self.samples = rows, precision, samples
-        self.rank = rank_of(rows, precision)
+        self.rank = rank_of(rows, precision, samples or 0)
         # A higher rank cannot be distinguished from noise.
         self.separates = 0 < self.rank <= first_noise(rows, torch.linalg.svdvals(rows))
         self.span = LayerSpan.of(rows, max(1, self.rank))

@@ -108,7 +108,8 @@ class DenseReadOff(Attack):
             copies = copies[: len(found)]
         found = found.repeat_interleave(copies, 0)[: message.samples]
         labels = None if labels is None else labels.repeat_interleave(copies, 0)[: message.samples]
-        return found, labels, message.outcome(len(found))
+        blur = max((ROUNDINGS * float(message.rounding[group].amin()) for group in groups), default=0.0)
+        return found, labels, message.outcome(len(found), blur)
 
 
 class _Message:
@@ -152,19 +153,23 @@ class _Message:
             return None
         return label if self.confirms and bool(error[0] < tolerance) else None
 
-    def outcome(self, count: int) -> Outcome:
+    def outcome(self, count: int, blur: float) -> Outcome:
         """Return how the attack ended.
 
         Without the proof that no sample is a mixture, the outcome is never ``converged``.
 
         Args:
             count: The number of samples that were read off.
+            blur: The largest relative error of a sample that rounding of the message may cause.
         """
         total = self.samples or "an unknown number of"
         if not count:
             return Outcome("finished", 0, f"none of {total} samples could be read off")
         if not self.purity.separates:
             words = f"{count} of {total} samples read off, without a proof, because the gradient has its full rank"
+            return Outcome("finished", 0, words)
+        if blur > ROUGHEST:
+            words = f"{count} of {total} samples read off, with an estimated relative error of up to {blur:.1g}"
             return Outcome("finished", 0, words)
         kind: Kind = "converged" if count == self.samples else "finished"
         return Outcome(kind, 0, f"{count} of {total} samples read off exactly")
