@@ -9,6 +9,7 @@ from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.evaluation.verdict import Verdict
 from leakgauge.runtime.cache import key_of
 from leakgauge.workflows.audit import read_audit, run, run_audit
+from leakgauge.workflows.audit.plan import Work
 
 DOCUMENT = {
     "model": {"name": "lenet", "options": {"shape": [1, 8, 8], "classes": 10}},
@@ -186,3 +187,11 @@ def test_an_exact_attack_that_proves_nothing_is_no_all_clear(tmp_path):
     found = run_audit(read_audit(document(**changes), "audit.toml"), tmp_path)
     assert all(one.verdict is Verdict.RECOVERS_DATA for one in found.controls)
     assert found.verdict is Verdict.INCONCLUSIVE
+
+
+def test_an_attack_is_not_tried_on_versions_that_it_refuses():
+    """The read-off takes one sample through dropout, and refuses several, so the ladder has one rung of samples."""
+    model = {"name": "tests.known_answers.networks:dropped_out"}
+    plan = read_audit(document(model=model, audit={"attacks": ["dense_read_off"]}, defence=[]), "audit.toml")
+    works = [Work("no defence", "dense_read_off", False, 0, f"samples {count}") for count in (1, 4)]
+    assert [plan.applies(work) for work in works] == [True, False]

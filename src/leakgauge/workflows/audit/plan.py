@@ -24,7 +24,7 @@ from functools import cached_property
 from typing import Any
 
 from leakgauge.attacks import registry
-from leakgauge.core.errors import InvalidInput
+from leakgauge.core.errors import InvalidInput, LeakgaugeError
 from leakgauge.core.observation import Observation
 from leakgauge.evaluation.bounds import Bound
 from leakgauge.evaluation.support import control_sizes
@@ -125,7 +125,16 @@ class AuditPlan:
         if self.attacks[name].recovers != "samples":
             return []
         clients = range(min(self.clients, CONTROL_CLIENTS))
-        return [Work(UNDEFENDED, name, False, client, control) for control in self.controls for client in clients]
+        works = [Work(UNDEFENDED, name, False, client, control) for control in self.controls for client in clients]
+        return [work for work in works if self.applies(work)]
+
+    def applies(self, work: Work) -> bool:
+        """Return whether an attack can be run on a version of the set-up, such as on more samples."""
+        try:
+            message, _ = self.scenario_of(work).observe(work.client, self.chain_of(work))
+        except LeakgaugeError:
+            return False
+        return registry.ATTACKS[work.attack].fits(message).applies
 
     @cached_property
     def bounds(self) -> dict[str, Bound]:

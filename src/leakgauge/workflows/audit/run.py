@@ -256,7 +256,8 @@ class _Run:
         left = self.plan.budget - (time.monotonic() - self.began)
         seconds = self._expected().seconds[name] / max(1, self.plan.scenario.samples)
         affordable = [rung for rung in self.plan.ladder.values() if 8 * seconds * rung.weight < left]
-        return [Work(UNDEFENDED, name, False, 0, rung.name) for rung in affordable]
+        works = [Work(UNDEFENDED, name, False, 0, rung.name) for rung in affordable]
+        return [work for work in works if self.plan.applies(work)]
 
     def findings_on(self, versions: Collection[str]) -> list[Finding]:
         """Return one finding for each attack on each of the named positive controls or rungs of the ladder."""
