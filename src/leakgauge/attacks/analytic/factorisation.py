@@ -75,13 +75,8 @@ class DenseFactorisation(Attack):
         """
         chain = _chain(observation)
         finders = factor_finders(chain, self.search, generator(seed, "dense factorisation"))
-        peeling = Peeling(self.search, chain, observation, finders, chain.layer(chain.first).out_features // 2)
-        interrupted = peeling.run(report)
-        inputs, labels = peeling.result()
-        dtype = next(iter(observation.sent.values())).dtype
-        samples = chain.samples(inputs, observation.data).to(dtype)
-        labels = labels.to(dtype) if labels.is_floating_point() else labels
-        return Reconstruction(samples, labels, peeling.outcome(interrupted), loss=peeling.residual)
+        most = chain.layer(chain.first).out_features // 2
+        return Peeling(self.search, chain, observation, finders, most).reconstruction(report)
 
 
 def _chain(observation: Observation) -> TwoLayers:

@@ -20,6 +20,7 @@ from leakgauge.attacks.analytic.finders import (
 from leakgauge.attacks.analytic.layer_span import LayerSpan, largest_rank, rank_of
 from leakgauge.attacks.analytic.proof import Candidates, Prover
 from leakgauge.attacks.analytic.two_layers import TwoLayers
+from leakgauge.attacks.base import Reconstruction
 from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.core.checks import positive, whole_number
 from leakgauge.core.observation import Observation
@@ -103,6 +104,19 @@ class Peeling:
         self.proven: list[Candidates] = []
         self.searches = self.failures = self.distinct = self.recovered = 0
         self.residual = float("nan")
+
+    def reconstruction(self, report: Report) -> Reconstruction:
+        """Search until all samples are proven or no attempt is left, and return the proven samples.
+
+        Args:
+            report: The progress function, which gets the number of proven samples.
+        """
+        interrupted = self.run(report)
+        inputs, labels = self.result()
+        dtype = next(iter(self.observation.sent.values())).dtype
+        samples = self.chain.samples(inputs, self.observation.data).to(dtype)
+        labels = labels.to(dtype) if labels.is_floating_point() else labels
+        return Reconstruction(samples, labels, self.outcome(interrupted), loss=self.residual)
 
     @property
     def continues(self) -> bool:

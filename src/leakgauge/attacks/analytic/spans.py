@@ -69,13 +69,7 @@ class TwoSpans(Attack):
         """
         chain = chain_of(observation)
         finders = span_finders(chain, self.search, generator(seed, "two spans"))
-        peeling = Peeling(self.search, chain, observation, finders, separable_samples(chain))
-        interrupted = peeling.run(report)
-        inputs, labels = peeling.result()
-        dtype = next(iter(observation.sent.values())).dtype
-        samples = peeling.chain.samples(inputs, observation.data).to(dtype)
-        labels = labels.to(dtype) if labels.is_floating_point() else labels
-        return Reconstruction(samples, labels, peeling.outcome(interrupted), loss=peeling.residual)
+        return Peeling(self.search, chain, observation, finders, separable_samples(chain)).reconstruction(report)
 
 
 def fits(observation: Observation) -> Fit:
