@@ -11,12 +11,12 @@ import pytest
 from leakgauge.evaluation.gate import check, read_condition
 from leakgauge.reports.audit import write_audit
 from leakgauge.workflows.audit import read_audit, run_audit
-from tests.workflows.audit.test_run import document
+from tests.workflows.audit.test_run import HERE, document
 
 
 @pytest.fixture(scope="module")
 def audit(tmp_path_factory):
-    return run_audit(read_audit(document(), "audit.toml"), tmp_path_factory.mktemp("store"))
+    return run_audit(read_audit(document(), "audit.toml"), tmp_path_factory.mktemp("store"), HERE)
 
 
 def written(audit, folder, **options):
@@ -60,5 +60,5 @@ def test_programs_read_the_same(audit, tmp_path):
 
 
 def test_an_audit_that_is_not_complete_says_so(tmp_path):
-    part = run_audit(read_audit(document(), "audit.toml"), tmp_path / "store", stop_after=1)
+    part = run_audit(read_audit(document(), "audit.toml"), tmp_path / "store", HERE, stop_after=1)
     assert "not complete" in written(part, tmp_path / "page")

@@ -13,6 +13,7 @@ from leakgauge.reports.captures import write_captures
 from leakgauge.workflows.attack_captures import run_capture_attack
 from leakgauge.workflows.capture_controls import easier_message
 from leakgauge.workflows.captures import Captures, ClientData
+from leakgauge.workflows.result import Running
 
 
 def network():
@@ -37,7 +38,7 @@ def recorded(tmp_path_factory):
 
 def attacked(recorded, output, attack):
     captures = Captures.find(recorded / "captures", network())
-    return run_capture_attack(captures, attack, output, ClientData(recorded / "data"))
+    return run_capture_attack(captures, attack, output, ClientData(recorded / "data"), running=Running("in-process"))
 
 
 def test_a_negative_verdict_stands_beside_its_controls(recorded, tmp_path):

@@ -10,6 +10,7 @@ from leakgauge.evaluation.verdict import Verdict
 from leakgauge.runtime.cache import key_of
 from leakgauge.workflows.audit import read_audit, run, run_audit
 from leakgauge.workflows.audit.plan import Work
+from leakgauge.workflows.result import Running
 
 DOCUMENT = {
     "model": {"name": "lenet", "options": {"shape": [1, 8, 8], "classes": 10}},
@@ -20,6 +21,9 @@ DOCUMENT = {
 }
 
 
+HERE = Running("in-process")  # the engines are tested elsewhere, and starting processes takes longer than this work
+
+
 def document(**changes):
     return copy.deepcopy(DOCUMENT) | changes
 
@@ -27,7 +31,7 @@ def document(**changes):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("audit")
-    return run_audit(read_audit(document(), "audit.toml"), folder), folder
+    return run_audit(read_audit(document(), "audit.toml"), folder, HERE), folder
 
 
 def test_cheap_attacks_come_first_and_knowing_attackers_only_where_the_knowledge_is_of_use():
@@ -66,17 +70,17 @@ def test_results_hold_what_a_report_shows(made):
 def test_nothing_is_done_twice(made, monkeypatch):
     result, folder = made
     monkeypatch.setattr(run, "attack_client", None)
-    again = run_audit(read_audit(document(), "audit.toml"), folder)
+    again = run_audit(read_audit(document(), "audit.toml"), folder, HERE)
     assert [one.document for one in again.results] == [one.document for one in result.results]
 
 
 def test_an_audit_that_was_stopped_goes_on(made, tmp_path):
     result, _ = made
     plan = read_audit(document(), "audit.toml")
-    part = run_audit(plan, tmp_path, stop_after=3)
+    part = run_audit(plan, tmp_path, HERE, stop_after=3)
     assert not part.complete
     assert len(part.results) == 3
-    whole = run_audit(plan, tmp_path)
+    whole = run_audit(plan, tmp_path, HERE)
     assert whole.complete
     for one, other in zip(whole.results, result.results, strict=True):
         assert one.document["scores"] == other.document["scores"]
@@ -168,12 +172,13 @@ WEAK = {"attacks": [{"name": "inverting_gradients", "steps": 1}], "clients": 2}
 
 def test_an_attack_that_fails_on_its_control_is_inconclusive_and_never_an_all_clear(tmp_path):
     hidden = {"title": "noise", "chain": [{"name": "gaussian_noise", "sigma": 5.0}]}
-    weak = run_audit(read_audit(document(audit=WEAK, defence=[hidden]), "audit.toml"), tmp_path / "weak")
+    weak = run_audit(read_audit(document(audit=WEAK, defence=[hidden]), "audit.toml"), tmp_path / "weak", HERE)
     assert weak.verdict is Verdict.INCONCLUSIVE
     assert {one.setup for one in weak.controls} == {"no defence", "one sample, label known"}
     assert not any(one.verdict is Verdict.RECOVERS_DATA for one in weak.controls)
     strong_attack = {"attacks": [{"name": "idlg", "steps": 8}], "clients": 2}
-    strong = run_audit(read_audit(document(audit=strong_attack, defence=[hidden]), "audit.toml"), tmp_path / "strong")
+    plan = read_audit(document(audit=strong_attack, defence=[hidden]), "audit.toml")
+    strong = run_audit(plan, tmp_path / "strong", HERE)
     assert any(one.verdict is Verdict.RECOVERS_DATA for one in strong.controls)
     assert strong.verdict is Verdict.INCONCLUSIVE  # the noise leads idlg far below a guess
     assert "worse than a guess" in strong.reason_for("noise")
@@ -184,7 +189,7 @@ def test_an_exact_attack_that_proves_nothing_is_no_all_clear(tmp_path):
     network = {"name": "mlp", "options": {"shape": [1, 8, 8], "classes": 10, "hidden": [32, 16]}}
     hidden = {"title": "noise", "chain": [{"name": "gaussian_noise", "sigma": 1.0}]}
     changes = {"model": network, "audit": {"attacks": ["two_spans"], "clients": 2}, "defence": [hidden]}
-    found = run_audit(read_audit(document(**changes), "audit.toml"), tmp_path)
+    found = run_audit(read_audit(document(**changes), "audit.toml"), tmp_path, HERE)
     assert all(one.verdict is Verdict.RECOVERS_DATA for one in found.controls)
     assert found.verdict is Verdict.INCONCLUSIVE
 
