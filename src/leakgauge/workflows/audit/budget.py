@@ -97,7 +97,7 @@ class Forecast:
             return f"This takes about {duration(whole)} ({cores}). There is no budget."
         if whole <= self.budget:
             return (
-                f"This takes at most about {duration(whole)} ({cores}), within the budget of {duration(self.budget)}."
+                f"This takes about {duration(whole)} ({cores}), within the budget of {duration(self.budget)}."
             )
         shares = self.shares(works)
         least = {work.attack: share for work, share in shares.items() if share < 1}
