@@ -96,9 +96,7 @@ class Forecast:
         if self.budget is None:
             return f"This takes about {duration(whole)} ({cores}). There is no budget."
         if whole <= self.budget:
-            return (
-                f"This takes about {duration(whole)} ({cores}), within the budget of {duration(self.budget)}."
-            )
+            return f"This takes about {duration(whole)} ({cores}), within the budget of {duration(self.budget)}."
         shares = self.shares(works)
         least = {work.attack: share for work, share in shares.items() if share < 1}
         shortened = ", ".join(f"{name} to {share:.0%} of its steps" for name, share in least.items())
