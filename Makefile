@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint docs benchmarks bench gauntlet clean
+.PHONY: demo test lint docs benchmarks bench gauntlet assault clean
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -49,6 +49,10 @@ bench: $(VENV)/.test
 # Full audits of every set-up with a known answer, about an hour. An interrupted run continues. GAUNTLET passes options.
 gauntlet: $(VENV)/.test
 	$(BIN)/python -m tests.known_answers.gauntlet $(GAUNTLET)
+
+# Wrong input, hostile files, damaged caches, kills and faults of clients, some minutes. `make test` has the short form.
+assault: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2 --dist worksteal --long tests/assault
 
 clean:
 	rm -rf $(VENV) site
