@@ -118,7 +118,7 @@ METHOD = "[methods.a]\n"
         (HEAD + SETUP + METHOD + "[trainings]\nepochs = 2", r"'trainings'; did you mean 'training'"),
         (HEAD + SETUP + METHOD + "[short]\nrounds = 2", r"\[short\].*'rounds'"),
         (HEAD + SETUP + METHOD + "[short]\nfederation = { round = 2 }", r"\[short\] federation.*'round'"),
-        (HEAD + 'reference = "b"\n' + SETUP + METHOD, r"\[row\] reference"),
+        (HEAD + 'timed_against = "b"\n' + SETUP + METHOD, r"\[row\] timed_against"),
         (HEAD + SETUP + METHOD + 'compared_with = "b"', r"\[methods.a\] compared_with"),
         (HEAD + SETUP + METHOD + "[[defence]]\n[[defence]]\n", r"at most one \[\[defence\]\]"),
         (HEAD + SETUP + METHOD + '[[defence]]\nchain = [{ name = "gausian_noise" }]', "did you mean 'gaussian_noise'"),

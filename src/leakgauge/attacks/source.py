@@ -47,6 +47,21 @@ class Sources:
     choice: Tensor
     scores: Tensor = field(repr=False)
 
+    def of_groups(self, groups: Tensor) -> Sources:
+        """Return the inferred sources of groups of records that belong to the same client.
+
+        The scores of a group are the sums over its records. An attacker who knows that some records belong together,
+        such as the visits of one patient, has a better chance than with a single record.
+
+        Args:
+            groups: The number of the group of each record, (N,). The numbers run from 0 without gaps.
+        """
+        if len(groups) != len(self.scores):
+            raise InvalidInput(f"there are {len(groups)} group numbers for {len(self.scores)} records")
+        sums = torch.zeros(int(groups.max()) + 1, self.scores.shape[1], dtype=self.scores.dtype)
+        sums.index_add_(0, groups.cpu(), self.scores.detach().cpu())
+        return Sources(sums.argmax(1), sums)
+
 
 def by_loss(models: Sequence[LocalModel], inputs: Tensor, targets: Tensor) -> Sources:
     """Infer the client whose model has the smallest loss on a record (Hu et al. 2021).

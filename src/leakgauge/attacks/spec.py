@@ -65,6 +65,7 @@ class AttackSpec:
         audit: The options in a default audit. ``None`` leaves the attack out of a default audit.
         exact: Whether the attack solves equations for the samples and recognises its own success. The outcome of such
             an attack is of the kind ``"converged"`` only if the attack has found every sample.
+        malicious: Whether the attack needs a server that sends weights of its own making.
     """
 
     name: str
@@ -77,6 +78,7 @@ class AttackSpec:
     rank: int = 100
     audit: Mapping[str, Any] | None = None
     exact: bool = False
+    malicious: bool = False
 
     def __post_init__(self) -> None:
         for field, value, valid in (

@@ -1,4 +1,4 @@
-"""The message of one client in one round, as an honest-but-curious server sees it, which is the input of attacks.
+"""The message of one client in one round, as the server sees it, which is the input of attacks.
 
 The fields state the threat model. A field that the attacker does not know is ``None``. Labels and other knowledge
 beyond the exchanged tensors have fields of their own. Reports list all such knowledge that the attacker is given.
@@ -50,6 +50,8 @@ class Observation:
             the defences. ``()`` means no defence.
         client: The name of the client.
         round: The index of the round.
+        steered: The name of the rule by which a malicious server chose the weights that it sent to this client, such as
+            ``"active_adam"``. It is empty if the server sent the same weights to all clients.
     """
 
     model: nn.Module = field(repr=False)
@@ -66,6 +68,7 @@ class Observation:
     defences: tuple[str, ...] | None = None
     client: str = "client"
     round: int = 0
+    steered: str = ""
 
     def __post_init__(self) -> None:
         if (self.gradient is None) == (self.returned is None):
@@ -77,6 +80,8 @@ class Observation:
                 _check_tensors(name, tensors, expected)
                 # Attacks count layers, so the tensors are put into the order of the model.
                 object.__setattr__(self, name, {key: tensors[key] for key in expected})
+        if not isinstance(self.steered, str):
+            raise InvalidInput(f"steered must be the name of a rule, or empty, not {self.steered!r}")
         if self.labels is not None:
             self._check_labels(self.labels)
         if self.label_counts is not None:
@@ -216,8 +221,11 @@ class Observation:
         granted = [words for name, words in LABEL_FIELDS.items() if getattr(self, name) is not None]
         if self.defences is not None:
             granted.append(f"defences ({', '.join(self.defences) or 'none'})")
+        server = "an honest-but-curious server"
+        if self.steered:
+            server = f"a malicious server, which sends this client weights of its own making ({self.steered})"
         sentences = [
-            f"The attacker is an honest-but-curious server. It sees the model, the weights it sent, and {message}.",
+            f"The attacker is {server}. It sees the model, the weights it sent, and {message}.",
             f"It knows these settings of the client's training: {', '.join(known)}.",
         ]
         if unknown:

@@ -26,7 +26,8 @@ from leakgauge.core.seeding import seeded
 from leakgauge.models import MODELS, build, recipe_of
 
 KIND = "observation"
-VERSION = 3  # version 1 had no label batches and no defences, version 2 had no optimiser but SGD
+#: Version 1 had no label batches and no defences, version 2 no optimiser but SGD, and version 3 no malicious server.
+VERSION = 4
 #: The largest number of characters in the name and options of a model. No network of Leakgauge has thousands of layers.
 #: To build so many layers takes time, even if no memory is allocated.
 _LONGEST_RECIPE = 10_000
@@ -37,7 +38,7 @@ _BESIDES = 64 * 2**20
 #: The largest size in bytes of a model that is built from the name in a file. Larger models must be passed to ``load``.
 _LARGEST_NAMED_MODEL = 512 * 2**20
 #: The keys of the document.
-_DOCUMENT = {"model", "frozen", "data", "training", "client", "round", "kind", "defences"}
+_DOCUMENT = {"model", "frozen", "data", "training", "client", "round", "kind", "defences", "steered"}
 
 
 def save(observation: Observation, path: Location) -> Path:
@@ -57,6 +58,7 @@ def save(observation: Observation, path: Location) -> Path:
         "round": observation.round,
         "kind": observation.kind,
         "defences": observation.defences,
+        "steered": observation.steered,
     }
     tensors: dict[str, Tensor] = {}
     for tree in TENSOR_TREES:
@@ -172,7 +174,7 @@ def _assemble(
 ) -> Observation:
     """Build the observation from the JSON object and the tensors of its file."""
     trees = _trees(path, tensors)
-    document = {"defences": None, **document}  # version 1 has no defences
+    document = {"defences": None, "steered": "", **document}  # earlier versions have none
     wrong = sorted(document.keys() ^ _DOCUMENT)
     if wrong:
         problem = "has an unknown" if wrong[0] in document else "lacks the"
@@ -187,6 +189,7 @@ def _assemble(
         client=client,
         round=round_number,
         defences=document["defences"],
+        steered=document["steered"],
         labels=tensors.get("labels"),
         label_counts=tensors.get("label_counts"),
         label_batches=tensors.get("label_batches"),

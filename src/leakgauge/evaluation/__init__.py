@@ -5,7 +5,7 @@ from leakgauge.evaluation.chance import Chance, blind_guesses
 from leakgauge.evaluation.imputation import imputed
 from leakgauge.evaluation.intervals import Interval, mean_interval, wilson_interval
 from leakgauge.evaluation.label_chance import label_accuracy_chance, label_error_chance, target_error_chance
-from leakgauge.evaluation.metrics.model_distance import zest
+from leakgauge.evaluation.metrics.model_distance import zest, zest_published
 from leakgauge.evaluation.metrics.perceptual import lpips
 from leakgauge.evaluation.metrics.pixels import mse, psnr, ssim
 from leakgauge.evaluation.metrics.registry import METRICS, Metric
@@ -57,4 +57,5 @@ __all__ = [
     "wilson_interval",
     "worst_of",
     "zest",
+    "zest_published",
 ]

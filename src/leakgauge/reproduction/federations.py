@@ -14,7 +14,7 @@ from torch import nn
 from leakgauge.attacks.local_model import LocalModel
 from leakgauge.core.errors import UnknownName
 from leakgauge.core.observation import Observation
-from leakgauge.core.params import buffers_of, parameters_of
+from leakgauge.core.params import Params, buffers_of, parameters_of
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive, generator
 from leakgauge.data import Dataset, adult_phd, by_group, iid, orl_lmra
@@ -44,8 +44,8 @@ class WatchedFederation:
         observations: For each client, the list of its recorded messages.
         seconds: The duration of the federation in seconds.
         seed: The seed of the run.
-        references: A dictionary from the index of a client to the model that this client trains alone. A model is
-            trained when it is first needed.
+        references: A dictionary of the models that clients train alone. The keys are the index of the client, the kind
+            of training and the number of the start. A model is trained when it is first needed.
     """
 
     setting: Setting
@@ -54,31 +54,73 @@ class WatchedFederation:
     observations: list[list[Observation]] = field(repr=False)
     seconds: float
     seed: int
-    references: dict[int, LocalModel] = field(default_factory=dict, repr=False)
+    references: dict[tuple[int, str, int], LocalModel] = field(default_factory=dict, repr=False)
 
-    def reference(self, index: int) -> LocalModel:
+    def reference(self, index: int, training: str = "converged", start: int = 0) -> LocalModel:
         """Return the model that a client trains alone.
 
-        The client trains until the loss no longer falls, for at most ``REFERENCE_EPOCHS`` epochs. The training uses
-        Adam with the same learning rate in every benchmark row.
+        Args:
+            index: The index of the client.
+            training: How the client trains. With ``"converged"``, it trains with Adam until the loss no longer falls,
+                for at most ``REFERENCE_EPOCHS`` epochs. With ``"recipe"``, it trains with the federation's own recipe
+                for as many rounds as the federation has, as the authors of LMRA do.
+            start: The number of the initial model. 0 is the federation's own initial model. Any other number gives
+                another random model, for a comparison of two independently trained models of one client.
         """
-        if index not in self.references:
-            client = self.clients[index]
-            alone = train_alone(
-                self.model,
-                client,
-                lr=1e-3,
-                epochs=REFERENCE_EPOCHS,
-                batch_size=self.setting.training.get("batch_size"),
-                adam=True,
-                fitted=0.05,
-                seed=derive(self.seed, "alone", index),
-            )
-            ended = "converged" if alone.converged else "still falling"
-            words = f"trained alone for {alone.epochs} epochs; loss {alone.losses[-1]:.4g}, {ended}"
-            loss = self.observations[index][0].training.loss
-            self.references[index] = LocalModel(self.model, alone.weights, alone.buffers, client.spec, loss, words)
-        return self.references[index]
+        if training not in REFERENCES:
+            raise UnknownName("way to train a client's own model", training, REFERENCES)
+        key = (index, training, start)
+        if key not in self.references:
+            model = self.model
+            if start:
+                model = self.setting.network(self.clients[index].spec, derive(self.seed, "network", start) % 2**31)
+            self.references[key] = REFERENCES[training](self, index, model)
+        return self.references[key]
+
+    def converged_model(self, index: int, model: nn.Module) -> LocalModel:
+        """Train a client alone until its loss no longer falls, with the same Adam in every benchmark row.
+
+        Args:
+            index: The index of the client.
+            model: The model to start from.
+        """
+        alone = train_alone(
+            model,
+            self.clients[index],
+            lr=1e-3,
+            epochs=REFERENCE_EPOCHS,
+            batch_size=self.setting.training.get("batch_size"),
+            adam=True,
+            fitted=0.05,
+            seed=derive(self.seed, "alone", index),
+        )
+        ended = "converged" if alone.converged else "still falling"
+        words = f"trained alone for {alone.epochs} epochs; loss {alone.losses[-1]:.4g}, {ended}"
+        return self._own_model(index, alone.weights, alone.buffers, words)
+
+    def model_by_recipe(self, index: int, model: nn.Module) -> LocalModel:
+        """Train a client alone with the federation's recipe, for as many rounds as the federation has.
+
+        Args:
+            index: The index of the client.
+            model: The model to start from.
+        """
+        rounds = self.setting.federation["rounds"]
+        alone = run_federation(
+            model, [self.clients[index]], rounds=rounds, seed=derive(self.seed, "alone", index), **self.training
+        )
+        words = f"trained alone for {rounds} rounds of the federation's recipe"
+        return self._own_model(index, alone.weights, alone.buffers, words)
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """The settings of the clients' training, as keyword arguments of a federation."""
+        chosen = {key: value for key, value in self.setting.exposure.items() if key in ("mode", "loss")}
+        return {**self.setting.recipe, **chosen}
+
+    def _own_model(self, index: int, weights: Params, buffers: Params, words: str) -> LocalModel:
+        loss = self.observations[index][0].training.loss
+        return LocalModel(self.model, weights, buffers, self.clients[index].spec, loss, words)
 
     def untrained(self, index: int) -> LocalModel:
         """Return the initial model of the federation, which the attacker knows without any message."""
@@ -87,6 +129,12 @@ class WatchedFederation:
             self.model, parameters_of(self.model), buffers_of(self.model), first.data, first.training.loss, "untrained"
         )
 
+
+#: The ways in which a client's own model is trained, by name.
+REFERENCES: dict[str, Callable[[WatchedFederation, int, nn.Module], LocalModel]] = {
+    "converged": WatchedFederation.converged_model,
+    "recipe": WatchedFederation.model_by_recipe,
+}
 
 #: The latest federation. All methods of a row use it. Rows that differ only in their measures use it too.
 _LATEST: dict[tuple[Setting, int], WatchedFederation] = {}

@@ -7,6 +7,8 @@ and pictures from these models. The following methods are different:
 method         inference
 =============  ======================================================================================================
 ``optimal``    attributes, sources and pictures from the model that each client trains alone. This is the upper bound
+``ceiling``    the same from a model that each client trains alone from another random start. No attack can be expected
+               to come nearer to a client's own model than this second model does
 ``gradient``   attributes by equation 2, sources by the vote over rounds, and pictures by equation 4, without a model
 ``equations``  attributes and sources by the equations of the gradients, without a model
 ``inputs``     sources by the mean of the inputs, without a model
@@ -26,7 +28,8 @@ from torch import Tensor
 
 from leakgauge.attacks import attribute, class_samples, local_model, source
 from leakgauge.attacks.attribute import PublicRecords
-from leakgauge.attacks.local_model import LocalModel
+from leakgauge.attacks.local_model import ActiveServer, LocalModel
+from leakgauge.attacks.source import Sources
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report
@@ -50,8 +53,8 @@ class Attacked:
         models: The rebuilt model of each attacked client. The list is empty for a method without models.
         options: The options of the method's attack.
         seed: The seed of the run.
-        shares: For each attack, the share of each client's records whose owner the attack found. The shares are stored
-            here because several measures use them.
+        shares: For each attack and size of groups, the share of each client's groups of records whose owner the attack
+            found. The shares are stored here because several measures use them.
     """
 
     federation: WatchedFederation
@@ -59,7 +62,7 @@ class Attacked:
     models: Sequence[LocalModel] = ()
     options: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
-    shares: dict[str, Tensor] = field(default_factory=dict)
+    shares: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
     @property
     def clients(self) -> list[Dataset]:
@@ -88,7 +91,7 @@ class Inference:
     """
 
     attribute: Callable[[Attacked, int, Prior | None], Tensor] | None = None
-    source: Callable[[Attacked, Tensor, Tensor], Tensor] | None = None
+    source: Callable[[Attacked, Tensor, Tensor], Sources] | None = None
     pictures: Callable[[Attacked, int, Sequence[int]], tuple[Tensor, Tensor]] | None = None
     takes_prior: bool = True
     with_batch_norm: bool = True
@@ -139,20 +142,20 @@ def _attribute_by_columns(attacked: Attacked, place: int, prior: Prior | None) -
     return imputed(known[0], torch.cat(known[1:]), torch.cat([secret(client) for client in others]))
 
 
-def _source_by_loss(attacked: Attacked, inputs: Tensor, targets: Tensor) -> Tensor:
-    return source.by_loss(attacked.models, inputs, targets).choice
+def _source_by_loss(attacked: Attacked, inputs: Tensor, targets: Tensor) -> Sources:
+    return source.by_loss(attacked.models, inputs, targets)
 
 
-def _source_by_vote(attacked: Attacked, inputs: Tensor, targets: Tensor) -> Tensor:
-    return source.by_vote(attacked.rounds, inputs, targets).choice
+def _source_by_vote(attacked: Attacked, inputs: Tensor, targets: Tensor) -> Sources:
+    return source.by_vote(attacked.rounds, inputs, targets)
 
 
-def _source_by_equations(attacked: Attacked, inputs: Tensor, targets: Tensor) -> Tensor:
-    return source.by_equations(attacked.rounds, inputs, targets).choice
+def _source_by_equations(attacked: Attacked, inputs: Tensor, targets: Tensor) -> Sources:
+    return source.by_equations(attacked.rounds, inputs, targets)
 
 
-def _source_by_inputs(attacked: Attacked, inputs: Tensor, targets: Tensor) -> Tensor:
-    return source.by_inputs(attacked.rounds, inputs).choice
+def _source_by_inputs(attacked: Attacked, inputs: Tensor, targets: Tensor) -> Sources:
+    return source.by_inputs(attacked.rounds, inputs)
 
 
 def _pictures_by_model(attacked: Attacked, place: int, classes: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -187,12 +190,19 @@ def inference_of(attack: str) -> Inference:
     return (WITHOUT_MODEL | _SAME_MODEL).get(attack, _BY_MODEL)
 
 
+#: The methods that are no attacks but models that a client trains alone, by the number of the start.
+OWN_MODELS = ("optimal", "ceiling")
 #: The option that holds the number of steps, for each method that optimises.
 _STEPS = {"lmra": "steps", "distilled": "steps", "learned": "epochs"}
 
 
 def rebuild(
-    federation: WatchedFederation, chosen: Sequence[int], method: Method, steps: int | None, report: Report
+    federation: WatchedFederation,
+    chosen: Sequence[int],
+    method: Method,
+    steps: int | None,
+    report: Report,
+    reference: str = "converged",
 ) -> list[LocalModel]:
     """Rebuild the models of some clients with one method. For a method without models, return an empty list.
 
@@ -203,15 +213,19 @@ def rebuild(
         steps: The number of optimisation steps, for attacks that optimise. With ``None``, the number in the method's
             options is used.
         report: The function that is called after each step.
+        reference: How a client's own model is trained, a name in
+            :data:`leakgauge.reproduction.federations.REFERENCES`.
     """
     if method.attack in WITHOUT_MODEL:
         return []
-    if method.attack == "optimal":
-        return [federation.reference(index) for index in chosen]
+    if method.attack in OWN_MODELS:
+        start = OWN_MODELS.index(method.attack)
+        return [federation.reference(index, reference, start) for index in chosen]
     options = dict(method.options)
     if steps is not None and method.attack in _STEPS:
         options[_STEPS[method.attack]] = steps
     attack = local_model.build(method.attack, **options)
-    return [
-        attack(federation.observations[index], seed=derive(federation.seed, index), progress=report) for index in chosen
-    ]
+    rounds = federation.observations
+    if isinstance(attack, ActiveServer):
+        rounds = federation.steered(attack, chosen)
+    return [attack(rounds[index], seed=derive(federation.seed, index), progress=report) for index in chosen]

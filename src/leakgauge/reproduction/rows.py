@@ -5,12 +5,13 @@ The name of a row is the path of its file below the folder of the paper, such as
 ======================  ===========================================================================================
 table                   keys
 ======================  ===========================================================================================
-``[row]``               ``title``, ``kind`` (a name in :data:`leakgauge.reproduction.kinds.KINDS`), ``reference`` (the
-                        method whose time is compared with the time of the others), ``clients`` (the number of attacked
-                        clients, by default 1), ``threshold`` (the PSNR in dB above which a picture counts as
-                        recovered), ``measures`` (the metrics of a federation), ``references`` (the number of samples
-                        per client on which models are compared), ``records`` (the number of records per client whose
-                        owner is inferred)
+``[row]``               ``title``, ``kind`` (a name in :data:`leakgauge.reproduction.kinds.KINDS`), ``timed_against``
+                        (the method whose time is compared with the time of the others), ``clients`` (the number of
+                        attacked clients, by default 1), ``threshold`` (the PSNR in dB above which a picture counts as
+                        recovered), ``measures`` (the metrics of a federation), ``reference`` (how a client's own model
+                        is trained, ``"converged"`` or ``"recipe"``), ``references`` (the number of samples per client
+                        on which models are compared), ``records`` (the number of records per client whose owner is
+                        inferred)
 set-up tables           the keys in :mod:`leakgauge.reproduction.setting`
 ``[short]``             ``steps`` and ``clients`` of a short run, and changes of set-up tables, such as
                         ``federation = { rounds = 200 }``
@@ -34,11 +35,13 @@ from leakgauge.reproduction.setting import SETTING, Setting, read_setting
 from leakgauge.workflows.scenario import NUMBER, Keys, check_table, read_toml
 
 ROW: Keys = {
-    **dict.fromkeys(("title", "kind", "reference"), (str,)),
+    **dict.fromkeys(("title", "kind", "timed_against", "reference"), (str,)),
     **dict.fromkeys(("clients", "references", "records"), (int,)),
     "threshold": NUMBER,
     "measures": (list,),
 }
+#: The keys of ``[row]`` about the measurement.
+MEASURING = ("threshold", "measures", "reference", "references", "records")
 SHORT: Keys = {"steps": (int,), "clients": (int,), **dict.fromkeys(SETTING, (dict,))}
 METHOD: Keys = {"attack": (str,), "options": (dict,), "published": (dict,), "compared_with": (str,)}
 
@@ -90,9 +93,10 @@ class Row:
         setting: The data, the network, the training and the defences.
         methods: A dictionary from the name of each method to the method.
         folder: The folder of the paper, which holds ``results.csv``.
-        reference: The name of the method whose time is compared with the time of the others.
+        timed_against: The name of the method whose time is compared with the time of the others.
         clients: The number of attacked clients.
-        measuring: The values of the other keys of ``[row]``, which are threshold, measures, references and records.
+        measuring: The values of the other keys of ``[row]``, which are threshold, measures, reference, references and
+            records.
         short: The short setting.
     """
 
@@ -103,7 +107,7 @@ class Row:
     setting: Setting
     methods: dict[str, Method]
     folder: Path
-    reference: str = ""
+    timed_against: str = ""
     clients: int = 1
     measuring: dict[str, Any] = field(default_factory=dict)
     short: Short = field(default_factory=Short)
@@ -183,9 +187,9 @@ def _read_row(folder: Path, name: str) -> Row:
         if key not in head:
             raise InvalidInput(f"{where}: [row] needs a {key}")
     methods = _read_methods(document.get("methods", {}), where)
-    reference = head.get("reference", "")
-    if reference and reference not in methods:
-        raise UnknownName(f"method for {where}: [row] reference", reference, methods)
+    timed_against = head.get("timed_against", "")
+    if timed_against and timed_against not in methods:
+        raise UnknownName(f"method for {where}: [row] timed_against", timed_against, methods)
     return Row(
         paper=folder.name,
         name=name,
@@ -194,9 +198,9 @@ def _read_row(folder: Path, name: str) -> Row:
         setting=read_setting(document, where),
         methods=methods,
         folder=folder,
-        reference=reference,
+        timed_against=timed_against,
         clients=head.get("clients", 1),
-        measuring={key: head[key] for key in ("threshold", "measures", "references", "records") if key in head},
+        measuring={key: head[key] for key in MEASURING if key in head},
         short=_read_short(document.get("short", {}), where),
     )
 

@@ -151,10 +151,10 @@ class _Collected:
         if not all(key in self.outcomes for key in planned):
             return
         result = _join(job.row, job.method, [self.outcomes[key] for key in planned])
-        if job.method.name == job.row.reference:
+        if job.method.name == job.row.timed_against:
             self.references[job.row.name] = result
             yield result
-        elif any(_key(other)[:2] == (job.row.name, job.row.reference) for other in self.jobs):
+        elif any(_key(other)[:2] == (job.row.name, job.row.timed_against) for other in self.jobs):
             self.waiting.append(result)
         else:
             yield result

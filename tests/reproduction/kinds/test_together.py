@@ -35,7 +35,7 @@ TOGETHER = f"""
 [row]
 title = "Together"
 kind = "together"
-reference = "one-by-one"
+timed_against = "one-by-one"
 clients = 4
 {SETTING}
 [methods.one-by-one]
@@ -97,8 +97,8 @@ def test_without_the_reference_there_is_no_comparison(folder):
 
 
 def test_a_reference_that_is_no_method_is_refused(folder):
-    (folder / "table1" / "together.toml").write_text(TOGETHER.replace('reference = "one-by-one"', 'reference = "two"'))
-    with pytest.raises(UnknownName, match="reference"):
+    (folder / "table1" / "together.toml").write_text(TOGETHER.replace('timed_against = "one-by-one"', 'timed_against = "two"'))
+    with pytest.raises(UnknownName, match="timed_against"):
         find_rows("mine", "table1/together")
 
 

@@ -13,6 +13,8 @@ describe :math:`u`. The number of parameters is d.
 :class:`Distilled`     :math:`u` is the training on a few dummy samples                  algorithm 2 with our map
 :class:`GlobalModel`   No model of :math:`u`. The result is the server's model           baseline, table 1
 :class:`LastReturned`  No model of :math:`u`. The result is the client's last model      baseline, table 1
+:class:`ActiveAdam`    A malicious server descends the client's loss by its own answers  Diana et al. 2025
+:class:`Isolation`     A malicious server sends a client its own weights back            baseline of ActiveAdam
 =====================  ================================================================  ============================
 
 >>> from leakgauge.attacks import attribute, local_model  # doctest: +SKIP
@@ -20,6 +22,7 @@ describe :math:`u`. The number of parameters is d.
 >>> attribute.by_model(model, records).choice  # doctest: +SKIP
 """
 
+from leakgauge.attacks.local_model.active import ActiveAdam, ActiveServer, Isolation
 from leakgauge.attacks.local_model.base import LocalModel, LocalModelAttack
 from leakgauge.attacks.local_model.baselines import GlobalModel, LastReturned
 from leakgauge.attacks.local_model.by_name import build
@@ -30,9 +33,12 @@ from leakgauge.attacks.local_model.messages import Messages
 from leakgauge.attacks.local_model.secant import Secant
 
 __all__ = [
+    "ActiveAdam",
+    "ActiveServer",
     "Distilled",
     "Exact",
     "GlobalModel",
+    "Isolation",
     "LastReturned",
     "Learned",
     "LeastSquares",

@@ -52,6 +52,41 @@ def zest(first: Model, second: Model, samples: Tensor, spec: DataSpec, *, masks:
     return float(torch.nn.functional.cosine_similarity(first_signature, second_signature, dim=0))
 
 
+def zest_published(
+    first: Model, second: Model, samples: Tensor, spec: DataSpec, *, masks: int = 256, features: int = 10, seed: int = 0
+) -> float:
+    """Return the similarity of two models in the form that LMRA's released code computes, for comparison only.
+
+    For each sample, LIME names the ten components with the largest coefficients for one output. The numbers of these
+    components and their coefficients are put into one vector together, so the cosine of two such vectors is mostly a
+    cosine of component *numbers*. Two untrained networks reach about 0.75. No audit uses this similarity.
+
+    Args:
+        first: The first model. It is a function from samples without normalisation to outputs before softmax.
+        second: The second model.
+        samples: The reference samples, (N, *shape).
+        spec: The description of the data, such as the shape and the columns of a sample.
+        masks: The number of random masks. Each model gets masks of its own, as in the released code.
+        features: The number of components that are named for each sample.
+        seed: The seed of the masks.
+
+    >>> spec = DataSpec((3,), 2, bounded=False)
+    >>> rows = torch.tensor([[1.0, 0.0, 2.0], [0.0, 1.0, -1.0]])
+    >>> linear = lambda samples: (samples @ torch.tensor([1.0, 2.0, 0.0])).unsqueeze(1)
+    >>> zest_published(linear, linear, rows, spec) > 0.9
+    True
+    """
+    parts = []
+    for number, model in enumerate((first, second)):
+        outputs = model(samples[:1]).reshape(1, -1).shape[1]
+        explained = signature(model, samples, spec, masks=masks, seed=seed + number).reshape(len(samples), -1, outputs)
+        coefficients = explained[:, :, min(1, outputs - 1)]  # LIME explains the class with the number 1 by default
+        chosen = coefficients.abs().argsort(1, descending=True, stable=True)[:, :features]
+        pairs = torch.stack((chosen.to(coefficients), coefficients.gather(1, chosen)), dim=2)
+        parts.append(pairs.flatten())
+    return float(torch.nn.functional.cosine_similarity(parts[0], parts[1], dim=0))
+
+
 def signature(model: Model, samples: Tensor, spec: DataSpec, *, masks: int = 256, seed: int = 0) -> Tensor:
     """Return the signature of a model, which is the vector of the coefficients of its explanations.
 

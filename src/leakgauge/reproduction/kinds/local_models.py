@@ -8,7 +8,13 @@ mean over clients:
 measure        meaning
 =============  =======================================================================================================
 ``zest``       The similarity to the model that the client trains alone (:func:`leakgauge.evaluation.zest`). The chance
-               level is the similarity of the federation's initial model to that model.
+               level is the similarity of the federation's initial model to that model. ``reference`` in ``[row]`` is
+               how the client trains alone: ``"converged"`` (the default) or ``"recipe"``.
+``zest_recipe``, ``zest_converged``
+               The same with one of the two references, whatever ``reference`` is.
+``zest_published``
+               The authors' form of the same similarity (:func:`leakgauge.evaluation.zest_published`), on the same
+               reference as ``zest``. It is on another scale, and only for comparison with published figures.
 ``zest_gain``  The ``zest`` of the rebuilt model minus the ``zest`` of the model that the client returned last. The
                chance level is 0.
 ``accuracy``   The accuracy of the model on the client's data. The chance level is the share of the most frequent class.
@@ -21,6 +27,8 @@ measure        meaning
 ``aia_prior``  The same share as ``aia``, for an attacker who is given the frequencies of the values among all clients.
 ``sia``        The share of records whose client is found. The attacker gets the records of all clients at once. The
                chance level is one divided by the number of attacked clients.
+``sia_10``     The same for groups of ten records, of which the attacker knows that they belong to one client.
+``sia_client`` The same for all of a client's records together, as LMRA's authors measure it.
 ``sia_gain``   The ``sia`` of the method minus the ``sia`` of the vote over rounds. The chance level is 0.
 ``ssim``       The SSIM between the attacker's picture of a class, such as a person, and the most similar picture of the
                class among the client's samples (equation 5). The chance level is the SSIM of the client's mean picture.
@@ -39,17 +47,22 @@ from torch import Tensor
 
 from leakgauge.attacks.local_model import LastReturned, LocalModel
 from leakgauge.core.container import output_folder, write_atomically
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
 from leakgauge.data import Dataset
-from leakgauge.evaluation import ssim, zest
+from leakgauge.evaluation import ssim, zest, zest_published
 from leakgauge.reports import contact_sheet, to_png
 from leakgauge.reproduction.federations import target_scale, watch_federation
 from leakgauge.reproduction.inferences import WITHOUT_MODEL, Attacked, Prior, inference_of, rebuild, secret
 from leakgauge.reproduction.kinds.base import Job, Kind, Outcome
 from leakgauge.reproduction.metrics import mean_of
 
+#: A size of groups that no client's data reaches, so that all of a client's records form one group.
+WHOLE = 2**31
+#: A function that compares two models on samples.
+Similarity = Callable[[LocalModel, LocalModel, Tensor, DataSpec], float]
 #: One value for each client, and the chance level. It is ``None`` if a method does not have the measure.
 Values = tuple[Tensor, float] | None
 
@@ -63,7 +76,7 @@ def rebuild_models(job: Job, report: Report) -> Outcome:
     federation = watch_federation(job.setting, job.seed, report)
     chosen = spread(len(federation.clients), job.clients)
     began = time.perf_counter()
-    models = rebuild(federation, chosen, job.method, job.steps, report)
+    models = rebuild(federation, chosen, job.method, job.steps, report, _reference(job))
     seconds = time.perf_counter() - began
     attacked = Attacked(federation, chosen, models, job.options, job.seed)
     measures = {}
@@ -94,28 +107,59 @@ def spread(count: int, number: int) -> list[int]:
     return [place * count // number for place in range(number)]
 
 
+def _reference(job: Job) -> str:
+    """Return how a client's own model is trained, ``"converged"`` or ``"recipe"``."""
+    return str(job.row.measuring.get("reference", "converged"))
+
+
 def _zest(job: Job, attacked: Attacked) -> Values:
+    return _likeness(job, attacked, _reference(job), _on_probabilities)
+
+
+def _zest_recipe(job: Job, attacked: Attacked) -> Values:
+    return _likeness(job, attacked, "recipe", _on_probabilities)
+
+
+def _zest_converged(job: Job, attacked: Attacked) -> Values:
+    return _likeness(job, attacked, "converged", _on_probabilities)
+
+
+def _zest_published(job: Job, attacked: Attacked) -> Values:
+    return _likeness(job, attacked, _reference(job), zest_published)
+
+
+def _likeness(job: Job, attacked: Attacked, reference: str, similarity: Similarity) -> Values:
     if not attacked.models:
         return None
     initial = [attacked.federation.untrained(index) for index in attacked.chosen]
-    return _similarity(job, attacked, attacked.models), float(_similarity(job, attacked, initial).mean())
+    blind = _similarities(job, attacked, initial, reference, similarity).mean()
+    return _similarities(job, attacked, attacked.models, reference, similarity), float(blind)
 
 
 def _zest_gain(job: Job, attacked: Attacked) -> Values:
     if not attacked.models:
         return None
     last = [LastReturned()(messages, progress=False) for messages in attacked.rounds]
-    return _similarity(job, attacked, attacked.models) - _similarity(job, attacked, last), 0.0
+    of_models, of_last = (
+        _similarities(job, attacked, models, _reference(job), _on_probabilities) for models in (attacked.models, last)
+    )
+    return of_models - of_last, 0.0
 
 
-def _similarity(job: Job, attacked: Attacked, models: Sequence[LocalModel]) -> Tensor:
+def _similarities(
+    job: Job, attacked: Attacked, models: Sequence[LocalModel], reference: str, similarity: Similarity
+) -> Tensor:
     """Return the similarity of each client's model in ``models`` to the model that the same client trains alone."""
     values = []
     for index, model, client in zip(attacked.chosen, models, attacked.clients, strict=True):
         rows = _some(client, job.row.measuring.get("references", 32), job.seed).inputs
-        reference = attacked.federation.reference(index)
-        values.append(zest(model.probabilities, reference.probabilities, rows, client.spec))
+        own = attacked.federation.reference(index, reference)
+        values.append(similarity(model, own, rows, client.spec))
     return torch.tensor(values)
+
+
+def _on_probabilities(first: LocalModel, second: LocalModel, samples: Tensor, spec: DataSpec) -> float:
+    return zest(first.probabilities, second.probabilities, samples, spec)
 
 
 def _accuracy(job: Job, attacked: Attacked) -> Values:
@@ -178,9 +222,17 @@ def _attributes(job: Job, attacked: Attacked, prior: Prior | None) -> Values:
     return torch.stack(correct), frequent
 
 
-def _sia(job: Job, attacked: Attacked) -> Values:
-    correct = _sources(job, attacked, job.method.attack)
+def _sia(job: Job, attacked: Attacked, group: int = 1) -> Values:
+    correct = _sources(job, attacked, job.method.attack, group)
     return None if correct is None else (correct, 1 / len(attacked.chosen))
+
+
+def _sia_10(job: Job, attacked: Attacked) -> Values:
+    return _sia(job, attacked, 10)
+
+
+def _sia_client(job: Job, attacked: Attacked) -> Values:
+    return _sia(job, attacked, WHOLE)
 
 
 def _sia_gain(job: Job, attacked: Attacked) -> Values:
@@ -188,21 +240,45 @@ def _sia_gain(job: Job, attacked: Attacked) -> Values:
     return None if correct is None or vote is None else (correct - vote, 0.0)
 
 
-def _sources(job: Job, attacked: Attacked, attack: str) -> Tensor | None:
-    """Return, for each client, the share of the client's records whose owner an attack finds.
+def _sources(job: Job, attacked: Attacked, attack: str, group: int = 1) -> Tensor | None:
+    """Return, for each client, the share of the client's groups of records whose owner an attack finds.
 
     The result is ``None`` if the attack does not apply.
+
+    Args:
+        job: The job, which holds the number of records of each client.
+        attacked: The attacked clients.
+        attack: The name of the attack.
+        group: The number of records in a group, all of the same client. With :data:`WHOLE`, all of the client's records
+            form one group, and all of its data is used.
     """
     inference = inference_of(attack)
     if inference.source is None or not inference.finds_sources(attacked):
         return None
-    if attack not in attacked.shares:
-        records = [_some(client, job.row.measuring.get("records", 100), job.seed) for client in attacked.clients]
+    if (attack, group) not in attacked.shares:
+        number = WHOLE if group == WHOLE else job.row.measuring.get("records", 100)
+        records = [_some(client, number, job.seed) for client in attacked.clients]
         inputs, targets = torch.cat([part.inputs for part in records]), torch.cat([part.targets for part in records])
-        owners = inference.source(attacked, inputs, targets).cpu().split([len(part) for part in records])
-        correct = [(owner == place).double().mean() for place, owner in enumerate(owners)]
-        attacked.shares[attack] = torch.stack(correct)
-    return attacked.shares[attack]
+        groups, owners = _groups([len(part) for part in records], group)
+        choice = inference.source(attacked, inputs, targets).of_groups(groups).choice
+        correct = [(choice[owners == place] == place).double().mean() for place in range(len(records))]
+        attacked.shares[attack, group] = torch.stack(correct)
+    return attacked.shares[attack, group]
+
+
+def _groups(sizes: Sequence[int], group: int) -> tuple[Tensor, Tensor]:
+    """Return the number of the group of each record, and the owner of each group.
+
+    Args:
+        sizes: The number of records of each client. The records of a client follow each other.
+        group: The largest number of records in a group.
+    """
+    numbers, owners, first = [], [], 0
+    for owner, size in enumerate(sizes):
+        numbers.append(first + torch.arange(size) // group)
+        owners += [owner] * (-(-size // group))
+        first = len(owners)
+    return torch.cat(numbers), torch.tensor(owners)
 
 
 def _ssim(job: Job, attacked: Attacked) -> Values:
@@ -263,6 +339,9 @@ def _some(client: Dataset, number: int, seed: int) -> Dataset:
 
 MEASURES: dict[str, Callable[[Job, Attacked], Values]] = {
     "zest": _zest,
+    "zest_recipe": _zest_recipe,
+    "zest_converged": _zest_converged,
+    "zest_published": _zest_published,
     "zest_gain": _zest_gain,
     "accuracy": _accuracy,
     "mse": _mse,
@@ -270,6 +349,8 @@ MEASURES: dict[str, Callable[[Job, Attacked], Values]] = {
     "aia": _aia,
     "aia_prior": _aia_prior,
     "sia": _sia,
+    "sia_10": _sia_10,
+    "sia_client": _sia_client,
     "sia_gain": _sia_gain,
     "ssim": _ssim,
 }
