@@ -172,3 +172,23 @@ def test_the_rules_name_the_reason():
     gradient = fedsgd(network(), clients[0])[0]
     assert "learning rate" in ATTACKS["source_by_vote"].fits(gradient).reason
     assert ATTACKS["source_by_vote"].fits(gradient.knowing(lr=0.1)).applies
+
+
+def test_groups_of_records_of_one_client_are_found_more_often():
+    clients, model = table_clients(rows=60), network()
+    models = []
+    for client in clients:
+        alone = train_alone(model, client, lr=0.5, epochs=200)
+        models.append(LocalModel(model, alone.weights, {}, client.spec, "cross_entropy", ""))
+    inputs, targets = (torch.cat([getattr(one, name) for one in clients]) for name in ("inputs", "targets"))
+    found = source.by_loss(models, inputs, targets)
+    by_ten = found.of_groups(torch.arange(180) // 10)
+    assert by_ten.scores.shape == (18, 3)
+    torch.testing.assert_close(by_ten.scores[4], found.scores[40:50].sum(0))
+    right = [
+        float((choice == torch.arange(3).repeat_interleave(len(choice) // 3)).double().mean())
+        for choice in (found.choice, by_ten.choice, found.of_groups(torch.arange(180) // 60).choice)
+    ]
+    assert right[0] < right[1] <= right[2]
+    with pytest.raises(InvalidInput, match="2 group numbers for 180 records"):
+        found.of_groups(torch.zeros(2, dtype=torch.long))

@@ -19,12 +19,15 @@ The random numbers of this module differ from LEAF's.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from leakgauge.core.checks import whole_number
 from leakgauge.core.data_spec import DataSpec
+from leakgauge.core.errors import UnknownName
 from leakgauge.data.dataset import Dataset
 from leakgauge.data.dataset_source import Source
 
@@ -37,6 +40,7 @@ def load(
     clusters: int = 5,
     samples: int | None = 2000,
     binary_attribute: bool = False,
+    spread: Literal["leaf", "lmra"] = "leaf",
     seed: int = 0,
 ) -> Dataset:
     """Generate the data of all clients as one dataset. Each client is a group.
@@ -55,8 +59,13 @@ def load(
             drawn, the values of ``feature_0`` become 1 if they are above the client's mean, and 0 otherwise. The paper
             only mentions "one synthetic binary attribute". ``feature_0`` was chosen because it has the largest
             variance.
+        spread: The variances of the features. ``"leaf"`` takes :math:`j^{-1.2}`, as LEAF does. ``"lmra"`` takes
+            :math:`j^2`, and overwrites ``feature_0`` with the binary attribute only after the labels are drawn, as the
+            released code of LMRA does.
         seed: The seed of all random draws.
     """
+    if spread not in ("leaf", "lmra"):
+        raise UnknownName("spread of the features", spread, ("leaf", "lmra"))
     whole_number("clients", clients)
     whole_number("features", features)
     whole_number("clusters", clusters)
@@ -71,7 +80,7 @@ def load(
         sizes = np.full(clients, samples)
     mixing = random.standard_normal((features + 1, classes, clusters))
     centres = random.standard_normal((clusters, 1)) + random.standard_normal((clusters, clusters))
-    deviations = np.arange(1, features + 1) ** -0.6
+    deviations = np.arange(1, features + 1) ** (-0.6 if spread == "leaf" else 1.0)
 
     inputs, targets = [], []
     for size in sizes:
@@ -79,9 +88,12 @@ def load(
         weights = mixing @ (centre + 0.1 * random.standard_normal(clusters))
         mean = random.standard_normal() + random.standard_normal(features)
         rows = mean + deviations * random.standard_normal((size, features))
-        if binary_attribute:
-            rows[:, 0] = rows[:, 0] > mean[0]
+        binary = rows[:, 0] > mean[0]
+        if binary_attribute and spread == "leaf":
+            rows[:, 0] = binary
         scores = weights[0] + rows @ weights[1:] + 0.1 * random.standard_normal((size, classes))
+        if binary_attribute:
+            rows[:, 0] = binary
         inputs.append(rows)
         targets.append((scores - _log_sum_exp(scores)).argmax(axis=1))
     return Dataset(

@@ -11,6 +11,7 @@ class                      what its defences do
 :class:`GradientDefence`   change the gradients of samples, the gradients of batches, or the update that is sent
 :class:`TrainingDefence`   replace the whole local training
 :class:`ServerDefence`     combine the messages of several clients, so that the server gets only their mean
+:class:`ReceivedDefence`   check the weights that the server sent, and refuse to train on them
 =========================  ====================================================================================
 
 A client applies several defences in the order given: ``fedavg(..., defences=(RandomPruning(0.2),
@@ -186,6 +187,19 @@ class ServerDefence(Defence, ABC):
         """Raise an error if there are too few messages to hide a single message."""
 
 
+class ReceivedDefence(Defence, ABC):
+    """A defence with which a client checks the weights that it got, and refuses to train if they look manipulated."""
+
+    @abstractmethod
+    def refuses(self, received: Params, others: Sequence[Params]) -> str:
+        """Return a sentence about why the client refuses these weights, or an empty text if it accepts them.
+
+        Args:
+            received: The weights that this client got.
+            others: The weights that other clients got in the same round, as these clients report them.
+        """
+
+
 class Protection:
     """The defences of one client, each with its own random generator.
 
@@ -262,6 +276,10 @@ def _outline(tensors: Params) -> dict[str, tuple[torch.Size, torch.dtype]]:
     return {name: (value.shape, value.dtype) for name, value in tensors.items()}
 
 
+#: The base classes of defences, one for each place where a defence acts.
+PLACES = (RecipeDefence, BatchDefence, GradientDefence, TrainingDefence, ServerDefence, ReceivedDefence)
+
+
 def check_defences(
     defences: Defence | Iterable[Defence], model: nn.Module, mode: Mode, *, server: bool = False
 ) -> tuple[Defence, ...]:
@@ -277,7 +295,7 @@ def check_defences(
         raise InvalidInput(_not_a_defence(defences))
     chain = (defences,) if isinstance(defences, Defence) else tuple(defences)
     for defence in chain:
-        if not isinstance(defence, (RecipeDefence, BatchDefence, GradientDefence, TrainingDefence, ServerDefence)):
+        if not isinstance(defence, PLACES):
             raise InvalidInput(_not_a_defence(defence))
         if isinstance(defence, ServerDefence) and not server:
             raise InvalidInput(
@@ -326,6 +344,20 @@ def recipe_with(defences: Sequence[Defence], training: LocalTraining) -> LocalTr
 def clients_in_a_sum(defences: Sequence[Defence]) -> int:
     """Return the smallest number of clients whose messages are combined. It is 1 if messages are not combined."""
     return max((defence.clients for defence in defences if isinstance(defence, ServerDefence)), default=1)
+
+
+def refusal(defences: Sequence[Defence], received: Params, others: Sequence[Params]) -> str:
+    """Return a sentence about why a client with these defences refuses to train on weights that it got.
+
+    The text is empty if the client accepts the weights.
+
+    Args:
+        defences: The client's defences.
+        received: The weights that this client got.
+        others: The weights that other clients got in the same round.
+    """
+    checks = [defence for defence in defences if isinstance(defence, ReceivedDefence)]
+    return next((problem for check in checks if (problem := check.refuses(received, others))), "")
 
 
 def training_of(defences: Sequence[Defence]) -> TrainingDefence | None:

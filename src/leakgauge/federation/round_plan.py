@@ -16,6 +16,7 @@ from leakgauge.federation.client import check_training
 from leakgauge.federation.defence import Defence, Protection, ServerDefence
 from leakgauge.federation.exposure import Exposure
 from leakgauge.federation.model_check import check_model
+from leakgauge.federation.steering import Steering
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,7 @@ class Plan:
     watching: Watching
     testing: Testing
     together: bool | None
+    steering: Steering | None = None
 
     def check(self) -> None:
         """Raise an error if the settings cannot work. This is called before the first round."""
@@ -42,10 +44,39 @@ class Plan:
         for defence in self.defences:
             if isinstance(defence, ServerDefence):
                 defence.check(self.sampling.clients_per_round or len(self.clients))
+        if self.steering is not None:
+            self.steering.check(len(self.clients))
+            if self.only_sums:
+                raise InvalidInput(
+                    "a malicious server cannot steer one client here, because it gets only the sum of all messages. "
+                    "Leave out the secure aggregation, or the steering."
+                )
         if self.together and self.protection.acts_on_steps:
             raise InvalidInput(
                 f"clients cannot train together with {self.defences!r}, which act on each step. Use together=False."
             )
+
+    @property
+    def all_rounds(self) -> int:
+        """The number of rounds, including the rounds of a malicious server."""
+        return self.rounds + (0 if self.steering is None else self.steering.rounds)
+
+    @property
+    def recorded(self) -> list[int]:
+        """The indices of the clients whose messages are recorded in at least some rounds."""
+        steered = () if self.steering is None else self.steering.clients
+        return list(dict.fromkeys((*self.watching.clients, *steered)))
+
+    def chosen(self, number: int) -> list[int]:
+        """Return the indices of the clients that take part in a round and are not steered in this round.
+
+        Args:
+            number: The index of the round.
+        """
+        chosen = self.sampling.chosen(len(self.clients), number)
+        if self.steering is None or number < self.rounds:
+            return chosen
+        return [index for index in chosen if index not in self.steering.clients]
 
     @property
     def protection(self) -> Protection:

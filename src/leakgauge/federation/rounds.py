@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 import torch
@@ -22,12 +22,14 @@ from leakgauge.federation.defence import (
     Defence,
     check_defences,
     recipe_with,
+    refusal,
     training_of,
 )
 from leakgauge.federation.exposure import Exchanged, Exposure, architecture_of, observe
 from leakgauge.federation.losses import Loss
 from leakgauge.federation.model_check import prepared
 from leakgauge.federation.round_plan import Plan, Sampling, Testing, Watching, check_counts
+from leakgauge.federation.steering import Steering
 from leakgauge.federation.together import (
     Answer,
     CannotTrainTogether,
@@ -54,6 +56,8 @@ class Federation:
         interrupted: Whether Ctrl-C ended the training.
         spent: A dictionary from the index of each client to the privacy budget (epsilon) that the client has spent. The
             dictionary is empty if no defence has a privacy budget.
+        refused: A dictionary from the index of each client that refused to train in some rounds to one sentence for
+            each of these rounds. Only a defence that checks the received weights refuses.
     """
 
     weights: Params
@@ -64,6 +68,7 @@ class Federation:
     rounds: int = 0
     interrupted: bool = False
     spent: dict[int, float] = field(default_factory=dict)
+    refused: dict[int, list[str]] = field(default_factory=dict)
 
     def load_into(self, model: nn.Module) -> nn.Module:
         """Copy the trained weights and statistics into ``model``, and return ``model``."""
@@ -98,6 +103,7 @@ def run_federation(  # noqa: PLR0913
     test: Dataset | None = None,
     test_every: int = 10,
     together: bool | None = None,
+    steering: Steering | None = None,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Federation:
@@ -135,6 +141,8 @@ def run_federation(  # noqa: PLR0913
         together: Whether clients with equal training settings train in one vectorised step. By default, they do so if
             the model is small and can be vectorised, and if no defence needs the gradient of each sample or acts on
             steps.
+        steering: Further rounds in which a malicious server sends chosen clients weights of its own making. All
+            messages of these rounds are recorded. By default, there are none.
         seed: The seed of all random numbers.
         progress: A function that is called after each round, with the number of finished rounds and the number of all
             rounds.
@@ -161,6 +169,7 @@ def run_federation(  # noqa: PLR0913
         watching=watching,
         testing=Testing(test, test_every),
         together=together,
+        steering=steering,
     )
     plan.check()
     return _Training(plan).run(progress)
@@ -208,7 +217,8 @@ class _Training:
         vectorised = pays_off(self.weights, plan.protection) if plan.together is None else plan.together
         self.train = train_together if vectorised else train_one_by_one
         self.participations = [0] * len(plan.clients)
-        self.observations: dict[int, list[Observation]] = {index: [] for index in plan.watching.clients}
+        self.observations: dict[int, list[Observation]] = {index: [] for index in plan.recorded}
+        self.refused: dict[int, list[str]] = {}
         self.history: list[tuple[int, float]] = []
         self.done = 0
 
@@ -216,30 +226,52 @@ class _Training:
         """Train until the last round or until Ctrl-C, and return the result."""
         interrupted = False
         try:
-            for number in range(self.plan.rounds):
+            for number in range(self.plan.all_rounds):
+                self._steer(number)
                 self._round(number)
                 if progress is not None:
-                    progress(self.done, self.plan.rounds)
+                    progress(self.done, self.plan.all_rounds)
         except KeyboardInterrupt:
             interrupted = True
         return Federation(
             self.weights,
             self.buffers,
             self.observations,
-            {index: truth_of(self.plan.clients[index], ()) for index in self.plan.watching.clients},
+            {index: truth_of(self.plan.clients[index], ()) for index in self.plan.recorded},
             self.history,
             self.done,
             interrupted,
             self._spent(),
+            self.refused,
         )
 
+    def _steer(self, number: int) -> None:
+        """Let a malicious server send the steered clients weights of its own making, if this is a steered round."""
+        steering, sent = self.plan.steering, self.weights
+        if steering is None or number < self.plan.rounds:
+            return
+        for index in steering.clients:
+            weights = steering.rule.next_weights(self.observations[index], sent)
+            problem = refusal(self.plan.defences, weights, [sent] * (len(self.plan.clients) - 1))
+            if problem:
+                self.refused.setdefault(index, []).append(f"round {number}: {problem}")
+                continue
+            job = self._job(index, number)
+            [answer] = train_one_by_one(self.shared, [job], weights)
+            self.participations[index] += 1
+            message = self._observation(index, number, job, answer)
+            self.observations[index].append(replace(message, sent=weights, steered=steering.rule.rule))
+
     def _round(self, number: int) -> None:
-        chosen = self.plan.sampling.chosen(len(self.plan.clients), number)
+        chosen = self.plan.chosen(number)
+        if not chosen:  # a malicious server steers every client
+            self.done = number + 1
+            return
         jobs = {index: self._job(index, number) for index in chosen}
         answers = dict(zip(chosen, self._trained(list(jobs.values())), strict=True))
         for index in chosen:
             self.participations[index] += 1
-        if number % self.plan.watching.every == 0 and self.observations.keys() & answers.keys():
+        if number % self.plan.watching.every == 0 and set(self.plan.watching.clients) & answers.keys():
             self._record(number, jobs, answers)
         self._average(number, answers)
         self.done = number + 1
@@ -268,12 +300,12 @@ class _Training:
         seen = {
             index: self._observation(index, number, jobs[index], answer)
             for index, answer in answers.items()
-            if self.plan.only_sums or index in self.observations
+            if self.plan.only_sums or index in self.plan.watching.clients
         }
         if self.plan.only_sums:
             mean, _ = aggregate([(one, truth_of(self.plan.clients[index], ())) for index, one in seen.items()])
             seen = dict.fromkeys(seen, mean)
-        for index in self.observations.keys() & seen.keys():
+        for index in set(self.plan.watching.clients) & seen.keys():
             self.observations[index].append(seen[index])
 
     def _observation(self, index: int, number: int, job: Job, answer: Answer) -> Observation:
@@ -311,7 +343,7 @@ class _Training:
 
     def _test(self) -> None:
         testing = self.plan.testing
-        if testing.data is None or (self.done % testing.every and self.done != self.plan.rounds):
+        if testing.data is None or (self.done % testing.every and self.done != self.plan.all_rounds):
             return
         statistics = [self.buffers] if self.plan.exposure.share_statistics else self.private_buffers
         scores = (evaluate(self.plan.model, testing.data, self.weights, buffers) for buffers in statistics)

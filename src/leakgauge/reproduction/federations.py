@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from leakgauge.attacks.local_model import LocalModel
+from leakgauge.attacks.local_model import ActiveServer, LocalModel
 from leakgauge.core.errors import UnknownName
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params, buffers_of, parameters_of
@@ -20,6 +21,7 @@ from leakgauge.core.seeding import derive, generator
 from leakgauge.data import Dataset, adult_phd, by_group, iid, orl_lmra
 from leakgauge.federation.local_only import train_alone
 from leakgauge.federation.rounds import run_federation
+from leakgauge.federation.steering import Steering
 from leakgauge.reproduction.setting import Setting
 
 #: The functions that divide a dataset among clients, by name.
@@ -44,6 +46,7 @@ class WatchedFederation:
         observations: For each client, the list of its recorded messages.
         seconds: The duration of the federation in seconds.
         seed: The seed of the run.
+        trained: The network with the weights at the end of the federation.
         references: A dictionary of the models that clients train alone. The keys are the index of the client, the kind
             of training and the number of the start. A model is trained when it is first needed.
     """
@@ -54,6 +57,7 @@ class WatchedFederation:
     observations: list[list[Observation]] = field(repr=False)
     seconds: float
     seed: int
+    trained: nn.Module = field(repr=False)
     references: dict[tuple[int, str, int], LocalModel] = field(default_factory=dict, repr=False)
 
     def reference(self, index: int, training: str = "converged", start: int = 0) -> LocalModel:
@@ -111,6 +115,29 @@ class WatchedFederation:
         )
         words = f"trained alone for {rounds} rounds of the federation's recipe"
         return self._own_model(index, alone.weights, alone.buffers, words)
+
+    def steered(self, rule: ActiveServer, chosen: Sequence[int]) -> dict[int, list[Observation]]:
+        """Return the messages of clients that a malicious server steers after the end of the federation.
+
+        Each client is steered on its own, as if it were the only one. The other clients go on without it.
+
+        Args:
+            rule: The rule by which the server chooses the weights that it sends.
+            chosen: The indices of the steered clients.
+        """
+        rounds = self.setting.federation.get("steered_rounds", 50)
+        federation = run_federation(
+            self.trained,
+            self.clients,
+            rounds=1,
+            share_statistics=not has_batch_norm(self.setting),
+            defences=self.setting.chain,
+            steering=Steering(rule, chosen, rounds),
+            seed=derive(self.seed, "steered"),
+            **self.setting.recipe,
+            **self.setting.exposure,
+        )
+        return federation.observations
 
     @property
     def training(self) -> dict[str, Any]:
@@ -179,7 +206,8 @@ def _run(setting: Setting, seed: int, report: Report) -> WatchedFederation:
     if federation.interrupted:
         raise KeyboardInterrupt
     seconds = time.perf_counter() - began
-    return WatchedFederation(setting, model, clients, list(federation.observations.values()), seconds, seed)
+    trained = federation.load_into(copy.deepcopy(model))
+    return WatchedFederation(setting, model, clients, list(federation.observations.values()), seconds, seed, trained)
 
 
 def has_batch_norm(setting: Setting) -> bool:

@@ -225,7 +225,7 @@ def rebuild(
     if steps is not None and method.attack in _STEPS:
         options[_STEPS[method.attack]] = steps
     attack = local_model.build(method.attack, **options)
-    rounds = federation.observations
+    rounds = dict(enumerate(federation.observations))
     if isinstance(attack, ActiveServer):
         rounds = federation.steered(attack, chosen)
     return [attack(rounds[index], seed=derive(federation.seed, index), progress=report) for index in chosen]

@@ -17,7 +17,8 @@ table              keys
 ``[[defence]]``    no further keys. There is at most one such table, because all methods of a row attack the same
                    clients
 ``[federation]``   ``clients``, ``clients_per_round``, ``duplicates`` (the number of clients that appear a second
-                   time), ``rounds``, ``every`` (n, if the server records every n-th round)
+                   time), ``rounds``, ``every`` (n, if the server records every n-th round), ``steered_rounds`` (the
+                   number of rounds of a malicious server after the end, for methods that need one, by default 50)
 ``[updates]``      ``per_update`` (the number of samples in one update), ``epochs_seen`` (the number of epochs),
                    ``same_batches`` (whether samples have the same order in every epoch), ``server_lr`` (the server's
                    learning rate for gradients)
@@ -58,7 +59,9 @@ SETTING: dict[str, Keys] = {
     },
     "training": TABLES["training"],
     "attacker": TABLES["attacker"],
-    "federation": dict.fromkeys(("clients", "clients_per_round", "duplicates", "rounds", "every"), (int,)),
+    "federation": dict.fromkeys(
+        ("clients", "clients_per_round", "duplicates", "rounds", "every", "steered_rounds"), (int,)
+    ),
     "updates": {"per_update": (int,), "epochs_seen": (int,), "same_batches": (bool,), "server_lr": NUMBER},
     "linear": {"size": (int,), "noise": NUMBER, "observed": (int,), "skip_rounds": (int,), "longest": (int,)},
 }

@@ -5,7 +5,7 @@ import torch
 
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec
-from leakgauge.evaluation.metrics.model_distance import components, signature, zest
+from leakgauge.evaluation.metrics.model_distance import components, signature, zest, zest_published
 
 TABLE = DataSpec((5,), 2, bounded=False, columns=("age", "pay", "job=a", "job=b", "job=c"))
 PICTURE = DataSpec((1, 12, 12), 3)
@@ -64,3 +64,14 @@ def test_bad_references_are_refused():
         zest(linear(torch.ones(5, 1)), linear(torch.ones(5, 1)), torch.zeros(0, 5), TABLE)
     with pytest.raises(InvalidInput, match="masks"):
         zest(linear(torch.ones(5, 1)), linear(torch.ones(5, 1)), torch.zeros(2, 5), TABLE, masks=1)
+
+
+def test_the_published_form_is_high_for_models_that_have_nothing_in_common():
+    """The reason why figures of this form are never compared with those of our own."""
+    spec, draw = DataSpec((60,), 2, bounded=False), torch.Generator().manual_seed(0)
+    rows = torch.randn(8, 60, generator=draw)
+    models = [linear(0.05 * torch.randn(60, 2, generator=draw)) for _ in range(12)]
+    pairs = list(zip(models[::2], models[1::2], strict=True))
+    published = [zest_published(first, second, rows, spec) for first, second in pairs]
+    assert sum(published) / len(published) > 0.6
+    assert abs(sum(zest(first, second, rows, spec) for first, second in pairs) / len(pairs)) < 0.2

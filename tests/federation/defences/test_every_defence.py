@@ -73,6 +73,7 @@ CASES = [
         strength="probability",
         refused=(({"probability": 1.0}, "below 1"),),
     ),
+    Case("same_model", {"clients": 2}, refused=(({"clients": 0}, "at least 1"),)),
     Case("secure_aggregation", {"clients": 3}, refused=(({"clients": 1}, "at least 2"),)),
     Case("top_k", {"keep": 0.25}, refused=(({"keep": 0.0}, "0 sends nothing"), ({"keep": 1.5}, "up to 1"))),
 ]

@@ -97,7 +97,9 @@ def test_without_the_reference_there_is_no_comparison(folder):
 
 
 def test_a_reference_that_is_no_method_is_refused(folder):
-    (folder / "table1" / "together.toml").write_text(TOGETHER.replace('timed_against = "one-by-one"', 'timed_against = "two"'))
+    (folder / "table1" / "together.toml").write_text(
+        TOGETHER.replace('timed_against = "one-by-one"', 'timed_against = "two"')
+    )
     with pytest.raises(UnknownName, match="timed_against"):
         find_rows("mine", "table1/together")
 

@@ -81,7 +81,7 @@ def zest_published(
         outputs = model(samples[:1]).reshape(1, -1).shape[1]
         explained = signature(model, samples, spec, masks=masks, seed=seed + number).reshape(len(samples), -1, outputs)
         coefficients = explained[:, :, min(1, outputs - 1)]  # LIME explains the class with the number 1 by default
-        chosen = coefficients.abs().argsort(1, descending=True, stable=True)[:, :features]
+        chosen = coefficients.abs().argsort(dim=1, descending=True, stable=True)[:, :features]
         pairs = torch.stack((chosen.to(coefficients), coefficients.gather(1, chosen)), dim=2)
         parts.append(pairs.flatten())
     return float(torch.nn.functional.cosine_similarity(parts[0], parts[1], dim=0))

@@ -16,6 +16,7 @@ from leakgauge.federation.defence import (
     BatchDefence,
     Defence,
     GradientDefence,
+    ReceivedDefence,
     RecipeDefence,
     ServerDefence,
     TrainingDefence,
@@ -27,6 +28,7 @@ from leakgauge.federation.defences.mixup import Mixup
 from leakgauge.federation.defences.noise import GaussianNoise, LaplacianNoise
 from leakgauge.federation.defences.pruning import RandomPruning, TopK
 from leakgauge.federation.defences.quantisation import Quantisation
+from leakgauge.federation.defences.same_model import SameModel
 from leakgauge.federation.defences.secure_aggregation import SecureAggregation
 
 
@@ -91,7 +93,9 @@ __all__ = [
     "Mixup",
     "Quantisation",
     "RandomPruning",
+    "ReceivedDefence",
     "RecipeDefence",
+    "SameModel",
     "SecureAggregation",
     "ServerDefence",
     "TopK",

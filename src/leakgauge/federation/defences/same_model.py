@@ -1,0 +1,56 @@
+"""A comparison of the received weights among clients, which a server that singles out one client cannot pass."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from leakgauge.core.checks import whole_number
+from leakgauge.core.params import Params
+from leakgauge.federation.defence import ReceivedDefence
+
+
+@dataclass(frozen=True)
+class SameModel(ReceivedDefence):
+    """Refusal to train on weights that most other clients did not get.
+
+    The clients exchange fingerprints of the weights that they got, over a channel that the server does not control. In
+    an honest round, all fingerprints are equal, so there are no false alarms. The defence does not notice a server that
+    sends the same manipulated weights to all clients.
+
+    Args:
+        clients: The number of other clients that are asked.
+    """
+
+    name: ClassVar[str] = "same_model"
+    clients: int = 3
+
+    def __post_init__(self) -> None:
+        whole_number("the clients of same_model", self.clients)
+
+    def refuses(self, received: Params, others: Sequence[Params]) -> str:
+        """Compare fingerprints. The client refuses if at least half of the asked clients got other weights."""
+        asked = list(others)[: self.clients]
+        own = fingerprint(received)
+        different = sum(fingerprint(weights) != own for weights in asked)
+        if asked and 2 * different >= len(asked):
+            return f"{different} of {len(asked)} other clients got other weights than this client"
+        return ""
+
+
+def fingerprint(weights: Params) -> str:
+    """Return a hash of the names, shapes, types and values of weights, which is equal for equal weights only.
+
+    Args:
+        weights: The weights by name.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        value = weights[name].detach().cpu().contiguous()
+        digest.update(f"{name}\0{tuple(value.shape)}\0{value.dtype}\0".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
