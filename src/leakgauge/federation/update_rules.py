@@ -127,10 +127,10 @@ class UpdateRule:
     def step(
         self, weight: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], moment: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return a weight and the tensors of its optimiser after one step.
+        """Return one weight tensor and the optimiser's tensors for it after one step.
 
         Args:
-            weight: The weight.
+            weight: The values of the weight tensor before the step.
             gradient: The gradient of the weight, with FedProx's term and after clipping.
             slots: The tensors that the optimiser keeps for this weight.
             moment: The index and the learning rate of the step.
@@ -163,7 +163,7 @@ class UpdateRule:
         return weight.add(self._normalised(corrected, root), alpha=-moment.lr), {"mean": mean, "square": square}
 
     def repeated(self, gradient: Params, weights: Params) -> Params:
-        """Return the change of weights in one step, divided by the learning rate, if all steps have the same gradient.
+        """Return the change of weights in one step divided by the learning rate, assuming that all gradients are equal.
 
         The result is exact for the first step. Momentum is left out, because it only changes how often a gradient is
         applied. If all gradients are equal, Adam's corrected moments are the gradient and its square.
