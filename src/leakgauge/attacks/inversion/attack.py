@@ -156,7 +156,7 @@ class Inversion(Attack):
         return invert_together(self, completed, seeds, report)
 
     def is_over(self, solution: Solution) -> bool:
-        """Return whether to make no further attempt. The solution converged, is good enough or was interrupted."""
+        """Return whether this attempt is the last one, because it converged, is good enough or was interrupted."""
         low = self.effort.enough is not None and solution.loss <= self.effort.enough
         return low or solution.outcome.kind in ("converged", "interrupted")
 
@@ -225,9 +225,9 @@ class Inversion(Attack):
         return match
 
     def optimise(self, observation: Observation, targets: Tensor, seed: int, report: Report) -> tuple[Solution, int]:
-        """Return the solution with the lowest loss, and the number of dummy samples that stand for one of the client's.
+        """Return the solution with the lowest loss, and the number of dummy samples for each of the client's samples.
 
-        The number is 1, or the number of epochs if each epoch has its own dummy samples.
+        This number is 1, or the number of epochs if each epoch has its own dummy samples.
 
         Args:
             observation: The client's message, with known or estimated values of all training settings that the attack
@@ -315,7 +315,7 @@ class Inversion(Attack):
         ]
 
     def _blind(self, observation: Observation, copies: int, draw: torch.Generator) -> Tensor:
-        """Draw the starting point of an inversion without a warm start."""
+        """Draw a random starting point, for an inversion that does not start from the result of another inversion."""
         data = self.space.units(observation.data)
         like = next(iter(observation.sent.values()))
         shape = (copies * int(observation.training.need("samples")), *data.shape)
@@ -324,8 +324,8 @@ class Inversion(Attack):
     def _labels_of_epochs(self, targets: Tensor, copies: int, samples: int) -> Tensor | None:
         """Return the labels of each epoch, (epochs, samples), or ``None`` if these labels are not needed.
 
-        They are not needed if all epochs have the samples in the same order, or if all epochs share their variables.
-        The result is also ``None`` if ``targets`` does not hold the labels of every epoch.
+        The labels are not needed if all epochs have the samples in the same order, or if all epochs share their
+        variables. The result is also ``None`` if ``targets`` does not hold the labels of every epoch.
         """
         same_order = getattr(self.matching.update_model, "new_orders", False)
         if copies == 1 or len(targets) != copies * samples or same_order:
@@ -335,14 +335,16 @@ class Inversion(Attack):
 
 
 def _not_worse(solution: Solution, start: Tensor, terms: Callable[[Params, int], Params]) -> Solution:
-    """Return the solution, or the warm start (without noise) if the loss of the warm start is lower.
+    """Return the solution, or the starting point (without noise) if the starting point has a lower loss.
 
-    Both losses are computed with the weights of the last step, because some losses change their weights from step to
-    step.
+    The starting point is the result of a cheaper inversion.
+
+    Some losses weight their terms differently at each step. Both losses are therefore computed with the weights of the
+    last step.
 
     Args:
         solution: The result of the optimisation.
-        start: The inputs of the warm start, without noise.
+        start: The samples from the cheaper inversion, without noise.
         terms: The function that computes the terms of the loss.
     """
     variables, last = solution.variables | {"inputs": start}, max(0, len(solution.trace.losses) - 1)

@@ -19,7 +19,7 @@ with :math:`\bar p_k` the mean predicted probability, :math:`\lambda_k` the numb
 
 A model with one logit and binary cross-entropy is treated as a model with two logits, of which the first is always 0.
 Label smoothing :math:`a` over :math:`K` classes replaces :math:`\lambda_k / N` by :math:`(1-a)\lambda_k / N + a / K`.
-An update of Adam shows little more than which classes the client has (:func:`_counts_from_signs`).
+If the client uses Adam, the update shows little more than which classes the client has (:func:`_counts_from_signs`).
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class Granted:
 
 @dataclass(frozen=True)
 class LastLayer:
-    """A source of labels. It returns the labels that are given, or infers labels from the last layer's update.
+    """A method that returns the labels that are given, or infers labels from the last layer's update.
 
     Args:
         at: The weights at which random dummy inputs are evaluated to estimate mean predictions. ``"server"`` are the
             sent weights, ``"client"`` the returned weights, and ``"interpolated"`` interpolates between both.
-        read: The part of the last layer whose update is read, ``"bias"`` or ``"kernel"``. By default, the bias if the
-            layer has one, and otherwise the kernel.
+        read: The part of the last layer from which labels are inferred, ``"bias"`` or ``"kernel"``. By default, the
+            bias if the layer has one, and otherwise the kernel.
         dummies: The number of random dummy inputs.
         shuffle: Whether the labels are put into a random order (DLF's RandOrder). If the attacker is given the labels
             of every batch, these labels keep their order (appendix B.3).
@@ -118,7 +118,7 @@ class LastLayer:
 
 @dataclass(frozen=True)
 class MostNegative:
-    r"""A source of labels. It returns the labels that are given, or the classes with the most negative gradients.
+    r"""A method that returns the labels that are given, or else the classes with the most negative gradients.
 
     Each class has one row of entries in the gradient of the last kernel. For :math:`N` samples, the method takes the
     :math:`N` classes whose smallest entries are lowest (Yin et al. 2021, equation 7, as in AGIC):
@@ -279,10 +279,14 @@ def _counts_from_signs(expected: Tensor, seen: Tensor, samples: int) -> Tensor:
 
 
 def _unclipped(expected: Tensor, seen: Tensor) -> float:
-    """Return the factor by which a clipped gradient is multiplied to undo the clipping.
+    """Estimate the factor by which a clipped gradient must be multiplied to undo the clipping.
 
-    The result is the largest factor for which no class has a count below zero. With this factor, a class without
-    samples has a count of zero. Such a class exists if the batch is smaller than the number of classes.
+    The result is the largest factor for which no class has a count below zero. It is right if the batch has no sample
+    of some class. This is certain if the batch is smaller than the number of classes.
+
+    Args:
+        expected: The mean predicted probability of each class.
+        seen: The clipped gradient of the last layer for each class.
     """
     growing = seen > 0
     return float((expected[growing] / seen[growing]).min()) if bool(growing.any()) else 1.0

@@ -8,10 +8,10 @@ ratio of the weights of consecutive layers, the distances are:
 ``L2``      :math:`\sum_l w_l \lVert u_l - v_l\rVert^2`, with :math:`w_l = d^{\,l}`             needs scale
 ==========  =========================================================================  ===========
 
-A scale-free objective needs no learning rate, because it compares only the directions of the updates. ``LayerWeighted``
-is one of these two objectives with the layer weights of :mod:`leakgauge.attacks.inversion.layer_weights`.
-``Logarithmic`` is the logarithm of an objective, which balances the match with the priors. ``Adapted`` is an objective
-that takes a known defence into account.
+A scale-free objective compares only the directions of the updates. The attacker then does not need the client's
+learning rate. ``LayerWeighted`` is one of these two objectives with the layer weights of
+:mod:`leakgauge.attacks.inversion.layer_weights`. ``Logarithmic`` is the logarithm of an objective, which balances the
+match with the priors. ``Adapted`` is an objective that takes a known defence into account.
 """
 
 from __future__ import annotations

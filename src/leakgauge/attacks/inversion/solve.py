@@ -36,8 +36,8 @@ class Descent:
         optimiser: The optimiser.
         schedule: The factor by which the learning rate is multiplied at each step.
         stop: The stopping rule.
-        keep_last: Whether the last finite iterate is returned instead of the best one. Use it for losses whose weights
-            change from step to step.
+        keep_last: Whether the last finite iterate is returned instead of the iterate with the lowest loss. Use it for
+            losses whose weights change from step to step.
         snapshot_every: The number of steps between two recorded iterates. By default, no iterates are recorded.
     """
 

@@ -65,7 +65,7 @@ def alike(attack: Inversion, observations: Sequence[Observation]) -> bool:
 
 
 def _same_architecture(one: Observation, other: Observation) -> bool:
-    """Return whether the models of two observations are one object, or were built with the same name and options."""
+    """Return whether two observations have the same model object, or models built with the same name and options."""
     if one.model is other.model:
         return True
     recipes = [recipe_of(observation.model) for observation in (one, other)]

@@ -1,6 +1,6 @@
 r"""The attacker's models of the client, which predict the update that dummy samples would cause.
 
-Every prediction is on the scale of :meth:`Observation.summed_gradient`, the sum of the client's gradients over its
+Every prediction estimates :meth:`Observation.summed_gradient`, which is the sum of the client's gradients over its
 local steps. With :math:`\theta^s` the sent weights, :math:`\theta^c` the returned weights and :math:`U` local steps,
 the models and the cost of one prediction are:
 
@@ -364,7 +364,10 @@ def simulator(observation: Observation, training: LocalTraining, *, functional: 
 
 
 def _one_step_per_epoch(training: LocalTraining) -> LocalTraining:
-    """Return training settings in which each epoch is one step on all samples, as long as all steps of the epoch."""
+    """Return training settings in which each epoch is one step on all samples.
+
+    The learning rate of this step is the sum of the learning rates of the epoch's steps.
+    """
     factors, steps = torch.tensor(training.factors, dtype=torch.double), len(training.batches_of_steps)
     lengths = factors.unflatten(0, (-1, steps)).mean(1).tolist()
     schedule = training.schedule if training.schedule in (None, CONSTANT) else tuple(lengths)
@@ -374,7 +377,10 @@ def _one_step_per_epoch(training: LocalTraining) -> LocalTraining:
 
 
 def _shares(training: LocalTraining, epoch: int) -> tuple[float, float]:
-    """Return the share of the update before an epoch, and the ratio of the whole update to the epoch's update.
+    """Return two numbers that place an epoch within the client's update.
+
+    The first number is the share of the whole update that happens before the epoch. The second number is the size of
+    the whole update, divided by the size of the epoch's update.
 
     The update of an epoch is assumed to be proportional to the sum of the epoch's learning rates. Epochs count from 1.
     """
