@@ -35,7 +35,7 @@ def by_equations(
     \sum_s p_{is} \nabla\ell(\theta_t; p_i, s, y_i)`. The indicator :math:`p_{is}` is one for the true value of record i
     and zero for all other values. Each parameter of the model gives one equation. For full-batch clients with one local
     step, the attack therefore recovers the attribute if there are far fewer records than parameters. The method of
-    conjugate gradients solves for :math:`p`. The solution need not be zeros and ones, so it is called shares. The
+    conjugate gradients solves for :math:`p`. The solved :math:`p_{is}` may be any numbers, and are called shares. The
     method starts from equal shares. The attack needs the learning rate and the number of local steps.
 
     The solved shares are zeros and ones plus noise. The prior gives the variance that the shares would have without
