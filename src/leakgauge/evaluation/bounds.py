@@ -85,7 +85,7 @@ class Bound:
 
     @property
     def useless(self) -> bool:
-        """Whether the bound excludes hardly anything, because it allows a probability of success of 90% or more."""
+        """Whether the bound is too weak to be useful, because it allows a probability of success of 90% or more."""
         return self.success >= USELESS
 
     @property
@@ -258,7 +258,7 @@ def _check_mechanism(noise: float, rate: float, steps: int) -> None:
 
 @lru_cache(maxsize=64)
 def _curve(noise: float, rate: float, steps: int) -> tuple[Values, Values] | None:
-    """Return the power of the best test as a curve, given by its false-positive rates and its powers.
+    """Return the false-positive rates and the powers of the best tests whether the client has the sample.
 
     The result is ``None`` if the privacy loss of one step is too large to be computed.
     """
@@ -296,7 +296,7 @@ class _OneStep:
 
 
 def _loss(noised: float | Values, noise: float, rate: float) -> Values:
-    """Return the privacy loss of one step, the log-likelihood ratio of a noisy value with and without the sample."""
+    """Return the privacy loss of one step, which is the log-likelihood ratio of a value with and without the sample."""
     exponent = (2 * np.asarray(noised, dtype=np.float64) - 1) / (2 * noise**2)
     return np.logaddexp(math.log1p(-rate), math.log(rate) + exponent)
 

@@ -233,7 +233,7 @@ class Captures:
 
 
 def _setting(name: str, value: object) -> int | float | str | None:
-    """Return a setting if it has the right type, and ``None`` otherwise. A whole float becomes an int for a count."""
+    """Return a setting if it has the right type, and ``None`` otherwise. For a count, a float such as 3.0 becomes 3."""
     if name in _WORDS:
         return value.lower() if isinstance(value, str) else None
     if isinstance(value, float) and value.is_integer() and name in ("epochs", "batch_size", "samples", "accumulation"):
