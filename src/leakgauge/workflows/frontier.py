@@ -11,8 +11,8 @@ The TOML file has the tables of :mod:`leakgauge.workflows.scenario` and one more
                         training), ``test`` (the number of samples that test the model)
 ======================  ===========================================================================================
 
-The clients that train and the clients that are attacked use the same defence. If the attack can make use of knowing the
-defence, there are two attackers, and one of them knows the defence. The result of the stronger attacker counts.
+The clients that train and the clients that are attacked use the same defence. If the attack adapts to known defences,
+there are two attackers, and only one of them knows the defence. The result of the stronger attacker counts.
 """
 
 from __future__ import annotations

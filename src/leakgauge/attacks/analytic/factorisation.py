@@ -1,16 +1,17 @@
 r"""Dense factorisation, an attack that solves exactly for whole batches from the gradients of two dense layers.
 
 The gradient of a dense layer with a bias is :math:`[\partial W \mid \partial b] = \frac1N \sum_i \delta_i [x_i, 1]^T`.
-It is a product of two unknown matrices, of which one holds the inputs and the other the gradients :math:`\delta_i` at
-the layer's outputs. Both lie in known spaces, and the known network connects the two factors.
+It is a product of two unknown matrices. One matrix holds the inputs, and the other matrix holds the gradients
+:math:`\delta_i` of the loss with respect to the layer's outputs. The row space and the column space of the layer's
+gradient limit both matrices, and the known network connects them.
 
 1. Every :math:`[x_i, 1]` lies in the row space of the first dense layer's gradient, and every :math:`\delta_i` in its
    column space. The dimension of both is the number of distinct samples.
 2. :math:`\delta_i = \phi'(W_1 x_i + b_1) \odot W_2^T \delta^{(2)}_i`, and :math:`\delta^{(2)}_i` lies in the column
    space of the next dense layer's gradient. For an output layer, this space is known in advance.
-3. If the activation has two slopes, as ReLU and leaky ReLU have, every neuron fulfils one of two linear equations for
-   :math:`\delta_i` and :math:`\delta^{(2)}_i` (:mod:`.mixture`). The gradients :math:`\delta_i` of all samples
-   determine the inputs.
+3. If the activation :math:`\phi` has two slopes, as ReLU and leaky ReLU have, every neuron fulfils one of two linear
+   equations for :math:`\delta_i` and :math:`\delta^{(2)}_i` (:mod:`.mixture`). The gradients :math:`\delta_i` of all
+   samples determine the inputs.
 4. For all other activations, the equations are solved for the input and for :math:`\delta^{(2)}_i` by the
    Levenberg-Marquardt method (:mod:`.curves`).
 5. The attacker proves each solution with the known network, which also gives the label (:mod:`.proof`). The gradients

@@ -1,7 +1,8 @@
 r"""The attack that solves for the features that enter two dense layers, then searches separately for each picture.
 
 If a convolutional network ends in two dense layers, the inputs of these layers are features :math:`f(x_i)` and not
-samples. :mod:`.spans` solves for these features exactly. Then the attack searches for each picture separately:
+samples. The module :mod:`.spans` solves for these features exactly. Then the attack searches for each picture
+separately:
 
 .. math:: \arg\min_x \; \lVert f(x) - f_i \rVert^2 / \lVert f_i \rVert^2 .
 

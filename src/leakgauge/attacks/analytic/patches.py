@@ -20,7 +20,7 @@ patches. The second equation contains no patch, so it shows whether the message 
 - After local training on one sample, the equations still hold. Every step adds :math:`\sum_t g_t p_t^\top` with the
   same patches, so the equations hold for the sums over all steps, also with momentum. They do not hold for optimisers
   such as Adam.
-- Several samples share the positions. The server sees only the sum of the samples' :math:`g_t`, so the attack does not
+- If the client has several samples, the server sees only the sum of the samples' :math:`g_t`, so the attack does not
   apply.
 - If the positions are fixed, the server does not see the :math:`g_t`, so the attack does not apply. The paper then
   matches gradients by optimisation.
@@ -290,7 +290,7 @@ def _outcome(solution: Solution, layer: PatchLayer, positions: PositionParameter
         solution: The solution of the equations.
         layer: The patch layer.
         positions: The trained positions.
-        contrast: The size of the model's units, in units of the range of pixels.
+        contrast: The factor that converts an error in the model's input units to a share of the range of pixels.
     """
     exact = not solution.free.shape[1] and 255 * contrast * solution.error <= LARGEST_ERROR
     return Outcome("converged" if exact else "finished", 0, _sentence(solution, layer, positions, contrast))
@@ -349,8 +349,8 @@ def april() -> PatchEquations:
 
     The gradient of the positions shows the gradient at each token. The gradient of the patch layer's weights is a sum
     over tokens, of which each term is the gradient at the token times the patch. This is a linear equation for the
-    patches, which the attack solves. The layers are found by what they compute, so any module works. The attack has no
-    options. It does not apply to several samples or to fixed positions.
+    patches, which the attack solves. The layers are recognised by what they compute and not by their names, so any
+    module works. The attack has no options. It does not apply to several samples or to fixed positions.
     """
     return PatchEquations()
 

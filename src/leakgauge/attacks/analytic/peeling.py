@@ -77,7 +77,7 @@ class Peeling:
         settings: The settings of the search.
         chain: The two dense layers.
         observation: The message of the client.
-        finders: The searches, which take turns.
+        finders: The search functions, which are used in turn.
         most: The largest number of distinct samples that the searches can separate.
     """
 
@@ -153,7 +153,7 @@ class Peeling:
     def _refined(
         self, found: Candidates, gradients: Tensor, prove: Prover, spans: tuple[LayerSpan, LayerSpan]
     ) -> Candidates:
-        """Return the candidates after their inputs are computed again with better gradients.
+        """Improve the candidates (inputs that may be samples) with more exact gradients, and return them.
 
         The known network gives the gradient of a proven sample more exactly than the search. The inputs of all samples
         depend on these gradients, and those of samples with small gradients depend on them most.
@@ -173,9 +173,12 @@ class Peeling:
         return found
 
     def _wrong(self, first: LayerSpan) -> Tensor:
-        """Return augmented inputs of the first layer that are no samples, but means of two different points.
+        """Return inputs of the first layer that are certainly not samples.
 
-        Only one point is possible if one sample is left, so there are no wrong ones.
+        Each input is the mean of two different points.
+
+        Each input has an appended 1 if the layer has a bias. The result is empty if only one sample is left, because
+        all points then stand for the same sample.
         """
         if len(first.core) == 1:
             return first.right.T[:0]
@@ -304,7 +307,7 @@ def separable_samples(chain: TwoLayers) -> int:
 
 
 def visible_samples(chain: TwoLayers, observation: Observation) -> str:
-    """Return words about samples that the rank of the first layer's gradient does not show, or an empty string.
+    """Return a note about samples that the rank of the first layer's gradient does not show, or an empty text.
 
     If the gradient has its full rank and there are more samples, their inputs are linearly dependent, and
     :class:`DoesNotFit` is raised.
@@ -337,7 +340,7 @@ def check_size(chain: TwoLayers, samples: int | None, most: int | None = None) -
     Args:
         chain: The two dense layers.
         samples: The number of samples. ``None`` if it is unknown.
-        most: The number of samples that the second layer separates. ``None`` if it does not matter.
+        most: The number of samples that the second layer separates. By default, only the first layer limits the number.
     """
     width = chain.layer(chain.first).out_features
     if samples is not None and most is not None and samples > most:

@@ -6,7 +6,7 @@ The gradient of a dense layer with a bias is :math:`[\partial W \mid \partial b]
    this space is the number of distinct samples.
 2. Every :math:`[\phi(W_1 x_i + b_1), 1]` lies in the row space :math:`S_2` of the next dense layer's gradient, where
    :math:`\phi` is the activation.
-3. A point of :math:`S_1` has as many unknowns as the client has samples. The condition that its activation lies in
+3. A point of :math:`S_1` has as many coordinates as the client has samples. The condition that its activation lies in
    :math:`S_2` gives as many equations as the first layer has neurons. The Levenberg-Marquardt method solves these
    equations from many starting points, for any activation, without labels or priors.
 4. The attacker proves each solution with the known network, which also gives the label (:mod:`.proof`).
@@ -49,7 +49,7 @@ from leakgauge.core.seeding import generator
 
 @dataclass(frozen=True)
 class TwoSpans(Attack):
-    """The attack that solves for samples in two spans.
+    """The attack that solves for samples in two spans, which are the row spaces of the gradients of two dense layers.
 
     Args:
         search: The settings of the search.

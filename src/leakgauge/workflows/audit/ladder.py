@@ -1,7 +1,8 @@
-"""The ladder of an audit, which measures up to which number of samples, local steps or noise an attack succeeds.
+"""The ladder of an audit, which is a list of versions of the set-up that differ in samples, local steps or noise.
 
-Each rung of the ladder is the audited set-up with one of these values changed. The strongest attack of the audit is run
-on one client of every rung.
+Each version is called a rung, and changes one of these values. The strongest attack of the audit is run on one client
+of every rung. The results show up to which number of samples, number of local steps or size of noise the attack
+succeeds.
 """
 
 from __future__ import annotations

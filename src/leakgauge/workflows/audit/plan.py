@@ -121,7 +121,10 @@ class AuditPlan:
         return registry.ATTACKS[name].exact
 
     def controls_of(self, name: str) -> list[Work]:
-        """Return the runs of an attack on its positive controls. Only attacks that recover samples have controls."""
+        """Return the runs of an attack on easier versions of the set-up (positive controls).
+
+        Only attacks that recover samples have such runs.
+        """
         if self.attacks[name].recovers != "samples":
             return []
         clients = range(min(self.clients, CONTROL_CLIENTS))
@@ -144,17 +147,17 @@ class AuditPlan:
 
     @cached_property
     def ladder(self) -> dict[str, Rung]:
-        """A dictionary from names to the rungs of the ladder (:mod:`leakgauge.workflows.audit.ladder`)."""
+        """The versions of the set-up with one changed value, by name (:mod:`leakgauge.workflows.audit.ladder`)."""
         return rungs_of(self.scenario)
 
     def scenario_of(self, work: Work) -> Scenario:
-        """Return the set-up of one attack: the audit's set-up, a positive control or a rung of the ladder."""
+        """Return the set-up that an attack is run on. It may be a changed version of the audited set-up."""
         if work.control in self.controls:
             return self.controls[work.control]
         return self.ladder[work.control].scenario if work.control else self.scenario
 
     def chain_of(self, work: Work) -> tuple[Defence, ...]:
-        """Return the defences of the attacked client. In a positive control, there are no defences."""
+        """Return the defences of the attacked client. A positive control (an easier set-up) has no defences."""
         if work.control in self.controls:
             return ()
         return self.ladder[work.control].chain if work.control else self.chains[work.defence]

@@ -65,7 +65,8 @@ class Audit(WorkflowResult):
         results: The result of each attack on each client. Results on positive controls are not included. If an attack
             was repeated, only the attempt with the lowest loss is included.
         controls: The findings on the positive controls, which are easier versions of the set-up.
-        ladder: The findings of the strongest attack on the rungs of the ladder.
+        ladder: The findings of the strongest attack on versions of the set-up with one changed value
+            (:mod:`leakgauge.workflows.audit.ladder`).
         forecast: The expected cost of the audit.
     """
 
@@ -249,7 +250,10 @@ class _Run:
         return [name for name in self.plan.attacks if name in failed]
 
     def climb(self, findings: Sequence[Finding]) -> list[Work]:
-        """Return the runs of the strongest attack on those rungs of the ladder for which the budget has time."""
+        """Return the runs of the strongest attack on versions of the set-up with one changed value.
+
+        Runs for which the budget has no time are left out.
+        """
         name = strongest_attack(findings)
         if name is None or not self.plan.portfolio or self.plan.budget is None:
             return []
@@ -260,7 +264,7 @@ class _Run:
         return [work for work in works if self.plan.applies(work)]
 
     def findings_on(self, versions: Collection[str]) -> list[Finding]:
-        """Return one finding for each attack on each of the named positive controls or rungs of the ladder."""
+        """Return one finding for each attack on each of the named versions of the set-up."""
         groups: dict[tuple[str, str], list[dict[str, Measure]]] = {}
         for result in self.results.values():
             if result.work.control in versions:
