@@ -134,8 +134,8 @@ def adult_phd(dataset: Dataset, seed: int = 0, total: int | None = 12_300) -> li
     The sizes of the clients differ from Table 3 of the paper. In Table 3, the first three clients have 2, 3 and 2 % of
     the 12,300 records, which is about 860 people. Adult has only 594 people with a doctorate (127, 281 and 186 in the
     three groups), and 544 of these have no missing value. Therefore, Table 3 cannot be reproduced. This function keeps
-    every person with a doctorate. If the dataset holds the training and test rows without missing values, the first
-    three clients have 1.0, 2.2 and 1.3 % of the records, and the other seven have 13.7 % each.
+    every person with a doctorate. With all training and test rows without missing values, the first three clients have
+    1.0, 2.2 and 1.3 % of the records. The other seven clients have 13.7 % each.
 
     The paper does not explain how its 12,300 records were chosen, or which 53 features they have.
 

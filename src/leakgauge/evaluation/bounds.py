@@ -179,7 +179,7 @@ def supports_nothing_found(bound: Bound) -> bool:
     large.
 
     Args:
-        bound: The bound.
+        bound: The proven upper bound on the success of every attack.
     """
     return all(success <= LARGEST_SUCCESS[prior] for prior, success in bound.ladder)
 

@@ -160,11 +160,11 @@ def worst_of(verdicts: Iterable[Verdict]) -> Verdict:
 def together(findings: Sequence[Finding]) -> Verdict:
     """Return one verdict on all attacks on one set-up.
 
-    An attack that succeeded on its positive control is strong enough to support "nothing above chance". Its verdict
-    then replaces the verdicts on attacks that were too weak.
+    An attack that succeeded on an easier version of the set-up (its positive control) is strong enough to support
+    "nothing above chance". Its verdict then replaces the verdicts on attacks that were too weak.
 
     Args:
-        findings: The findings of all attacks on the set-up.
+        findings: The measures and the verdict of each attack on the set-up.
     """
     samples = {finding.verdict for finding in findings if finding.about_samples}
     if Verdict.NOTHING_ABOVE_CHANCE in samples:

@@ -14,9 +14,9 @@ and constant :math:`\varepsilon`, a step of each optimiser is
 =========  =====================================================================================================
 
 with :math:`\hat m_t = m_t / (1 - \beta_1^t)` and :math:`\hat v_t = v_t / (1 - \beta_2^t)`. Before the step, FedProx's
-term with weight :math:`\mu_{\mathrm{prox}}` is added to the gradient (Li et al. 2020, equation 2), and the sum is
-clipped to the norm :math:`C`, as by ``clip_grad_norm_`` of torch. :math:`\theta^s` are the weights that the server
-sent.
+term with weight :math:`\mu_{\mathrm{prox}}` is added to the gradient (Li et al. 2020, equation 2). The sum is clipped
+to the norm :math:`C`, as by ``clip_grad_norm_`` of torch. With the sent weights :math:`\theta^s`, the gradient of the
+step is
 
 .. math::
     g_t = c\,\tilde g_t, \qquad \tilde g_t = \nabla\ell_t + \mu_{\mathrm{prox}} (\theta_t - \theta^s), \qquad

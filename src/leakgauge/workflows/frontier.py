@@ -226,7 +226,11 @@ def run_frontier(plan: FrontierPlan, folder: Location | None, running: Running |
 
 
 def _findings(plan: FrontierPlan, points: Sequence[Point]) -> list[Finding]:
-    """Return one finding for each point. The point without a defence is the positive control of the other points."""
+    """Return the measures and the verdict for each defence.
+
+    The set-up without a defence is the positive control. If the attack fails there too, its failure against a defence
+    is inconclusive.
+    """
     found = {
         point.title: Finding(plan.attack.name, point.title, point.leakage, point.verdict, point.knows_defence)
         for point in points

@@ -18,7 +18,7 @@ gradient limit both matrices, and the known network connects them.
    of proven samples are subtracted, and the search is repeated for the other samples.
 
 SPEAR (Dimitrov et al., NeurIPS 2024) and SPEAR++ (2025) factorise the same gradient for ReLU layers. They use the zeros
-of :math:`\delta_i` only. This attack also uses the entries that are not zero, so it needs no sparsity and works for
+of :math:`\delta_i` only. This attack also uses the entries that are not zero, so it needs no sparsity. It works for
 trained networks, in which most neurons may be active. Unlike :mod:`.spans`, it applies to networks with one hidden
 layer and more samples than classes. We know of no earlier description of steps 2 to 4.
 

@@ -14,9 +14,9 @@ If the positions :math:`e_t` are trained, the server sees every :math:`g_t`. The
 patches. The second equation contains no patch, so it shows whether the message is free of noise.
 
 - The equations determine all patches if the :math:`g_t` are linearly independent. This is possible for at most
-  ``width`` patches, or for ``width - 1`` patches if the tokens enter layer norms, because the entries of each
-  :math:`g_t` then add up to zero. With more patches, the attack returns the solution with the least total variation,
-  which is not exact.
+  ``width`` patches. If the tokens enter layer norms, it is possible for at most ``width - 1`` patches, because the
+  entries of each :math:`g_t` then add up to zero. With more patches, the attack returns the solution with the least
+  total variation, which is not exact.
 - After local training on one sample, the equations still hold. Every step adds :math:`\sum_t g_t p_t^\top` with the
   same patches, so the equations hold for the sums over all steps, also with momentum. They do not hold for optimisers
   such as Adam.
@@ -117,7 +117,7 @@ def _noise(equations: Equations, right: Tensor) -> float:
     """Return the root mean square of the noise in one equation, or infinity if no equation shows the noise.
 
     Args:
-        equations: The equations.
+        equations: The linear equations for the patches, and the gradient of the bias.
         right: An orthonormal basis of the span of the token gradients, (rank, width).
     """
     width = equations.token_gradients.shape[1]

@@ -175,10 +175,8 @@ class Peeling:
     def _wrong(self, first: LayerSpan) -> Tensor:
         """Return inputs of the first layer that are certainly not samples.
 
-        Each input is the mean of two different points.
-
-        Each input has an appended 1 if the layer has a bias. The result is empty if only one sample is left, because
-        all points then stand for the same sample.
+        Each returned input is the mean of two different inputs, either of which may be a sample. If the layer has a bias, each input has an appended 1. The result is empty if only one sample is left, because
+        only one input is then possible.
         """
         if len(first.core) == 1:
             return first.right.T[:0]

@@ -1,9 +1,9 @@
 r"""The proof that a possible input of the first layer is a sample of the client with a certain label.
 
 For a point :math:`x` and a label :math:`y`, the known network gives the gradient :math:`\delta_k(x, y)` of the loss
-with respect to the outputs of each layer :math:`k`. A true sample with its true label fulfils :math:`\delta_k^T
-(G_k^+)^T [\text{input}_k, 1] = N` in both layers, where :math:`G_k` is the observed gradient of the layer,
-:math:`G_k^+` its pseudo-inverse and :math:`N` the number of samples. The gradient :math:`\delta_k` also lies in the
+with respect to the outputs of each layer :math:`k`. Let :math:`G_k` be the observed gradient of the layer,
+:math:`G_k^+` its pseudo-inverse and :math:`N` the number of samples. A true sample with its true label fulfils
+:math:`\delta_k^T (G_k^+)^T [\text{input}_k, 1] = N` in both layers. The gradient :math:`\delta_k` also lies in the
 column space of :math:`G_k`. For other points and labels, at least one of these conditions fails.
 
 The gradient of the second layer may have a lower rank than that of the first layer, for example in an output layer with

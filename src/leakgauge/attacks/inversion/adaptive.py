@@ -62,7 +62,7 @@ def adapts(attack: Attack, observation: Observation) -> bool:
     attack sets ``uses_defences = False``.
 
     Args:
-        attack: The attack.
+        attack: The attack to check.
         observation: The message of the client.
     """
     if isinstance(attack, Inversion):

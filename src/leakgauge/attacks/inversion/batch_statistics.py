@@ -107,8 +107,8 @@ class BatchStatistics:
 def revealed_statistics(observation: Observation) -> BatchStatistics | None:
     """Return the batch statistics that a message reveals, or ``None`` if there are none.
 
-    A message reveals batch statistics if the model has batch norm in train mode with running statistics, and if the
-    server sees the running statistics before and after the round.
+    A message reveals batch statistics under two conditions. The model has batch norm in train mode with running
+    statistics, and the server sees the running statistics before and after the round.
 
     Args:
         observation: The client's message (gradient or weights), as the server sees it.

@@ -33,7 +33,7 @@ def forecast(inversion: Inversion, observation: Observation) -> float:
     four times ``patience`` steps. The time to infer labels is counted only if this needs an inversion of its own.
 
     Args:
-        inversion: The inversion.
+        inversion: The inversion whose run time is estimated.
         observation: The client's message (gradient or weights), as the server sees it.
     """
     with seeded(0, "forecast"):
@@ -90,7 +90,7 @@ def scaled(inversion: Inversion, factor: float) -> Inversion:
     A factor below 1 first reduces the number of attempts, and then the steps of each attempt.
 
     Args:
-        inversion: The inversion.
+        inversion: The inversion to copy.
         factor: The factor by which the total number of steps is multiplied.
     """
     attempts = inversion.effort.attempts

@@ -1,10 +1,10 @@
 r"""The share of a message that is noise, as far as the attacker knows it or can measure it.
 
 With softmax and cross-entropy, the gradient of the last layer's weights is :math:`\sum_i (p_i - y_i)\,h_i^\top`. Here
-:math:`p_i` are the predicted probabilities of sample :math:`i`, :math:`y_i` is its label as a vector of zeros and a
-one, and :math:`h_i` is the input of the layer. The entries of each :math:`p_i - y_i` add up to zero, so the sum of this
-gradient over the classes is exactly zero, in every local step. If the sum is not zero, noise was added to the message.
-The variance of the sum is then the number of classes times the variance of the noise on one entry.
+:math:`p_i` are the predicted probabilities of sample :math:`i`, :math:`y_i` is its label as a one-hot vector, and
+:math:`h_i` is the input of the layer. The entries of each :math:`p_i - y_i` add up to zero, so the sum of this gradient
+over the classes is exactly zero, in every local step. If the sum is not zero, noise was added to the message. The
+variance of the sum is then the number of classes times the variance of the noise on one entry.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def alike(attack: Inversion, observations: Sequence[Observation]) -> bool:
     kind of message. The attack must use no warm start, no restarts and no random orders of the samples.
 
     Args:
-        attack: The attack.
+        attack: The attack that is to run on all clients.
         observations: One message for each client, as the server sees it.
     """
     first = observations[0]
@@ -82,7 +82,7 @@ def invert_together(
     The clients must be :func:`alike`.
 
     Args:
-        attack: The attack.
+        attack: The attack to run on all clients.
         observations: One message for each client, with all training settings known or estimated.
         seeds: One seed for each client.
         report: A function ``report(step, total, loss)`` that shows progress.

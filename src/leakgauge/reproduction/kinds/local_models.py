@@ -1,8 +1,8 @@
 """Benchmark rows that measure attacks on clients' models (LMRA by Driouich et al.).
 
 An attack rebuilds the model of a client. The rows measure how similar the rebuilt model is to the model that the client
-would train alone, and how well attributes, owners and pictures are inferred from the rebuilt model. Each measure is a
-mean over clients:
+would train alone. They also measure how well attributes, owners and pictures are inferred from the rebuilt model. Each
+measure is a mean over clients:
 
 =============  =======================================================================================================
 measure        meaning

@@ -52,8 +52,9 @@ class Work:
         attack: The name of the attack.
         knows_defence: Whether the attacker knows the defence.
         client: The index of the client.
-        control: The name of the version of the set-up that is attacked, which is easier (a positive control) or changes
-            one thing (a rung of the ladder). It is empty if the audited set-up itself is attacked.
+        control: The name of the attacked version of the set-up. It is an easier version (a positive control), or a
+            version with one changed value (a rung of the ladder). The name is empty if the audited set-up itself is
+            attacked.
         attempt: The number of earlier attempts at this client with the same attack.
     """
 
