@@ -356,7 +356,7 @@ def _mass(points: Values) -> Values:
 
 
 def _range(one: _OneStep, steps: int, width: float) -> tuple[int, int]:
-    """Return the smallest and largest likely sum of the losses of all steps, in grid cells, by Chernoff's bound."""
+    """Return the range, in grid cells, in which the sum of the privacy losses of all steps lies almost certainly."""
     losses = width * np.arange(one.first, one.first + len(one.with_sample))
     tilts = np.geomspace(1e-3, 1e3, 80) / max(1e-12, float(np.ptp(losses)))
     ends = []

@@ -6,9 +6,10 @@ separately:
 
 .. math:: \arg\min_x \; \lVert f(x) - f_i \rVert^2 / \lVert f_i \rVert^2 .
 
-The search needs no labels, no priors and no other samples of the batch. Adam starts from random pixels from N(0, 1),
-and the learning rate falls to zero. Pixels are clamped to their range in each step. A high loss shows that a search
-has ended in a local minimum. The search for this picture then starts again. We know of no earlier description of this
+Here :math:`f` is the network up to the two layers, and :math:`f_i` are the solved features of sample :math:`i`. The
+search needs no labels, no priors and no other samples of the batch. Adam starts from random pixels from N(0, 1), and
+the learning rate falls to zero. Pixels are clamped to their range in each step. A high loss shows that a search has
+ended in a local minimum. The search for this picture then starts again. We know of no earlier description of this
 attack.
 
 The attacker can prove the features, but not the pictures, because pooling and ReLU can map several pictures to nearly

@@ -206,7 +206,7 @@ def inputs_from(first: LayerSpan, gradients: Tensor, last: Tensor | None) -> Ten
     The inputs are returned as coordinates in the row space of the layer's gradient.
 
     Args:
-        first: The gradient of the first layer, with a diagonal core.
+        first: The gradient of the first layer. Its matrix ``core`` must be diagonal.
         gradients: The gradient of each sample, as coordinates in the column space of the layer's gradient, on any
             scale.
         last: The coefficients with which the last entry of an input, which must be 1, is computed from coordinates.

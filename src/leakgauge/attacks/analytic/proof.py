@@ -91,7 +91,7 @@ class Prover:
 
         Args:
             wrong: Inputs of the first layer that are not samples, with an appended 1 if the layer has a bias.
-            spans: The gradients of both layers, with diagonal cores.
+            spans: The gradients of both layers. Their matrices ``core`` must be diagonal.
             tolerance: The largest error of a proof.
         """
         labelled = self._labelled(wrong, spans)
@@ -105,7 +105,7 @@ class Prover:
 
         Args:
             points: The augmented inputs of the first layer.
-            spans: The gradients of both layers, with diagonal cores.
+            spans: The gradients of both layers. Their matrices ``core`` must be diagonal.
         """
         if not self.chain.has_bias(self.chain.first):
             points = torch.cat([self._scaled(part, spans) for part in points.split(SCALED_AT_ONCE)])

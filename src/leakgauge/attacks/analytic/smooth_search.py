@@ -1,11 +1,12 @@
 r"""The search for inputs of a dense layer that cause gradients in known spaces, for smooth activations.
 
 The inputs of all samples lie in the row space of the first dense layer's gradient. An input with the coordinates
-:math:`c` in this space has the outputs :math:`z = M c`. The gradient of its loss with respect to these outputs is
-:math:`\delta = \phi'(z) \odot K b`. The gradient at the outputs of the next dense layer lies in the column space of the
-next layer's gradient. It has the coordinates :math:`b` in this space, and :math:`K` maps them back to the activations.
-For a sample of the client, :math:`\delta` lies in the column space of the first layer's gradient, which has the
-orthonormal basis :math:`L`. The Levenberg-Marquardt method (:mod:`.levenberg`) minimises the relative distance
+:math:`c` in this space has the outputs :math:`z = M c`. The gradient at the outputs of the next dense layer lies in the
+column space of the next layer's gradient, and has the coordinates :math:`b` in this space. A known matrix :math:`K`
+maps :math:`b` to the gradient at the activations. With the slopes :math:`\phi'` of the activation, the gradient at the
+outputs of the first layer is :math:`\delta = \phi'(z) \odot K b`. For a sample of the client, :math:`\delta` lies in
+the column space of the first layer's gradient, which has the orthonormal basis :math:`L`. The Levenberg-Marquardt
+method (:mod:`.levenberg`) minimises the relative distance
 
 .. math:: \lVert (I - L L^T)\, \phi'(M c) \odot K b \rVert / \lVert \phi'(M c) \odot K b \rVert
 

@@ -100,10 +100,12 @@ class Path:
 
 @dataclass(frozen=True)
 class PriorPath(Inversion):
-    """An inversion that chooses the weight of its priors with entries of the message that are not used to match.
+    """An inversion that chooses the weight of its priors with held-out entries of the message.
+
+    The samples are not fitted to the held-out entries. The best weight is the one that predicts these entries best.
 
     Args:
-        path: The path of prior weights.
+        path: The settings of the path, along which the weights of the priors fall.
         statistics: The weight of the distance to the batch statistics that the message reveals
             (:mod:`leakgauge.attacks.inversion.batch_statistics`).
     """

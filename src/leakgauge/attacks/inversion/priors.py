@@ -189,10 +189,11 @@ class EpochAgreement:
 
     Here :math:`\tilde x_{e,i}` is the copy of sample :math:`i` in epoch :math:`e`, for :math:`E` epochs and :math:`N`
     samples, and :math:`\lambda` is the weight. This prior is stronger than :class:`EpochOrderInvariant`, which compares
-    only summaries of epochs. ``EpochAgreement`` requires that a variable stands for the same sample in every epoch, as
-    in ``FullSimulation(per_epoch=True, new_orders=True)``, which shuffles only the simulated batches. An infinite
-    weight would force all epochs to have equal variables. With a weight of zero, the variables of the epochs would be
-    independent. A weight in between leaves some freedom, which absorbs the effect of the unknown orders.
+    only summaries of epochs. ``EpochAgreement`` requires that the copy with the index :math:`i` is the same sample in
+    every epoch, as in ``FullSimulation(per_epoch=True, new_orders=True)``, which shuffles only the simulated batches.
+    An infinite weight would force all epochs to have equal variables. With a weight of zero, the variables of the
+    epochs would be independent. With a weight in between, the copies may differ a little, which makes up for the
+    unknown orders of the samples.
 
     Args:
         weight: The weight of the term.

@@ -94,7 +94,7 @@ class Space:
         return clamp
 
     def draw(self, shape: tuple[int, ...], data: DataSpec, generator: torch.Generator) -> Tensor:
-        """Draw the starting point of an inversion without a warm start.
+        """Draw a random starting point, for an inversion that does not start from the result of another inversion.
 
         Args:
             shape: The shape of all dummy samples.

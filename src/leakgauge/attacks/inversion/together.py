@@ -79,7 +79,7 @@ def invert_together(
 ) -> list[Reconstruction]:
     """Attack several clients in one run, and retry the clients for which the attack did not converge.
 
-    The clients must be :func:`alike`.
+    The clients must fulfil the conditions of :func:`alike`.
 
     Args:
         attack: The attack to run on all clients.

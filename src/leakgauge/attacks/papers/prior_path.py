@@ -30,7 +30,7 @@ def prior_path(
     comparisons with the held-out entries cost 17 further predictions in all.
 
     Args:
-        tv: The weight of total variation at the start of the path.
+        tv: The weight of total variation at the first step, from which the weight falls.
         statistics: The weight of the distance between batch statistics. It is used if the message reveals statistics.
         lr: The learning rate of Adam.
         steps: The number of steps.

@@ -151,7 +151,7 @@ def _extremes(iterations: Tensor) -> dict[str, Measure]:
 
 
 def _noticed(results: Sequence[Reconstruction], failed: Tensor) -> dict[str, Measure]:
-    """Return the share of failed attacks that did not converge, so that the attacker notices the failure."""
+    """Return the share of failed attacks whose failure the attacker notices, because they did not converge."""
     if not bool(failed.any()):
         return {}
     unconverged = torch.tensor([result.outcome.kind != "converged" for result in results])

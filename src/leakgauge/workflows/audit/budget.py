@@ -1,4 +1,4 @@
-"""The time budget of an audit, which limits how many of their steps the attacks can take."""
+"""The time budget of an audit, which limits the number of steps that attacks take."""
 
 from __future__ import annotations
 

@@ -229,8 +229,8 @@ def easier_versions(scenario: Scenario, *, defended: bool) -> dict[str, Scenario
 
     Args:
         scenario: The set-up.
-        defended: Whether clients use a defence in every case of the audit. If so, the set-up without a defence is one
-            of the easier versions.
+        defended: Whether every client of the audit uses a defence. If so, the set-up without a defence is one of the
+            easier versions.
     """
     versions = {UNDEFENDED: scenario} if defended else {}
     granted = [*scenario.attacker.get("granted", []), *([] if scenario.labels_granted else ["labels"])]
