@@ -1,4 +1,4 @@
-"""The derivative of a whole local training by the adjoint method, which holds one step's graph at a time in memory.
+"""Functions that differentiate a local training by the adjoint method, which stores only one step's graph at a time.
 
 The formulas are in :mod:`leakgauge.federation.training`.
 """
@@ -35,7 +35,7 @@ def differentiable_run(trainer: Trainer, start: State, batches: Sequence[Batch])
 
 
 class _AdjointRun:
-    """The values that an adjoint run stores between its forward and its backward pass."""
+    """The values that a training run stores between its forward pass and its backward pass."""
 
     def __init__(self, trainer: Trainer, start: State, steps: int) -> None:
         self.trainer, self.start, self.steps = trainer, start, steps
@@ -92,7 +92,7 @@ class _RandomState:
 
 
 class _Adjoint(torch.autograd.Function):
-    """An autograd function from all batches to the final weights, which covers a whole training."""
+    """An autograd function that computes the final weights of a whole training from all its batches."""
 
     @staticmethod
     def forward(ctx: Any, run: _AdjointRun, *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -94,7 +94,7 @@ class State:
         weights: The current weights of the model.
         slots: The tensors that the optimiser keeps for the trained weights, such as ``{"velocity": {...}}``.
         buffers: The batch-norm statistics and other buffers.
-        anchor: The weights that the server sent, to which FedProx's term pulls.
+        anchor: The weights that the server sent. FedProx's term pulls the current weights towards them.
         batches: The number of batches so far.
     """
 

@@ -185,7 +185,7 @@ class UpdateRule:
         return gradient.add(weight, alpha=self.weight_decay) if self.weight_decay else gradient
 
     def _normalised(self, mean: Tensor, root: Tensor) -> Tensor:
-        """Return ``mean / (root + eps)``. With ``smooth``, the derivative is that for a larger ``eps``."""
+        """Return ``mean / (root + eps)``. With ``smooth``, the derivative is computed with a larger ``eps``."""
         exact = mean / (root + self.eps)
         if not self.smooth:
             return exact

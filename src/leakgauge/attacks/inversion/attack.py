@@ -167,7 +167,7 @@ class Inversion(Attack):
             observation: The client's message (gradient or weights), as the server sees it.
             best: The solution.
             copies: The number of copies of each sample in the solution. It is the number of local epochs if each epoch
-                has its own variables, and otherwise 1.
+                has its own dummy samples, and otherwise 1.
             targets: The labels that the attack used.
         """
         data = self.space.units(observation.data)
@@ -324,8 +324,8 @@ class Inversion(Attack):
     def _labels_of_epochs(self, targets: Tensor, copies: int, samples: int) -> Tensor | None:
         """Return the labels of each epoch, (epochs, samples), or ``None`` if these labels are not needed.
 
-        The labels are not needed if all epochs have the samples in the same order, or if all epochs share their
-        variables. The result is also ``None`` if ``targets`` does not hold the labels of every epoch.
+        The labels are not needed if all epochs have the samples in the same order, or if all epochs share the same
+        dummy samples. The result is also ``None`` if ``targets`` does not hold the labels of every epoch.
         """
         same_order = getattr(self.matching.update_model, "new_orders", False)
         if copies == 1 or len(targets) != copies * samples or same_order:

@@ -8,7 +8,7 @@ samples is
     \textstyle\sum_j \partial \ell / \partial W_{kj} \approx O\,(\bar p_k - \lambda_k / N),
 
 with :math:`\bar p_k` the mean predicted probability, :math:`\lambda_k` the number of samples of class :math:`k` and
-:math:`O` the mean sum of the activations that enter the layer. For one sample only the entry of its class is negative
+:math:`O` the mean sum of the activations that enter the layer. For one sample, only the entry of its class is negative
 (Zhao et al. 2020, iDLG). For several samples, :math:`\bar p` and :math:`O` are estimated with random dummy inputs:
 
 ==================  =======================================================================================

@@ -1,8 +1,8 @@
 r"""Rules that weight the layers in the distance between the predicted and the observed update.
 
 =============  ==========================================================================================
-``Sloped``     a slope over the convolutions, corrected for the zeros of ReLU (AGIC, equations 7 and 8)
-``ByKind``     a slope over each kind of layer, with more weight for layers with large errors (AWA, equations 24 to 30)
+``Sloped``     weights that change steadily over the convolutions (AGIC, equations 7 and 8)
+``ByKind``     weights that change steadily over the layers of each kind (AWA, equations 24 to 30)
 =============  ==========================================================================================
 """
 

@@ -151,7 +151,7 @@ class PriorPath(Inversion):
         """Return the best solution, and the number of copies of each sample in this solution.
 
         Args:
-            observation: The message of the client, with a complete recipe.
+            observation: The message of the client, with all training settings known or estimated.
             targets: The labels.
             seed: The seed of all random draws.
             report: A function ``report(step, total, loss)`` that shows progress.
@@ -334,7 +334,7 @@ class _Walk:
         return Solution(blind, loss, 0, outcome, trace)
 
     def _finish(self, start: Params, step: int, before: Trace, report: Report) -> Solution:
-        """Match all entries from a point of the path, with the factor of the priors at this point."""
+        """Start from a point of the path, and match all entries with the factor that the priors have at this point."""
         factor, left = self.fade(step, self.path_steps), self.total - self.path_steps
         if not left:
             loss = self._loss(start, factor)
@@ -362,7 +362,7 @@ class _Walk:
 
 
 def _joined(first: Trace, second: Trace) -> Trace:
-    """Return the record of two runs, one after the other."""
+    """Join the records of two runs, of which the second run continues the first one."""
     before = int(first.evaluations[-1]) if len(first.evaluations) else 0
     return Trace(
         torch.cat([first.losses, second.losses]),

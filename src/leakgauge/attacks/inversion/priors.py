@@ -35,7 +35,7 @@ class Prior(Protocol):
         """Return the weighted value of the prior for given samples.
 
         Args:
-            inputs: Normalised inputs, (epochs, samples, ...). If all epochs share their variables, the first dimension
+            inputs: Normalised inputs, (epochs, samples, ...). If all epochs share the same samples, the first dimension
                 is 1.
             data: The kind of data.
         """
@@ -191,9 +191,9 @@ class EpochAgreement:
     samples, and :math:`\lambda` is the weight. This prior is stronger than :class:`EpochOrderInvariant`, which compares
     only summaries of epochs. ``EpochAgreement`` requires that the copy with the index :math:`i` is the same sample in
     every epoch, as in ``FullSimulation(per_epoch=True, new_orders=True)``, which shuffles only the simulated batches.
-    An infinite weight would force all epochs to have equal variables. With a weight of zero, the variables of the
-    epochs would be independent. With a weight in between, the copies may differ a little, which makes up for the
-    unknown orders of the samples.
+    An infinite weight would force all copies of a sample to be equal. With a weight of zero, the copies would be
+    independent. With a weight in between, the copies may differ a little, which makes up for the unknown orders of the
+    samples.
 
     Args:
         weight: The weight of the term.

@@ -33,7 +33,7 @@ class Descent:
     """The settings of an optimisation, which are the optimiser, the stopping rule and the returned iterate.
 
     Args:
-        optimiser: The optimiser.
+        optimiser: The optimiser with its settings, such as Adam.
         schedule: The factor by which the learning rate is multiplied at each step.
         stop: The stopping rule.
         keep_last: Whether the last finite iterate is returned instead of the iterate with the lowest loss. Use it for

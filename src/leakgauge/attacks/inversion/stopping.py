@@ -32,7 +32,7 @@ class Outcome:
     """The way in which one problem ended.
 
     Args:
-        kind: The kind of ending, as a word for programs.
+        kind: The kind of ending as a single word, such as ``"converged"``, for use in code.
         step: The last step.
         sentence: The description of the ending, as a phrase for people.
     """
@@ -183,7 +183,7 @@ class AnyOf:
     """The rule that stops a problem as soon as any of several rules stops it.
 
     Args:
-        rules: The rules.
+        rules: The rules to combine.
     """
 
     rules: tuple[Rule, ...]
