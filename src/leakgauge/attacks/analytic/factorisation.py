@@ -13,7 +13,7 @@ gradient limit both matrices, and the known network connects them.
    equations for :math:`\delta_i` and :math:`\delta^{(2)}_i` (:mod:`.mixture`). The gradients :math:`\delta_i` of all
    samples determine the inputs.
 4. For all other activations, the equations are solved for the input and for :math:`\delta^{(2)}_i` by the
-   Levenberg-Marquardt method (:mod:`.curves`).
+   Levenberg-Marquardt method (:mod:`.smooth_search`).
 5. The attacker proves each solution with the known network, which also gives the label (:mod:`.proof`). The gradients
    of proven samples are subtracted, and the search is repeated for the other samples.
 
@@ -109,7 +109,7 @@ def fits(observation: Observation) -> Fit:
 def dense_factorisation(
     *, starts: int = 48, iterations: int = 60, attempts: int = 6, tolerance: float = 0.02
 ) -> DenseFactorisation:
-    """Solve for the samples of one gradient, as one factor of the gradient of a dense layer.
+    """Solve for the samples behind one gradient, by a factorisation of the gradient of a dense layer.
 
     The samples must enter the first of two consecutive dense layers, possibly after a reshape, with an elementwise
     activation between the layers. The second layer may be the output layer, also with more samples than classes. The

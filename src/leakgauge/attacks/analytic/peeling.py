@@ -175,8 +175,9 @@ class Peeling:
     def _wrong(self, first: LayerSpan) -> Tensor:
         """Return inputs of the first layer that are certainly not samples.
 
-        Each returned input is the mean of two different inputs, either of which may be a sample. If the layer has a bias, each input has an appended 1. The result is empty if only one sample is left, because
-        only one input is then possible.
+        Each returned input is the mean of two different inputs, either of which may be a sample. If the layer has a
+        bias, each input has an appended 1. The result is empty if only one sample is left, because only one input is
+        then possible.
         """
         if len(first.core) == 1:
             return first.right.T[:0]
@@ -261,7 +262,7 @@ def factor_finders(chain: TwoLayers, settings: SearchSettings, random: torch.Gen
 
 
 def span_finders(chain: TwoLayers, settings: SearchSettings, random: torch.Generator) -> list[Finder]:
-    """Return the search that uses the row spaces of both layers' gradients.
+    """Return a list with the one search that uses the row spaces of both layers' gradients.
 
     Args:
         chain: The two dense layers.
@@ -307,8 +308,8 @@ def separable_samples(chain: TwoLayers) -> int:
 def visible_samples(chain: TwoLayers, observation: Observation) -> str:
     """Return a note about samples that the rank of the first layer's gradient does not show, or an empty text.
 
-    If the gradient has its full rank and there are more samples, their inputs are linearly dependent, and
-    :class:`DoesNotFit` is raised.
+    If the gradient has its full rank and there are more samples than this rank, the inputs are linearly dependent.
+    :class:`DoesNotFit` is then raised.
 
     Args:
         chain: The two dense layers.

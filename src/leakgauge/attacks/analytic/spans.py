@@ -89,7 +89,7 @@ def fits(observation: Observation) -> Fit:
 
 
 def two_spans(*, starts: int = 48, iterations: int = 60, attempts: int = 6, tolerance: float = 0.02) -> TwoSpans:
-    """Solve for the samples of one gradient in the row spaces of two consecutive dense layers.
+    """Solve for the samples behind one gradient, in the row spaces of the gradients of two consecutive dense layers.
 
     The samples must enter the first of these layers, possibly after a reshape. Both layers must have biases, with an
     elementwise activation between the layers. The message is one gradient, or one local step with a known learning

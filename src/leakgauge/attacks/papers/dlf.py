@@ -110,7 +110,7 @@ def dlf_paper(  # noqa: PLR0913
         preset: The authors' weights for one of their datasets. ``"femnist"`` is for grey handwriting, and
             ``"cifar100"`` is for colour pictures.
         method: A column of the authors' tables. ``"prior"`` is their attack. ``"no-prior"`` is their attack without the
-            order-invariant prior. ``"shared"`` uses the same variables in every epoch (Geiping et al.).
+            order-invariant prior. ``"shared"`` uses the same dummy samples in every epoch (Geiping et al.).
             ``"fedsgd-epoch"`` simulates one batch of all samples in each epoch. ``"fedsgd"`` treats the whole update as
             one gradient.
         loss: The matching loss. The text of the paper uses ``"cosine"``. The authors' code uses ``"l2"``, the squared
