@@ -1,7 +1,7 @@
 """The evidence that an attack without success is strong enough to show the absence of leakage.
 
-An attack that finds nothing may be too weak. The verdict on such an attack is "inconclusive", unless all of these
-conditions hold. Then the verdict is "nothing above chance".
+An attack that finds nothing may be too weak. The verdict on such an attack is "nothing above chance" only if all of
+these conditions hold. Otherwise the verdict is "inconclusive".
 
 - The time budget did not end the attack early.
 - The attack returned samples, and these samples are not worse than a guess. A result that is worse than a guess shows

@@ -103,7 +103,7 @@ def single(name: str, value: float, clients: int = 1, chance: float | None = Non
 
     Args:
         name: The name of the metric.
-        value: The value.
+        value: The value of the metric.
         clients: The number of clients that the value was computed from.
         chance: The chance level.
     """

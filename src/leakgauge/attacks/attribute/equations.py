@@ -97,7 +97,7 @@ def _weigh(shares: Tensor, prior: Tensor) -> Tensor:
 def _centred(shares: Tensor) -> Tensor:
     """Subtract the mean of each record's values.
 
-    If the result is added to shares, the sum of each record's shares does not change.
+    The result adds up to zero for each record. If it is added to shares, the shares of a record keep their sum.
     """
     return shares - shares.mean(1, keepdim=True)
 

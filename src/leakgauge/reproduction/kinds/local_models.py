@@ -250,7 +250,7 @@ def nearest(client: Dataset, samples: Tensor, label: int) -> float:
     Args:
         client: The client's data.
         samples: The attacker's samples of the class.
-        label: The class.
+        label: The index of the class.
     """
     originals = client.inputs[client.targets == label]
     best = [ssim(sample.expand_as(originals), originals).max() for sample in samples.to(originals)]

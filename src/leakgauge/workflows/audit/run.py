@@ -213,7 +213,7 @@ class _Run:
         return self.forecast
 
     def is_settled(self, work: Work) -> bool:
-        """Return whether an exact attack has already found every sample of this client, with this defence."""
+        """Return whether an exact attack has already recovered every sample of this client, with this defence."""
         return self.plan.portfolio and any(
             result.document.get("settled") and (result.work.defence, result.work.client) == (work.defence, work.client)
             for result in self.results.values()
