@@ -48,7 +48,7 @@ def gradient_of(observation: Observation, *, length: bool = True) -> Params:
 
     Args:
         observation: The client's message (gradient or weights), as the server sees it.
-        length: Whether the length of the gradient is needed. Otherwise, a clipped gradient is returned too.
+        length: Whether the length of the gradient is needed. If not, a clipped gradient causes no error.
 
     Raises:
         MissingKnowledge: If no gradient can be computed from the message. The text of the error contains the reason.

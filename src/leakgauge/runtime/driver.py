@@ -51,7 +51,7 @@ class Workers(Protocol):
 
         Args:
             attempt: The index of this attempt to run the task.
-            task: The task.
+            task: The task to start.
             need: The memory in bytes that the task is expected to need, or ``None`` if it is unknown.
         """
 
@@ -152,7 +152,7 @@ class _Loop:
         return free - sum(max(0, (self._need(run.task) or 0) - run.peak) for run in self.running.values())
 
     def handle(self, event: Event) -> Iterator[tuple[Task, Any]]:
-        """Handle one message of a worker. If its task is done, yield the task with its result."""
+        """Handle one message of a worker. If the worker's task is done, yield the task with its result."""
         attempt = self.running.get(event.attempt)
         if attempt is None:  # the attempt was stopped
             return

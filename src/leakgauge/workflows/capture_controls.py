@@ -121,8 +121,8 @@ def easier_message(observation: Observation, truth: Truth, samples: int) -> tupl
         samples: The number of samples of the simulated client.
 
     Returns:
-        The simulated message and the samples behind it, or ``None`` if too few training settings are known to simulate a
-        client.
+        The simulated message and the samples behind it, or ``None`` if too few training settings are known to
+        simulate a client.
     """
     data = Dataset(truth.inputs[:samples], truth.targets[:samples], truth.data, name=observation.client)
     recipe = replace(observation.training, samples=None)

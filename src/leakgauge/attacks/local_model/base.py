@@ -192,9 +192,8 @@ def _last_buffers(last: Observation) -> Params | None:
 def needs_step_length(reason: str) -> Fits:
     """Return a function that decides whether an attack on the steps of the weights applies.
 
-    The attack does not apply if clients send gradients and the learning rate is unknown.
-
-    Without the learning rate, gradients cannot be converted to steps.
+    The attack does not apply if clients send gradients and the learning rate is unknown, because the gradients then
+    cannot be converted to steps.
 
     Args:
         reason: The phrase about the attack that is shown to people if the attack applies.
