@@ -258,7 +258,7 @@ def _check_mechanism(noise: float, rate: float, steps: int) -> None:
 
 @lru_cache(maxsize=64)
 def _curve(noise: float, rate: float, steps: int) -> tuple[Values, Values] | None:
-    """Return the false-positive rates and the powers of the best tests whether the client has the sample.
+    """Return the false-positive rates and the powers of the best tests for the presence of the sample.
 
     The result is ``None`` if the privacy loss of one step is too large to be computed.
     """
@@ -370,7 +370,7 @@ def _range(one: _OneStep, steps: int, width: float) -> tuple[int, int]:
 
 
 def _composed(masses: Values, first: int, steps: int, low: int, high: int) -> Values:
-    """Return the distribution of the sum of independent losses, for sums between two grid cells."""
+    """Return the distribution of the sum of all steps' privacy losses, for sums from cell ``low`` to cell ``high``."""
     size = 1 << (max(high - low + 1, len(masses)) - 1).bit_length()
     cycle = np.zeros(size)
     np.add.at(cycle, np.arange(first, first + len(masses)) % size, masses)

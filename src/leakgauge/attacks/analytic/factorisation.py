@@ -120,7 +120,7 @@ def dense_factorisation(
         starts: The number of starting points of each search.
         iterations: The largest number of iterations of each search.
         attempts: The largest number of searches in a row without a new sample. The attack then gives up.
-        tolerance: The largest relative error of a proof.
+        tolerance: The largest relative error with which a sample still counts as proven.
     """
     return DenseFactorisation(SearchSettings(starts, iterations, attempts, tolerance))
 

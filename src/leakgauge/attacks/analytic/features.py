@@ -285,7 +285,7 @@ def dense_tail_features(
         starts: The number of starting points of each search for features.
         iterations: The largest number of Levenberg-Marquardt iterations of each search.
         attempts: The largest number of searches in a row without a new sample. The attack then gives up.
-        tolerance: The largest relative error of a proof.
+        tolerance: The largest relative error with which the features of a sample still count as proven.
     """
     return DenseTailFeatures(SearchSettings(starts, iterations, attempts, tolerance), steps, lr, restarts)
 

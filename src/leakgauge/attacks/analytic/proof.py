@@ -92,7 +92,7 @@ class Prover:
         Args:
             wrong: Inputs of the first layer that are not samples, with an appended 1 if the layer has a bias.
             spans: The gradients of both layers. Their matrices ``core`` must be diagonal.
-            tolerance: The largest error of a proof.
+            tolerance: The largest error with which a point still counts as proven.
         """
         labelled = self._labelled(wrong, spans)
         outside = [span.outside(gradients) for span, gradients in zip(spans, labelled.gradients, strict=True)]

@@ -84,7 +84,11 @@ class CurveProblem:
         return blocks
 
     def evaluate(self, points: Tensor) -> State:
-        """Return the derivatives of the gradient, the gradient, its part outside the span, and the squared residual."""
+        """Return the values that the other methods need at each point.
+
+        The values are the derivatives of the gradient, the gradient, the part of the gradient outside the column space,
+        and the squared residual.
+        """
         rank = self.layer.shape[1]
         slope, curve = self.curvature(points[:, :rank] @ self.layer.T)
         activations = points[:, rank:] @ self.downstream.T

@@ -100,7 +100,7 @@ def two_spans(*, starts: int = 48, iterations: int = 60, attempts: int = 6, tole
         starts: The number of starting points of each search.
         iterations: The largest number of Levenberg-Marquardt iterations of each search.
         attempts: The largest number of searches in a row without a new sample. The attack then gives up.
-        tolerance: The largest relative error of a proof.
+        tolerance: The largest relative error with which a sample still counts as proven.
     """
     return TwoSpans(SearchSettings(starts, iterations, attempts, tolerance))
 

@@ -285,7 +285,7 @@ class Inversion(Attack):
     def _warm(
         self, start: WarmStart, observation: Observation, targets: Tensor, seed: int, report: Report
     ) -> list[tuple[Solution, int]]:
-        """Run the cheaper inversion of a warm start once for each restart, and return the results.
+        """Run the cheaper inversion that supplies starting points, once for each restart, and return the results.
 
         The results are converted to the units in which this inversion optimises samples. If a run is interrupted, no
         further run is started.

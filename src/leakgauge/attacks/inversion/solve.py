@@ -83,7 +83,7 @@ class Solution:
     """The result of one optimisation.
 
     Args:
-        variables: The returned iterate.
+        variables: The returned iterate, which is the value of each variable at one step.
         loss: The loss of the returned iterate.
         best_step: The step of the returned iterate.
         outcome: The way in which the optimisation ended, such as converged or interrupted.

@@ -41,7 +41,8 @@ def alike(attack: Inversion, observations: Sequence[Observation]) -> bool:
     """Return whether clients can be attacked in one run.
 
     The clients must have the same small architecture, the same kind of data, the same training settings and the same
-    kind of message. The attack must use no warm start, no restarts and no random orders of the samples.
+    kind of message. The attack must not start from another inversion, and must use no restarts and no random orders of
+    the samples.
 
     Args:
         attack: The attack that is to run on all clients.

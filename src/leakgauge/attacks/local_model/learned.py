@@ -34,7 +34,7 @@ from leakgauge.core.seeding import seeded
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """A coordinate system for the span of some vectors around their mean, with an orthonormal basis.
+    """A coordinate system for the space that some vectors span around their mean, with an orthonormal basis.
 
     Args:
         mean: The mean of the vectors, (parameters,).

@@ -49,7 +49,8 @@ class Preset:
         fast_lr: The learning rate of :func:`dlf`.
         relative_weight: The weight of the relative distance between the updates in :func:`dlf`.
         agreement: The weight of the prior :class:`EpochAgreement` in :func:`dlf`.
-        noise: The standard deviation of the noise on the warm start of :func:`dlf`.
+        noise: The standard deviation of the noise that :func:`dlf` adds to its starting point, the result of another
+            inversion.
     """
 
     lr: float

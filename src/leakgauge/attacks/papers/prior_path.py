@@ -1,4 +1,4 @@
-"""Gradient matching with a prior, whose weight is chosen with held-out entries of the message."""
+"""Gradient matching with a prior, whose weight is chosen with entries of the message that are not matched."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ def prior_path(
     """Return an inversion that chooses the weight of its prior with held-out entries of the message.
 
     As in Inverting Gradients (Geiping et al. 2020), the direction of the update is matched, and total variation is the
-    prior. Four things differ. First, the weight of the prior falls step by step, and the attack continues from the
-    weight that predicts the held-out entries best (:mod:`leakgauge.attacks.inversion.prior_path`). Second, if a noisy
-    message explains nothing, the result is a constant guess and not a picture of the noise. Third, Adam uses the
-    gradients themselves and not their signs, and averages them over about ten steps. Fourth, the batch statistics that
-    batch norm in train mode reveals are matched too (:mod:`leakgauge.attacks.inversion.batch_statistics`).
+    prior. Four things differ. First, some entries of the message are held out, which means that they are not matched.
+    The weight of the prior falls step by step, and the attack continues from the weight that predicts these entries
+    best (:mod:`leakgauge.attacks.inversion.prior_path`). Second, if a noisy message explains nothing, the result is a
+    constant guess and not a picture of the noise. Third, Adam uses the gradients themselves and not their signs, and
+    averages them over about ten steps. Fourth, the batch statistics that batch norm in train mode reveals are matched
+    too (:mod:`leakgauge.attacks.inversion.batch_statistics`).
 
     A step costs as much as one of :func:`~leakgauge.attacks.papers.inverting_gradients.inverting_gradients`. The
     comparisons with the held-out entries cost 17 further predictions in all.
