@@ -64,7 +64,7 @@ class Branches:
         return cls(low, high) if bool((gap > 0).all()) and bool(two.all()) else None
 
     def share(self, slopes: Tensor) -> Tensor:
-        """Return 0 for the smaller slope and 1 for the larger slope.
+        """Return, for each given slope, 0 if it is the smaller slope of its neuron, and 1 if it is the larger slope.
 
         Args:
             slopes: The slopes at some points, (points, neurons).

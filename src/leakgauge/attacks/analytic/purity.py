@@ -29,7 +29,7 @@ ENOUGH = 6
 
 
 class Purity:
-    """The gradient of the first layer, against which points are checked.
+    """The gradient of the first layer, and two checks whether an input of this layer is a single sample.
 
     Args:
         rows: The gradient of the layer's kernel and bias, with one row for each neuron. The bias is the last column.

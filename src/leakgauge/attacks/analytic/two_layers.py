@@ -35,7 +35,7 @@ class TwoLayers(DenseChain):
         self._check_not_linear()
 
     def last_entry(self, right: Tensor) -> Tensor | None:
-        """Return the coefficients with which the last entry of an input is computed from coordinates.
+        """Return the coefficients that compute the last entry of an input from its coordinates in the basis ``right``.
 
         The last entry of an input of the first layer is the appended 1 that belongs to the bias.
 

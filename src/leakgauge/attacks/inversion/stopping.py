@@ -67,7 +67,7 @@ class Watcher(Protocol):
 
 
 class Rule(Protocol):
-    """A stopping rule."""
+    """A rule that decides when the optimisation of a problem stops."""
 
     @property
     def max_steps(self) -> int | None:

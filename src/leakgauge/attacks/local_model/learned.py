@@ -66,7 +66,7 @@ class Coordinates:
         return (vectors - self.mean) @ self.basis.T / self.unit
 
     def outside(self, coordinates: Tensor) -> Tensor:
-        """Convert coordinates to vectors."""
+        """Convert coordinates in this system back to parameter vectors."""
         return self.mean + self.unit * coordinates @ self.basis
 
 

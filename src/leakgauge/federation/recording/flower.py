@@ -134,7 +134,7 @@ class Recorder(Captures):
     def _keep_answer(
         self, answer: Message, received: _Contents, reported: Mapping[str, object], round: int, sender: _Sender
     ) -> None:
-        """Record one answer, unless the client failed or its weights are masked."""
+        """Record one answer, unless the client failed or the weights are masked by secure aggregation."""
         if answer.has_error():
             return
         returned = _Contents.of(answer.content)

@@ -78,7 +78,7 @@ class Audit(WorkflowResult):
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of the verdicts on all defences."""
+        """The verdict with the most leakage among the verdicts on all defences."""
         return worst_of(self.verdict_on(title) for title in self.tried)
 
     @property
