@@ -4,7 +4,7 @@ from leakgauge.attacks import agic_epochs, awa, build, local_model
 from leakgauge.core.errors import FileError, InvalidInput, UnknownName
 from leakgauge.federation.defences import GaussianNoise, LaplacianNoise, RandomPruning
 from leakgauge.reproduction.federations import PARTITIONS
-from leakgauge.reproduction.inferences import WITHOUT_MODEL
+from leakgauge.reproduction.inferences import OWN_MODELS, WITHOUT_MODEL
 from leakgauge.reproduction.kinds import KINDS
 from leakgauge.reproduction.kinds.labels import label_estimator
 from leakgauge.reproduction.kinds.local_models import MEASURES
@@ -21,7 +21,7 @@ def without(options, *names):
 
 
 def build_local_model(method):
-    if method.attack not in (*WITHOUT_MODEL, "optimal"):
+    if method.attack not in (*WITHOUT_MODEL, *OWN_MODELS):
         local_model.build(method.attack, **method.options)
 
 
@@ -58,11 +58,13 @@ def test_every_row_names_things_that_exist(row):
 
 def test_there_are_rows_for_every_table():
     assert {row.table for row in ROWS if row.paper == "lmra"} == {
+        "authors",
         "linear",
         "quick",
         "table1",
         "table9",
         "table10",
+        "theory",
         *(f"figure{number}" for number in (2, 3, 4, 6, 7)),
     }
 

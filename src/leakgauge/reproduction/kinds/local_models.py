@@ -1,8 +1,8 @@
 """Benchmark rows that measure attacks on clients' models (LMRA by Driouich et al.).
 
 An attack rebuilds the model of a client. The rows measure how similar the rebuilt model is to the model that the client
-would train alone, and how well attributes, owners and pictures are inferred from the rebuilt model. Each measure is a
-mean over clients:
+would train alone. They also measure how well attributes, owners and pictures are inferred from the rebuilt model. Each
+measure is a mean over clients:
 
 =============  =======================================================================================================
 measure        meaning
@@ -54,7 +54,7 @@ from leakgauge.core.seeding import generator
 from leakgauge.data import Dataset
 from leakgauge.evaluation import ssim, zest, zest_published
 from leakgauge.reports import contact_sheet, to_png
-from leakgauge.reproduction.federations import target_scale, watch_federation
+from leakgauge.reproduction.federations import REFERENCES, target_scale, watch_federation
 from leakgauge.reproduction.inferences import WITHOUT_MODEL, Attacked, Prior, inference_of, rebuild, secret
 from leakgauge.reproduction.kinds.base import Job, Kind, Outcome
 from leakgauge.reproduction.metrics import mean_of
@@ -73,6 +73,8 @@ def rebuild_models(job: Job, report: Report) -> Outcome:
     for name in names:
         if name not in MEASURES:
             raise UnknownName("measure for [row] measures called", name, MEASURES)
+    if _reference(job) not in REFERENCES:
+        raise UnknownName("training for [row] reference called", _reference(job), REFERENCES)
     federation = watch_federation(job.setting, job.seed, report)
     chosen = spread(len(federation.clients), job.clients)
     began = time.perf_counter()
@@ -326,7 +328,7 @@ def nearest(client: Dataset, samples: Tensor, label: int) -> float:
     Args:
         client: The client's data.
         samples: The attacker's samples of the class.
-        label: The class.
+        label: The index of the class.
     """
     originals = client.inputs[client.targets == label]
     best = [ssim(sample.expand_as(originals), originals).max() for sample in samples.to(originals)]
