@@ -84,7 +84,7 @@ def attack(  # noqa: PLR0913
 @app.command()
 def infer(  # noqa: PLR0913
     observations: Annotated[Path, typer.Argument(help="A folder of captures with many rounds.")],
-    method: Annotated[str, typer.Option(help="How to rebuild a client's model: lmra, learned, secant, ...")] = "lmra",
+    method: Annotated[str, typer.Option(help="How to rebuild a client's model: auto, lmra, secant, ...")] = "auto",
     option: Option = None,
     model: Model = None,
     model_option: ModelOption = None,

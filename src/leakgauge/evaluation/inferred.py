@@ -22,6 +22,8 @@ from leakgauge.evaluation.metrics.registry import METRICS
 
 #: The largest number of different values of a sensitive column.
 MOST_VALUES = 20
+#: A size of groups that no client's data reaches, so that all of a client's records form one group.
+WHOLE = 2**31
 MOST_FREQUENT = "the most frequent value"
 OTHER_COLUMNS = "what the other columns predict"
 
@@ -109,6 +111,26 @@ def share_measure(metric: str, right: Sequence[Tensor], chance: Chance) -> Measu
         unit=METRICS[metric].unit,
         chance_source=chance.source,
     )
+
+
+def groups_of(sizes: Sequence[int], group: int) -> tuple[Tensor, Tensor]:
+    """Divide the records of several clients into groups of records of the same client.
+
+    Args:
+        sizes: The number of records of each client. The records of a client follow each other.
+        group: The largest number of records in a group, or :data:`WHOLE`.
+
+    Returns:
+        The number of the group of each record, and the index of the client that owns each group.
+
+    >>> groups_of([3, 2], 2)
+    (tensor([0, 0, 1, 2, 2]), tensor([0, 0, 1]))
+    """
+    numbers, owners = [], list[int]()
+    for owner, size in enumerate(sizes):
+        numbers.append(len(owners) + torch.arange(size) // group)
+        owners += [owner] * (-(-size // group))
+    return torch.cat(numbers), torch.tensor(owners)
 
 
 def attribute_chance(hidden: HiddenColumn, truth: Truth, column: str) -> Chance:

@@ -1,4 +1,4 @@
-"""How visible a malicious server is to the client that it steers.
+"""The visibility of a malicious server to the client that it steers.
 
 A client can notice two things without any help. The loss of the weights that it gets falls below the loss of an honest
 model, because the server trains for this client alone. And the weights differ from those that other clients get.
@@ -20,7 +20,7 @@ from leakgauge.core.truth import Truth
 
 @dataclass(frozen=True)
 class Visibility:
-    """What a steered client could see in each steered round.
+    """The changes that a steered client could notice in each steered round.
 
     Args:
         rounds: The indices of the steered rounds.

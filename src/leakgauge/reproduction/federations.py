@@ -19,7 +19,7 @@ from leakgauge.core.params import Params, buffers_of, parameters_of
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive, generator
 from leakgauge.data import Dataset, adult_phd, by_group, iid, orl_lmra
-from leakgauge.federation.local_only import train_alone
+from leakgauge.federation.local_only import least_squares_optimum, train_alone
 from leakgauge.federation.rounds import run_federation
 from leakgauge.federation.steering import Steering
 from leakgauge.reproduction.setting import Setting
@@ -84,13 +84,20 @@ class WatchedFederation:
     def converged_model(self, index: int, model: nn.Module) -> LocalModel:
         """Train a client alone until its loss no longer falls, with the same Adam in every benchmark row.
 
+        A linear regression is solved directly, so its result does not depend on the start.
+
         Args:
             index: The index of the client.
             model: The model to start from.
         """
+        client, names = self.clients[index], [name for name, _ in model.named_parameters()]
+        if client.spec.classes is None and names[:1] == ["head.weight"]:
+            optimum = least_squares_optimum(client, bias="head.bias" in names)
+            exact = {name: value.to(model.get_parameter(name)) for name, value in optimum.items()}
+            return self._own_model(index, exact, {}, "solved by least squares")
         alone = train_alone(
             model,
-            self.clients[index],
+            client,
             lr=1e-3,
             epochs=REFERENCE_EPOCHS,
             batch_size=self.setting.training.get("batch_size"),

@@ -17,6 +17,7 @@ from leakgauge.core.observation import DataSpec
 from leakgauge.core.observation_file import observation_files
 from leakgauge.data import Dataset
 from leakgauge.evaluation.verdict import Verdict
+from leakgauge.federation.steering import Steering
 from leakgauge.reports.inference import models_table, write_inference
 from leakgauge.workflows.captures import Captures, ClientData
 from leakgauge.workflows.infer_captures import InferenceTask, run_inference
@@ -56,16 +57,17 @@ def infer_captures(files, method, output, *, model=None, know=None, client=None,
 def test_records_are_asked_about_and_stand_beside_a_guess(recorded, tmp_path):
     found = inferred(recorded, tmp_path, METHOD, sensitive="secret")
     by_name = {(one.about, one.attack): one for one in found.inferences}
-    assert {about for about, _ in by_name} == {"secret", "owner"}
-    assert len(by_name) == 3 + 4
+    assert {about for about, _ in by_name} == {"secret", "owner", "owner of 10 records", "owner of all records"}
+    assert len(by_name) == 3 + 3 * 4
     equations = by_name["secret", "attribute_by_equations"]
     assert equations.measure.value == 1
     assert equations.verdict is Verdict.RECOVERS_ATTRIBUTES
     assert equations.measure.chance < 0.8
     assert by_name["owner", "source_by_equations"].verdict.leaks
     assert by_name["owner", "source_by_vote"].measure.chance == pytest.approx(1 / 3)
+    counts = {"secret": 60, "owner": 60, "owner of 10 records": 6, "owner of all records": 3}
     for one in found.inferences:
-        assert (len(one.shares), one.measure.n) == (3, 60)
+        assert (len(one.shares), one.measure.n) == (3, counts[one.about])
         assert min(one.shares.values()) <= one.measure.value <= max(one.shares.values())
     assert found.verdict is Verdict.RECOVERS_ATTRIBUTES
     assert "secret: 100% right by attribute_by_equations" in found.sentence()
@@ -76,7 +78,7 @@ def test_records_are_asked_about_and_stand_beside_a_guess(recorded, tmp_path):
     assert "verdict red" in page
     document = json.loads((tmp_path / "inferred.json").read_text())
     assert document["leaks"] is True
-    assert len(document["findings"]) == len(document["shares"]) == 7
+    assert len(document["findings"]) == len(document["shares"]) == 15
     assert "60 of the 60 records" in page
 
 
@@ -280,3 +282,16 @@ def test_a_linear_model_comes_with_the_guarantee_of_proposition_4(tmp_path, nois
         data=ClientData(recorded / "data"), sensitive="smokes",
     )  # fmt: skip
     assert any(re.search(words, note) for note in found.notes)
+
+
+def test_rounds_of_a_malicious_server_are_read_with_its_own_attack(tmp_path):
+    rule = inference.ActiveAdam(lr=0.02)
+    record(tmp_path, table_clients(rows=20), rounds=2, steering=Steering(rule, range(3), 12))
+    files = observation_files(tmp_path / "captures")
+    found = infer_captures(files, "auto", tmp_path / "out", model=network(), data=ClientData(tmp_path / "data"))
+    assert {model.method for model in found.models.values()} == {repr(inference.ActiveAdam())}
+    page = write_inference(found, tmp_path, "x").read_text()
+    assert "a malicious server, which sends this client weights of its own making (active_adam)" in page
+    losses = [one["rebuilt"] for one in found.losses.values()]
+    honest = infer_captures(files, "global", tmp_path / "other", model=network(), data=ClientData(tmp_path / "data"))
+    assert sum(losses) < sum(one["global"] for one in honest.losses.values()) + 1e-6

@@ -90,6 +90,8 @@ class ActiveServer(LocalModelAttack):
 class ActiveAdam(ActiveServer):
     """A malicious server that descends the client's loss with Adam on the client's own answers.
 
+    Each round is one step, so the number of rounds decides how near the server comes to the client's optimum.
+
     Args:
         lr: The learning rate of Adam.
         betas: The decay rates of Adam's two moments.

@@ -53,14 +53,13 @@ from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
 from leakgauge.data import Dataset
 from leakgauge.evaluation import ssim, zest, zest_published
+from leakgauge.evaluation.inferred import WHOLE, groups_of
 from leakgauge.reports import contact_sheet, to_png
 from leakgauge.reproduction.federations import REFERENCES, target_scale, watch_federation
 from leakgauge.reproduction.inferences import WITHOUT_MODEL, Attacked, Prior, inference_of, rebuild, secret
 from leakgauge.reproduction.kinds.base import Job, Kind, Outcome
 from leakgauge.reproduction.metrics import mean_of
 
-#: A size of groups that no client's data reaches, so that all of a client's records form one group.
-WHOLE = 2**31
 #: A function that compares two models on samples.
 Similarity = Callable[[LocalModel, LocalModel, Tensor, DataSpec], float]
 #: One value for each client, and the chance level. It is ``None`` if a method does not have the measure.
@@ -261,26 +260,11 @@ def _sources(job: Job, attacked: Attacked, attack: str, group: int = 1) -> Tenso
         number = WHOLE if group == WHOLE else job.row.measuring.get("records", 100)
         records = [_some(client, number, job.seed) for client in attacked.clients]
         inputs, targets = torch.cat([part.inputs for part in records]), torch.cat([part.targets for part in records])
-        groups, owners = _groups([len(part) for part in records], group)
+        groups, owners = groups_of([len(part) for part in records], group)
         choice = inference.source(attacked, inputs, targets).of_groups(groups).choice
         correct = [(choice[owners == place] == place).double().mean() for place in range(len(records))]
         attacked.shares[attack, group] = torch.stack(correct)
     return attacked.shares[attack, group]
-
-
-def _groups(sizes: Sequence[int], group: int) -> tuple[Tensor, Tensor]:
-    """Return the number of the group of each record, and the owner of each group.
-
-    Args:
-        sizes: The number of records of each client. The records of a client follow each other.
-        group: The largest number of records in a group.
-    """
-    numbers, owners, first = [], [], 0
-    for owner, size in enumerate(sizes):
-        numbers.append(first + torch.arange(size) // group)
-        owners += [owner] * (-(-size // group))
-        first = len(owners)
-    return torch.cat(numbers), torch.tensor(owners)
 
 
 def _ssim(job: Job, attacked: Attacked) -> Values:

@@ -19,7 +19,7 @@ from leakgauge.evaluation.gate import read_condition
 from leakgauge.runtime import Watch
 from leakgauge.workflows.captures import Captures, ClientData
 from leakgauge.workflows.infer_captures.questions import Inference
-from leakgauge.workflows.infer_captures.run import InferenceTask, InferredCaptures, run_inference
+from leakgauge.workflows.infer_captures.run import AUTO, InferenceTask, InferredCaptures, run_inference
 from leakgauge.workflows.result import Running, conclude
 
 __all__ = ["Inference", "InferenceTask", "InferredCaptures", "infer", "run_inference"]
@@ -27,7 +27,7 @@ __all__ = ["Inference", "InferenceTask", "InferredCaptures", "infer", "run_infer
 
 def infer(  # noqa: PLR0913
     captures: Location | Captures,
-    method: str | LocalModelAttack = "lmra",
+    method: str | LocalModelAttack = AUTO,
     output: Location = "inferred",
     *,
     options: Mapping[str, Any] | None = None,
@@ -53,7 +53,8 @@ def infer(  # noqa: PLR0913
 
     Args:
         captures: A folder of captures (saved observations), with many rounds of at least one client.
-        method: The attack that rebuilds local models, or the name of the attack.
+        method: The attack that rebuilds local models, or the name of the attack. ``"auto"`` is the attack of the
+            malicious server if the captures hold rounds of one, and ``"lmra"`` otherwise.
         output: The folder for the report page and the cache.
         options: The options of the method, if the method is a name.
         model: Your own model, or ``module:factory``. It is not needed for models of Leakgauge.
@@ -75,21 +76,23 @@ def infer(  # noqa: PLR0913
     from leakgauge.reports.inference import write_inference
 
     running = Running(engine, jobs, device, watch)
-    attack = _method(method, options or {})
+    _check(method, options or {})
     names = [spec.name for spec in registry.specs(reads="rounds") if spec.recovers in ("attribute", "source")]
     conditions = [read_condition(text, names) for text in fail_if]
     if not isinstance(captures, Captures):
         captures = Captures.find(captures, model, model_options, know=know, client=client)
     truths = ClientData(Path(data)) if data is not None and not isinstance(data, ClientData) else data
-    result = run_inference(InferenceTask(captures, attack, truths, sensitive, seed), output, running)
+    task = InferenceTask(captures, method, options or {}, truths, sensitive, seed)
+    result = run_inference(task, output, running)
     return conclude(result, conditions, junit, lambda one: write_inference(one, Path(output), command))
 
 
-def _method(method: str | LocalModelAttack, options: Mapping[str, Any]) -> LocalModelAttack:
+def _check(method: str | LocalModelAttack, options: Mapping[str, Any]) -> None:
+    """Raise an error if the method or its options do not exist, before any capture is read."""
     if isinstance(method, LocalModelAttack):
-        return method
+        return
     names = [spec.name for spec in registry.specs(recovers="model")]
-    if method not in names:
-        raise UnknownName("way to rebuild a local model called", method, names)
-    built: LocalModelAttack = registry.build(method, **options)
-    return built
+    if method not in (AUTO, *names):
+        raise UnknownName("way to rebuild a local model called", method, [AUTO, *names])
+    if method != AUTO:
+        registry.build(method, **options)

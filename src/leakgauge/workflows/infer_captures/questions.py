@@ -13,7 +13,7 @@ from leakgauge.attacks import registry
 from leakgauge.attacks.attribute import Attributes
 from leakgauge.attacks.local_model import LocalModel
 from leakgauge.attacks.local_model.messages import steps_in
-from leakgauge.attacks.source import ROOM
+from leakgauge.attacks.source import ROOM, Sources
 from leakgauge.attacks.spec import AttackSpec
 from leakgauge.core.errors import LeakgaugeError
 from leakgauge.core.measure import Measure
@@ -22,11 +22,20 @@ from leakgauge.core.progress import progress_bar
 from leakgauge.core.seeding import generator
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation.chance import Chance
-from leakgauge.evaluation.inferred import OTHER_COLUMNS, HiddenColumn, attribute_chance_among, share_measure
+from leakgauge.evaluation.inferred import (
+    OTHER_COLUMNS,
+    WHOLE,
+    HiddenColumn,
+    attribute_chance_among,
+    groups_of,
+    share_measure,
+)
 from leakgauge.evaluation.verdict import Finding, Verdict, judge_share
 
 #: The largest number of records whose owner is inferred. Each client contributes the same number of records.
 RECORDS = 2000
+#: What is inferred about owners, with the number of records that the attacker knows to belong to one client.
+OWNERS = {"owner": 1, "owner of 10 records": 10, "owner of all records": WHOLE}
 SEVERAL_STEPS = "Clients take several steps a round, which is noise to the gradients' equations."
 
 
@@ -50,7 +59,7 @@ class Inference:
     """The result of one attack that infers a hidden column or the owners of records.
 
     Args:
-        about: The name of the hidden column, or ``"owner"``.
+        about: The name of the hidden column, or a name in :data:`OWNERS`.
         attack: The name of the attack.
         measure: The share of records for which the attack is right, with its chance level.
         verdict: The verdict on this share.
@@ -68,13 +77,13 @@ class Inference:
         """Compute the share of records for which an attack is right, and the verdict on this share.
 
         Args:
-            about: The name of the hidden column, or ``"owner"``.
+            about: The name of the hidden column, or a name in :data:`OWNERS`.
             attack: The name of the attack.
             right: A dictionary from each client to a tensor that is true for each record about which the attack is
                 right.
             chance: The share of records for which the best guess without any message is right.
         """
-        metric = "source_accuracy" if about == "owner" else "attribute_accuracy"
+        metric = "source_accuracy" if about in OWNERS else "attribute_accuracy"
         parts = list(right.values())
         shares = {name: float(part.double().mean()) for name, part in right.items()}
         return cls(about, attack, share_measure(metric, parts, chance), judge_share(parts, chance.value), shares)
@@ -169,20 +178,24 @@ def infer_owners(federation: Federation, seed: int) -> Answers:
         seed: The seed of the random choice of records.
     """
     inputs, targets, sizes = _some_records(federation, seed)
-    chance = Chance(max(sizes.values()) / len(inputs), "the client with the most of these records")
     answers = Answers(notes=list(_owner_notes(federation, len(inputs))))
     names = list(federation.rounds)
     messages, models = list(federation.rounds.values()), [federation.models[name] for name in names]
     for spec in _fitting("source", federation, answers):
         with progress_bar(f"owners by {spec.name}") as report:
             try:
-                choice = spec.factory()(messages, inputs, targets, models=models, report=report).choice.cpu()
+                sources: Sources = spec.factory()(messages, inputs, targets, models=models, report=report)
             except LeakgaugeError as problem:
                 answers.notes.append(f"{spec.name} could not run: {problem}.")
                 continue
-        parts = zip(sizes, choice.split(list(sizes.values())), strict=True)
-        right = {name: part == names.index(name) for name, part in parts}
-        answers.inferences.append(Inference.of("owner", spec.name, right, chance))
+        for about, group in OWNERS.items():
+            groups, owners = groups_of(list(sizes.values()), group)
+            choice = sources.of_groups(groups).choice
+            places = enumerate(sizes)
+            right = {name: choice[owners == place] == names.index(name) for place, name in places}
+            most = float(torch.bincount(owners).max()) / len(owners)
+            chance = Chance(most, "the client with the most of these records")
+            answers.inferences.append(Inference.of(about, spec.name, right, chance))
     return answers
 
 

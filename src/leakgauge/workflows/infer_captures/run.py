@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from leakgauge.attacks import registry
 from leakgauge.attacks.local_model import GlobalModel, LastReturned, LocalModel, LocalModelAttack
 from leakgauge.core.container import Location, output_folder
 from leakgauge.core.errors import FileError, InvalidInput, LeakgaugeError, TasksFailed
@@ -25,6 +26,8 @@ from leakgauge.workflows.captures import Captures, ClientData
 from leakgauge.workflows.infer_captures.questions import Federation, Inference, infer_column, infer_owners
 from leakgauge.workflows.result import Running, WorkflowResult
 
+#: The method that is chosen by what the captures hold.
+AUTO = "auto"
 #: The names of the models whose losses on a client's own data are compared.
 MODELS = ("rebuilt", "last returned", "global")
 #: If a client has fewer rounds than this, a note says so. The figures in the LMRA paper are from 100 rounds.
@@ -77,17 +80,33 @@ class InferenceTask:
 
     Args:
         captures: The captures of all clients.
-        method: The attack that rebuilds local models.
+        method: The attack that rebuilds local models, or its name. ``"auto"`` is the attack of the malicious server if
+            the captures hold rounds of one, and ``"lmra"`` otherwise.
+        options: The options of the method, if the method is a name.
         data: The clients' records.
         sensitive: The name of the column or category to infer.
         seed: The seed of the attacks.
     """
 
     captures: Captures
-    method: LocalModelAttack
+    method: str | LocalModelAttack = AUTO
+    options: Mapping[str, Any] = field(default_factory=dict)
     data: ClientData | None = None
     sensitive: str | None = None
     seed: int = 0
+
+    def attack_on(self, rounds: Mapping[str, Sequence[Observation]]) -> LocalModelAttack:
+        """Return the attack that rebuilds local models from these rounds.
+
+        Args:
+            rounds: The observations of each client.
+        """
+        if isinstance(self.method, LocalModelAttack):
+            return self.method
+        rules = {one.steered for client in rounds.values() for one in client if one.steered in registry.ATTACKS}
+        automatic = min(rules, default="lmra")
+        built: LocalModelAttack = registry.build(automatic if self.method == AUTO else self.method, **self.options)
+        return built
 
 
 def run_inference(task: InferenceTask, output: Location, running: Running | None = None) -> InferredCaptures:
@@ -104,7 +123,8 @@ def run_inference(task: InferenceTask, output: Location, running: Running | None
     rounds, files, refused = _read(task.captures)
     truths = _truths(task.data, rounds)
     values = None if task.sensitive is None else column_values(list(truths.values()), task.sensitive)
-    models, problems, failed = _rebuild(task, rounds, files, output, running)
+    method = task.attack_on(rounds)
+    models, problems, failed = _rebuild(task, method, rounds, files, output, running)
     refused += [f"all of {name}: {problem}" for name, problem in problems.items()]
     if not models:
         raise InvalidInput(f"no client's model could be rebuilt. {refused[-1] if refused else 'Interrupted.'}")
@@ -184,6 +204,7 @@ def _truths(data: ClientData | None, rounds: Mapping[str, Sequence[Observation]]
 
 def _rebuild(
     task: InferenceTask,
+    method: LocalModelAttack,
     rounds: Mapping[str, Sequence[Observation]],
     files: Mapping[str, Sequence[Path]],
     output: Location,
@@ -195,7 +216,7 @@ def _rebuild(
     unexpectedly. Models that are in the cache are not rebuilt again.
     """
     cache = Cache(output_folder(Path(output)) / "cache")
-    asked = {"method": repr(task.method), "seed": task.seed}
+    asked = {"method": repr(method), "seed": task.seed}
     definitions = {name: {**task.captures.definition(*paths), **asked} for name, paths in files.items()}
     entries = {name: cache.get(definition) for name, definition in definitions.items()}
     tasks = [
@@ -203,7 +224,7 @@ def _rebuild(
         for name, entry in entries.items()
         if entry is None
     ]
-    common = {"captures": task.captures, "method": task.method, "seed": task.seed, "device": running.device}
+    common = {"captures": task.captures, "method": method, "seed": task.seed, "device": running.device}
     problems: dict[str, str] = {}
     failed = None
     try:
