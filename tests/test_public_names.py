@@ -24,8 +24,8 @@ def test_every_public_name_exists_and_is_documented():
 
 def test_what_reads_many_rounds_has_these_names():
     assert set(leakgauge.attacks.local_model.__all__) == {
-        "Distilled", "Exact", "GlobalModel", "LastReturned", "Learned", "LeastSquares", "LocalModel",
-        "LocalModelAttack", "Messages", "Secant", "build",
+        "ActiveAdam", "ActiveServer", "Distilled", "Exact", "GlobalModel", "Isolation", "LastReturned", "Learned",
+        "LeastSquares", "LocalModel", "LocalModelAttack", "Messages", "Secant", "build",
     }  # fmt: skip
     for name in leakgauge.attacks.local_model.__all__:
         assert getattr(leakgauge.attacks.local_model, name).__doc__, name

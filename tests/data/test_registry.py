@@ -31,6 +31,8 @@ EVERY_DATASET: list[tuple[str, tuple[int, ...], int | None]] = [
     ("adult", (103,), 2),
     ("pneumoniamnist", (1, 28, 28), 2),
     ("leaf_synthetic", (100,), 5),
+    ("insurance", (9,), None),
+    ("personal_effects", (11,), None),
 ]
 
 FEW: dict[str, Any] = {"limit": 20, "writers": 2}
