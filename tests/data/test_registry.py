@@ -31,7 +31,7 @@ EVERY_DATASET: list[tuple[str, tuple[int, ...], int | None]] = [
     ("adult", (103,), 2),
     ("pneumoniamnist", (1, 28, 28), 2),
     ("leaf_synthetic", (100,), 5),
-    ("insurance", (9,), None),
+    ("insurance", (10,), None),
     ("personal_effects", (11,), None),
 ]
 
