@@ -174,9 +174,9 @@ def epsilon_bound(epsilon: float, delta: float, prior: float = 0.1) -> Bound:
 def supports_nothing_found(bound: Bound) -> bool:
     """Return whether the bound alone proves that no attack on one sample does meaningfully better than chance.
 
-    For each prior in :data:`LARGEST_SUCCESS`, the bound must be below the limit given there. Small priors are checked
-    too. A defence that reveals a few samples completely may have a small advantage, but its success at small priors is
-    large.
+    For each prior in :data:`LARGEST_SUCCESS`, the bound must be below the limit given there. A prior is the probability
+    of success without the message. Small priors are checked too, because a defence may reveal a few of many samples
+    completely. The probability of success is then only a little above a large prior, but far above a small prior.
 
     Args:
         bound: The proven upper bound on the success of every attack.
@@ -229,7 +229,9 @@ def dpsgd_success(noise: float, rate: float, steps: int, prior: float) -> float:
 
 
 def dpsgd_advantage(noise: float, rate: float, steps: int) -> float:
-    """Return the most that DP-SGD's messages can add to the probability of recovering a sample, over all priors.
+    """Return the largest amount, over all priors, by which DP-SGD's messages can raise the probability of success.
+
+    Success means that an attacker recovers a sample. The prior is the probability of success without the messages.
 
     Args:
         noise: The noise multiplier, which is the standard deviation of the noise divided by the clipping norm.

@@ -117,8 +117,8 @@ class Trainer:
         functional: Whether gradients are computed with ``torch.func``. This is needed for ``torch.func.vmap`` over
             steps.
         protection: The client's defences.
-        as_attacker: Whether an attacker simulates the client. If so, the simulation has no dropout, because only the
-            client knows the dropout masks. The derivatives of Adam are smoothed.
+        as_attacker: Whether an attacker simulates the client. If so, the derivatives of Adam are smoothed. The
+            simulation then also has no dropout, because only the client knows the dropout masks.
     """
 
     def __init__(

@@ -205,8 +205,8 @@ class Scenario:
         """Build a network for one client.
 
         Each client has its own initial weights. If ``trained_rounds`` is set, the network is trained first and is the
-        same for all clients. A factory with arguments ``shape`` and ``classes`` gets the values of the data, unless the
-        options set them.
+        same for all clients. If the factory has the arguments ``shape`` and ``classes``, it gets the shape and the
+        classes of the data, unless the options set them.
         """
         spec, name = self.dataset.spec, self.model["name"]
         fitting = {"shape": list(spec.shape), "classes": spec.classes or 1}
@@ -222,7 +222,7 @@ class Scenario:
         """The federation that trains the model for ``trained_rounds`` rounds.
 
         All samples are put into a random order. The training clients hold the last samples of this order, at most half
-        of all. The model is tested on samples just before these.
+        of all samples. The model is tested on the samples just before them in the order.
         """
         untrained = replace(self, model={**self.model, "trained_rounds": 0})
         most = max(1, len(self.dataset) // 2)

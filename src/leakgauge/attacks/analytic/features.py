@@ -234,7 +234,7 @@ def _outcome(peeling: Peeling, interrupted: bool, loss: float, determined: bool)
         peeling: The search for features.
         interrupted: Whether Ctrl-C ended the attack.
         loss: The mean relative squared error of the pictures' features.
-        determined: Whether each picture has its features, and there are no fewer features than pixels.
+        determined: Whether each picture has the proven features, and there are at least as many features as pixels.
     """
     outcome = peeling.outcome(interrupted)
     if not peeling.recovered:

@@ -58,7 +58,7 @@ class LayerSpan:
         return LayerSpan(self.left @ inner.left, inner.core, self.right @ inner.right)
 
     def without(self, gradients: Tensor, inputs: Tensor, weights: Tensor) -> LayerSpan:
-        """Subtract the parts of some samples from the gradient, and return the rest in the same bases.
+        """Subtract what some samples add to the gradient, and return the rest in the same bases.
 
         Args:
             gradients: The gradient of each sample's loss with respect to the layer's outputs.
@@ -69,18 +69,19 @@ class LayerSpan:
         return LayerSpan(self.left, self.core - part, self.right)
 
     def coefficients(self, gradients: Tensor, inputs: Tensor) -> Tensor:
-        """Return, for each row, the left-hand side of this module's equation. It is :math:`N / m_i` for a true sample.
+        r"""Return :math:`\delta^T (G^+)^T x` for each row, where :math:`G^+` is the pseudo-inverse of this gradient.
 
-        The attribute ``core`` must be diagonal.
+        For a true sample, this is the number of samples divided by the number of copies of this sample. The attribute
+        ``core`` must be diagonal.
 
         Args:
-            gradients: The gradient of each row's loss with respect to the layer's outputs.
-            inputs: The augmented input of each row.
+            gradients: The gradient :math:`\delta` of each row's loss with respect to the layer's outputs.
+            inputs: The augmented input :math:`x` of each row, which is the input with an appended 1.
         """
         return ((gradients @ self.left) / self.core.diagonal() * (inputs @ self.right)).sum(1)
 
     def outside(self, gradients: Tensor) -> Tensor:
-        """Return, for each given gradient, the share of its length that lies outside the column space.
+        """Return, for each given vector, the share of its length outside the column space of the layer's gradient.
 
         Args:
             gradients: The gradient of each row's loss with respect to the layer's outputs.
@@ -97,7 +98,8 @@ def rank_of(gradient: Tensor, precision: float, samples: int = 0) -> int:
         gradient: The gradient of a layer.
         precision: The relative precision of the values in the gradient.
         samples: The number of samples, or 0 if it is unknown. If there are nearly as many samples as singular values,
-            no singular value shows the noise. The rank is then the number of singular values above rounding errors.
+            no singular value is left from which the noise can be estimated. The rank is then the number of singular
+            values above rounding errors.
     """
     values = torch.linalg.svdvals(gradient)
     index = first_noise(gradient, values)

@@ -115,7 +115,9 @@ def solve(equations: Equations) -> Solution:
 
 
 def _noise(equations: Equations, right: Tensor) -> float:
-    """Return the root mean square of the noise in one equation, or infinity if no equation shows the noise.
+    """Return the root mean square of the noise in one equation, estimated from equations that the patches do not need.
+
+    The result is infinite if there is no such equation.
 
     Args:
         equations: The linear equations for the patches, and the gradient of the bias.
@@ -273,7 +275,10 @@ def _without_decay(observation: Observation, names: tuple[str, ...]) -> Params:
 
 
 def _labels(observation: Observation) -> Tensor | None:
-    """Return the given label, or the label that the last bias shows (Zhao et al. 2020), or ``None`` if unknown."""
+    """Return the label that the attacker is given, or else infer it from the last layer's bias (Zhao et al. 2020).
+
+    The result is ``None`` if the label cannot be inferred.
+    """
     labels = granted_labels(observation)
     if labels is not None:
         return labels[:1]

@@ -101,7 +101,7 @@ class Prover:
         return replace(self, weights=(max(1.0, tolerance / max(TELLING * typical, 1e-300)), 1.0))
 
     def __call__(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Candidates:
-        """Return each point with the label for which the error of the proof is smallest, and with this error.
+        """Return each point with its best label, which has the smallest error in the equations of the proof.
 
         Args:
             points: The augmented inputs of the first layer.
@@ -112,7 +112,7 @@ class Prover:
         return self._labelled(points, spans)
 
     def _labelled(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Candidates:
-        """Return each point with the label for which the error of the proof is smallest, and with this error."""
+        """Return each point with its best label, which has the smallest error in the equations of the proof."""
         first = points @ self.chain.augmented_weight().T
         hidden = self.chain.activation(first)[0]
         inputs = (points, self.chain.with_ones(hidden, self.chain.second))
@@ -127,7 +127,7 @@ class Prover:
         return best
 
     def _scaled(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Tensor:
-        """Return each point times the factor for which the error of the proof is smallest.
+        """Multiply each point by the factor that gives the smallest error in the equations of the proof.
 
         The gradient of a layer without bias determines inputs only up to a factor. The network's outputs depend on this
         factor, so the factor can be found.
@@ -169,11 +169,11 @@ class Prover:
     def _regression_targets(
         self, first: Tensor, inputs: tuple[Tensor, Tensor], spans: tuple[LayerSpan, LayerSpan]
     ) -> Tensor:
-        r"""Return, for each point, the target of a regression for which the proof holds.
+        r"""Return, for each point, the regression target for which the equation of the proof holds.
 
-        The loss is :math:`(f(x) - y)^2`, so both :math:`\delta_k` are proportional to :math:`f(x) - y`. The left-hand
-        side of the equation of the proof is computed for one trial target, in the last layer that separates the
-        samples. The target for which the equation holds follows from the result.
+        The loss is :math:`(f(x) - y)^2`, so the left-hand side of the equation is proportional to :math:`f(x) - y`. It
+        is computed for the trial target :math:`y = f(x) - 1`, in the last layer in which the equation holds. The target
+        for which the left-hand side has the right value follows from the result.
         """
         with torch.no_grad():
             outputs = self.chain.outputs(first).reshape(-1)
@@ -183,7 +183,10 @@ class Prover:
 
 
 def _separating(spans: tuple[LayerSpan, LayerSpan]) -> int:
-    """Return the number of layers whose gradients have a high enough rank to separate all samples. It is 1 or 2."""
+    """Return the number of layers in which the equation of the proof holds.
+
+    It is 2 if the rank of the second layer's gradient is at least the rank of the first layer's, and otherwise 1.
+    """
     return 2 if len(spans[1].core) >= len(spans[0].core) else 1
 
 

@@ -51,22 +51,22 @@ class Purity:
         return max(1, samples - self.rank + 1) if self.separates else samples
 
     def errors(self, gradients: Tensor, points: Tensor, copies: Tensor) -> Tensor:
-        """Return, for each point, the larger relative error of the two equations of the first check.
+        """Return, for each point, the error of the check that needs a label. The error is near 0 for a single sample.
 
         Args:
             gradients: The gradient of each point's loss with respect to the outputs of the layer.
-            points: The augmented inputs of the layer.
+            points: The inputs of the layer with an appended 1, one row for each point.
             copies: The number of copies of each point.
         """
         numbers = self.span.coefficients(gradients, points) * copies / (self.samples or 1)
         return torch.maximum((numbers - 1).abs(), self.span.outside(gradients)).nan_to_num(torch.inf)
 
     def alone(self, points: Tensor, silent: Tensor) -> Tensor:
-        """Return whether each point passes the second check, so that it is a sample and not a mixture.
+        """Return whether each point is a single sample and not a mixture, by the check that needs no label.
 
         Args:
-            points: The augmented inputs of the layer.
-            silent: Whether a neuron is silent for a point, with one row for each point.
+            points: The inputs of the layer with an appended 1, one row for each point.
+            silent: Whether each neuron has the output 0 for each point, with one row for each point.
         """
         if not self.separates or self.rank != self.samples:
             return torch.zeros(len(points), dtype=torch.bool, device=points.device)

@@ -11,8 +11,9 @@ ratio :math:`\partial W_k / \partial b_k` of this neuron is then this one sample
 2023 plant such neurons in the model. This attack does not change the model. Two neurons that are active for the same
 single sample have the same ratio.
 
-Neurons that are active for the same several samples may have the same ratio, too, which is then a mixture of samples.
-A sample is therefore returned only if the known network proves that it is no mixture (:mod:`.purity`).
+Neurons that are active for the same group of samples may also have the same ratio. This ratio is then a mixture of the
+samples in the group. A ratio is therefore returned only if the known network proves that it is no mixture
+(:mod:`.purity`).
 
 The ratios stay exact over any number of local steps of SGD, also with momentum, because each step adds a multiple of
 the same sample. With weight decay or adaptive optimisers, the ratios are not exact.
@@ -179,8 +180,8 @@ class _Message:
         """Return, for each group of neurons, the largest error of :meth:`best_labels` that rounding may cause.
 
         Args:
-            groups: The indices of the neurons that hold each sample.
-            tolerance: The largest limit.
+            groups: For each sample, the indices of the neurons from which the sample was computed.
+            tolerance: The value that replaces all larger results.
         """
         least = PROOF_ROUNDINGS * self.precision
         limits = torch.stack([ROUNDINGS * self.rounding[group].amax() for group in groups]).clamp_min(least)
@@ -221,7 +222,7 @@ class _Message:
 
         Args:
             inputs: The inputs of the first dense layer.
-            groups: The indices of the neurons that hold each sample.
+            groups: For each sample, the indices of the neurons from which the sample was computed.
         """
         assert self.classes is not None or not self.confirms
         labels = torch.zeros(len(inputs), dtype=torch.long, device=self.device)
@@ -345,8 +346,8 @@ def dense_read_off(*, tolerance: float = 0.02) -> DenseReadOff:
     are no labels.
 
     Args:
-        tolerance: The largest relative error of a returned sample. The error is the difference between the observed
-            gradients of the sample's neurons and the gradients that the known network gives for the sample.
+        tolerance: The largest relative error of a returned sample. The error compares observed gradients with the
+            gradients that the known network gives for the sample, at the neurons from which the sample was computed.
     """
     return DenseReadOff(tolerance)
 

@@ -146,7 +146,7 @@ class Inversion(Attack):
     def run_each(
         self, observations: Sequence[Observation], seeds: Sequence[int], report: Report
     ) -> list[Reconstruction]:
-        """Reconstruct the samples of several clients, in one run if the clients are alike and small.
+        """Reconstruct the samples of several clients, in one run if they have the same small model and equal settings.
 
         Args:
             observations: One message for each client, as the server sees it.

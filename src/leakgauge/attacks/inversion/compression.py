@@ -189,7 +189,7 @@ def _scattered(matrix: Tensor, floor: float, full: bool) -> tuple[int, int]:
     Args:
         matrix: The update of one parameter, with one row for each unit.
         floor: The size of updates that rounding of the weights may distort.
-        full: Whether rows of zeros are counted too, because every unit must have an error.
+        full: Whether rows of zeros are counted too. This is for the last layer, where only pruning makes a row zero.
     """
     sent = matrix != 0
     if _is_rounded(matrix, floor):

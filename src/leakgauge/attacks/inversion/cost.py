@@ -30,7 +30,7 @@ def forecast(inversion: Inversion, observation: Observation) -> float:
     """Return the expected run time of an inversion on this machine in seconds, from a timed evaluation of the loss.
 
     All attempts are counted. If an attempt stops after ``patience`` steps without improvement, it is expected to take
-    four times ``patience`` steps. The time to infer labels is counted only if this needs an inversion of its own.
+    four times ``patience`` steps. The time to infer labels is counted only if a separate inversion infers the labels.
 
     Args:
         inversion: The inversion whose run time is estimated.

@@ -2,12 +2,12 @@ r"""Inversion with falling prior weights, of which the best weight is chosen by 
 
 The best weight of a prior depends on the network, on the data and on the noise in the message. An attacker cannot see
 which weight gives the best samples. It can see which weight *predicts* best. A share of the message's entries is held
-out. The other entries are matched while the weight of the priors falls. The *held-out match* is the distance between
+out. The other entries are matched while the weight of the priors falls. The *held-out error* is the distance between
 the held-out entries and their prediction. It stops falling as soon as the samples fit the noise of the matched entries,
 because this noise does not predict the held-out entries.
 
 1. On the path, the learning rate is constant, and the factor of the priors falls from 1 to a small number.
-2. The factor at the point with the lowest held-out match is chosen. For a message without noise, this is the end of the
+2. The factor at the point with the lowest held-out error is chosen. For a message without noise, this is the end of the
    path.
 3. From this point, all entries are matched with this factor, and the learning rate falls.
 
@@ -77,13 +77,13 @@ Terms = Callable[[Params, int], Params]
 
 @dataclass(frozen=True)
 class Path:
-    """The path of prior weights.
+    """The settings of the first stage of the attack, in which the factor of all priors falls step by step.
 
     Args:
-        end: The factor of all priors at the end of the path. The factor at the start is 1.
-        share: The share of the steps that the path takes.
-        held_out: The share of the message's entries that are held out on the path.
-        points: The number of points at which the held-out entries are compared.
+        end: The factor of all priors at the end of the stage. The factor at the start is 1.
+        share: The share of all steps that belong to the stage.
+        held_out: The share of the message's entries that are held out, which means that they are not matched.
+        points: The number of times at which the held-out entries are compared with their prediction.
     """
 
     end: float = 1e-3
@@ -106,7 +106,7 @@ class PriorPath(Inversion):
     The samples are not fitted to the held-out entries. The best weight is the one that predicts these entries best.
 
     Args:
-        path: The settings of the path, along which the weights of the priors fall.
+        path: The settings of the first stage, in which the weights of the priors fall.
         statistics: The weight of the distance to the batch statistics that the message reveals
             (:mod:`leakgauge.attacks.inversion.batch_statistics`).
     """
@@ -185,7 +185,11 @@ def strongest(matches: Sequence[float], floor: float) -> int:
 
 
 class _Walk:
-    """An attack on one client in two stages, the path of falling prior weights and the final match of all entries."""
+    """An attack on one client in two stages.
+
+    In the first stage (the path), the weights of the priors fall, and some entries of the message are held out. In the
+    second stage, the weights of the priors are fixed, and all entries are matched.
+    """
 
     def __init__(
         self,
@@ -273,7 +277,10 @@ class _Walk:
             return self.client(seen, self.targets, **{name: variables[name] for name in self.client.extra})
 
     def _statistics_term(self) -> Params:
-        """Return the distance of the batch statistics of the last prediction, if the message reveals statistics."""
+        """Return the weighted distance between the batch statistics of the last prediction and those of the message.
+
+        The result is empty if the message reveals no batch statistics.
+        """
         distance = self.statistics.distance() if self.statistics else None
         return {} if distance is None else {"statistics": self.attack.statistics * distance}
 

@@ -73,8 +73,8 @@ class FirstLook:
     def risk(self) -> Risk:
         """The risk that samples are recovered.
 
-        If an exact attack applies, the risk is high, unless defences or a proof lower it. Otherwise, the result is the
-        lowest risk of all reasons except those about labels.
+        If an exact attack applies, the risk is high, unless defences or a proof lower it. If no exact attack applies,
+        the result is the lowest risk of all reasons except those about labels and about a convolution.
         """
         exact = [reason for reason in self.reasons if reason.about == "exact attack"]
         limits = [reason for reason in self.reasons if reason.about in ("defences", "proof", "message")]

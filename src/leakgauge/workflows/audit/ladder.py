@@ -49,7 +49,7 @@ class Rung:
 
 
 def rungs_of(scenario: Scenario) -> dict[str, Rung]:
-    """Return versions of a set-up with one changed value (rungs of the ladder), by name.
+    """Return a dictionary from names to versions of a set-up, each with one changed value (rungs of the ladder).
 
     Versions with more samples than the dataset has are left out.
 
@@ -73,7 +73,7 @@ def _works(rung: Rung) -> bool:
 
 
 def strongest_attack(findings: Sequence[Finding]) -> str | None:
-    """Return the attack that recovers samples furthest above chance, or ``None`` if no attack recovers samples.
+    """Return the attack whose result is furthest above chance, or ``None`` if no attack recovers samples.
 
     Args:
         findings: The results of attacks on the set-up and on easier versions of it.

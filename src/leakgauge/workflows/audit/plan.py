@@ -134,7 +134,7 @@ class AuditPlan:
         return [work for work in works if self.applies(work)]
 
     def applies(self, work: Work) -> bool:
-        """Return whether an attack can be run on a version of the set-up, such as on more samples."""
+        """Return whether an attack can be run on a version of the set-up, such as the version with more samples."""
         try:
             message, _ = self.scenario_of(work).observe(work.client, self.chain_of(work))
         except LeakgaugeError:

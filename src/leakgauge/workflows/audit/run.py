@@ -240,8 +240,8 @@ class _Run:
     def unsuccessful(self) -> list[str]:
         """Return the names of attacks that failed in at least one case, and therefore need positive controls.
 
-        If every client of the audit has a defence, all attacks are returned. The set-up without a defence is then the
-        baseline with which the defence is compared.
+        If every client of the audit has a defence, all attacks are returned. Each attack is then also run on clients
+        without a defence, so that the results with and without a defence can be compared.
         """
         if UNDEFENDED in self.plan.controls:
             return list(self.plan.attacks)
