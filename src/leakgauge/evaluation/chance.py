@@ -96,7 +96,7 @@ class Guess:
 
 
 def chance_of(guesses: Sequence[Guess], metric: str, direction: Direction) -> Chance:
-    """Return the chance level of a metric from measured guesses. The luck is the value of the best draw of all guesses.
+    """Return the chance level of a metric from measured guesses, and the value of the luckiest of all draws.
 
     Args:
         guesses: The measured guesses.

@@ -61,7 +61,10 @@ Finder = Callable[[LayerSpan, LayerSpan], Found]
 
 
 class SecondSpanFinder:
-    """The search for inputs of the first layer whose activations lie in the row space of the second layer's gradient.
+    """The search for inputs of the first layer, for any activation.
+
+    For the input of a true sample, the resulting input of the second layer lies in the row space of the second layer's
+    observed gradient.
 
     Args:
         chain: The two dense layers.
@@ -77,8 +80,8 @@ class SecondSpanFinder:
         """Search from new random starting points, and return the inputs that may be samples.
 
         Args:
-            first: The gradient of the first layer, without the samples that are already proven.
-            second: The gradient of the second layer, without the samples that are already proven.
+            first: The gradient of the first layer, from which proven samples have been subtracted.
+            second: The gradient of the second layer, from which proven samples have been subtracted.
         """
         if len(second.core) < len(first.core):
             return Found(first.core[:0], first.core[:0, 0])
@@ -99,8 +102,8 @@ class CurveFinder(SecondSpanFinder):
         """Search from new random starting points, and return the inputs that may be samples.
 
         Args:
-            first: The gradient of the first layer, without the samples that are already proven.
-            second: The gradient of the second layer, without the samples that are already proven.
+            first: The gradient of the first layer, from which proven samples have been subtracted.
+            second: The gradient of the second layer, from which proven samples have been subtracted.
         """
         problem = CurveProblem(
             self.chain.augmented_weight() @ first.right,
@@ -264,7 +267,7 @@ def starting_points(
 
 
 def _distinct(points: Tensor, residuals: Tensor) -> Found:
-    """Return the points with small residuals, without repetitions. The point with the smallest residual is first."""
+    """Return the points with small residuals, sorted by residual. Points that are nearly equal are returned once."""
     order = residuals.argsort()
     order = order[residuals[order] < PROMISING]
     points, residuals = points[order], residuals[order]

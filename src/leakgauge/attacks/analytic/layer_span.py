@@ -62,7 +62,7 @@ class LayerSpan:
 
         Args:
             gradients: The gradient of each sample's loss with respect to the layer's outputs.
-            inputs: The augmented input of each sample.
+            inputs: The augmented input of each sample, which is the input with an appended 1.
             weights: The weight of each sample in the gradient of the batch.
         """
         part = (gradients @ self.left).T @ (weights[:, None] * (inputs @ self.right))

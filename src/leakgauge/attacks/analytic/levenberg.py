@@ -49,13 +49,16 @@ class LeastSquares(Protocol):
     """
 
     def onto_plane(self, points: Tensor) -> Tensor:
-        """Return, for each point, the nearest point that fulfils the constraint of the problem."""
+        """Move each point (vector of unknowns) to the nearest point that fulfils the constraint of the problem."""
 
     def directions(self) -> Tensor:
-        """Return the directions in which the search may move a point, as the columns of a matrix."""
+        """Return the directions in which the search may move a vector of unknowns, as the columns of a matrix."""
 
     def evaluate(self, points: Tensor) -> State:
-        """Return the values that the other methods need at each point. The last value is the squared residual."""
+        """Return the values that :meth:`normal_equations` needs, for each point (vector of unknowns).
+
+        The last value is the squared residual.
+        """
 
     def normal_equations(self, directions: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Return the gradient and the Gauss-Newton matrix of half the squared residual, for each point."""
@@ -63,8 +66,9 @@ class LeastSquares(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The search for inputs of the first layer whose activations lie in the row space of the second layer's gradient.
+    """The least-squares problem for the input of one sample at the first of two dense layers.
 
+    The residual is the distance of the resulting input of the second layer from the row space of this layer's gradient.
     A point is a vector of coordinates in the row space of the first layer's gradient. Its augmented input, which is the
     input with an appended 1 for the bias, must have the last entry 1.
 
@@ -81,22 +85,22 @@ class Problem:
     activation: Activation
 
     def onto_plane(self, points: Tensor) -> Tensor:
-        """Move each point to the nearest point whose augmented input has the last entry 1."""
+        """Move each point to the nearest point for which the last entry of the augmented input is 1."""
         return onto_plane(points, self.last)
 
     def directions(self) -> Tensor:
-        """Return an orthonormal basis of the directions in which a point can move and keep its last entry of 1.
+        """Return an orthonormal basis of all directions that leave the last entry of the augmented input unchanged.
 
-        The last entry is that of the augmented input, which is the input with an appended 1.
+        The augmented input is the input of the first layer with an appended 1.
         """
         return plane_directions(self.last)
 
     def residuals(self, points: Tensor) -> Tensor:
-        """Return the squared relative distance of each point's activations from ``span``."""
+        """Return, for each point, the squared relative distance of its activations from the space of ``span``."""
         return self.evaluate(points)[-1]
 
     def evaluate(self, points: Tensor) -> State:
-        """Return the slopes, the activations, the parts of activations outside ``span``, and the squared residuals."""
+        """Return the slopes, the activations, their parts outside the space of ``span``, and the squared residuals."""
         values, slope = self.activation(points @ self.layer.T)
         augmented = torch.cat([values, torch.ones_like(values[:, :1])], 1)
         norm = augmented.norm(dim=1, keepdim=True)
@@ -125,7 +129,7 @@ class Problem:
 
 
 def onto_plane(points: Tensor, last: Tensor) -> Tensor:
-    """Move each point to the nearest point whose augmented input has the last entry 1.
+    """Move each point to the nearest point for which the last entry of the augmented input is 1.
 
     The augmented input is an input of the first dense layer with an appended 1 for the bias.
 

@@ -262,7 +262,7 @@ def factor_finders(chain: TwoLayers, settings: SearchSettings, random: torch.Gen
 
 
 def span_finders(chain: TwoLayers, settings: SearchSettings, random: torch.Generator) -> list[Finder]:
-    """Return a list with the one search that uses the row spaces of both layers' gradients.
+    """Return the only search that uses the row spaces of both layers' gradients, as a list.
 
     Args:
         chain: The two dense layers.

@@ -38,10 +38,10 @@ class Candidates:
     """Inputs that may be samples, each with a label and with the gradients of its loss.
 
     Args:
-        inputs: The inputs of both layers, with an appended 1 if the layer has a bias, one row for each point.
-        gradients: The gradient of each point's loss with respect to the outputs of both layers.
-        targets: The label of each point.
-        copies: The number of copies of each point that the client has.
+        inputs: The inputs of both layers, with an appended 1 if the layer has a bias, one row for each candidate.
+        gradients: The gradient of each candidate's loss with respect to the outputs of both layers.
+        targets: The label of each candidate.
+        copies: The number of copies of each candidate in the client's data.
         error: The largest relative error in the equations of the proof, times :data:`COPIED` if there are copies.
     """
 
@@ -86,8 +86,9 @@ class Prover:
     def weighted(self, wrong: Tensor, spans: tuple[LayerSpan, LayerSpan], tolerance: float) -> Prover:
         """Return a stricter prover, which rejects points that are known to be wrong.
 
-        If an activation is nearly linear, the gradients of wrong points also lie near the column spaces. The distance
-        of a point from these spaces must then be much smaller than that of wrong points.
+        For a true sample, the gradient at the outputs of each layer lies in the column space of this layer's observed
+        gradient. If an activation is nearly linear, the gradients of wrong points also lie near this space. The
+        distance of a true sample from this space must then be much smaller than that of wrong points.
 
         Args:
             wrong: Inputs of the first layer that are not samples, with an appended 1 if the layer has a bias.
@@ -104,7 +105,7 @@ class Prover:
         """Return each point with its best label, which has the smallest error in the equations of the proof.
 
         Args:
-            points: The augmented inputs of the first layer.
+            points: Inputs of the first layer that may be samples, with an appended 1 if the layer has a bias.
             spans: The gradients of both layers. Their matrices ``core`` must be diagonal.
         """
         if not self.chain.has_bias(self.chain.first):
@@ -112,7 +113,7 @@ class Prover:
         return self._labelled(points, spans)
 
     def _labelled(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Candidates:
-        """Return each point with its best label, which has the smallest error in the equations of the proof."""
+        """Return each point (possible input) with the label that has the smallest error in the proof's equations."""
         first = points @ self.chain.augmented_weight().T
         hidden = self.chain.activation(first)[0]
         inputs = (points, self.chain.with_ones(hidden, self.chain.second))
@@ -127,7 +128,7 @@ class Prover:
         return best
 
     def _scaled(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Tensor:
-        """Multiply each point by the factor that gives the smallest error in the equations of the proof.
+        """Multiply each point (possible input) by the factor with the smallest error in the equations of the proof.
 
         The gradient of a layer without bias determines inputs only up to a factor. The network's outputs depend on this
         factor, so the factor can be found.
@@ -191,7 +192,7 @@ def _separating(spans: tuple[LayerSpan, LayerSpan]) -> int:
 
 
 def _better(one: Candidates, other: Candidates) -> Candidates:
-    """Return, for each point, the candidate with the smaller error."""
+    """Compare two candidates for each point, which differ in their labels, and return those with the smaller error."""
     switch = other.error < one.error
 
     def choose(a: Tensor, b: Tensor) -> Tensor:

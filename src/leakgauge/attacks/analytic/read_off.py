@@ -255,8 +255,8 @@ def _update(observation: Observation, scaled: bool) -> dict[str, Tensor]:
 def _rounding(observation: Observation, rows: Tensor, chain: DenseChain, eps: float) -> Tensor:
     """Return, for each neuron, the relative rounding error of its ratio of weight gradient and bias gradient.
 
-    If the client returns weights, the error is larger. The weights are rounded relative to their own size, and the
-    update may be much smaller.
+    The error is larger if the client returns weights instead of a gradient. Weights are rounded in proportion to their
+    own size, and the update may be much smaller than the weights.
     """
     error = torch.full_like(rows[:, 0], eps)
     if observation.kind == "weights":

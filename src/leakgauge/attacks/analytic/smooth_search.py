@@ -73,7 +73,7 @@ class CurveProblem:
         return torch.cat([points, gradients / gradients.norm(dim=1, keepdim=True)], 1)
 
     def onto_plane(self, points: Tensor) -> Tensor:
-        """Move each point to the nearest point that belongs to an input with the last entry 1."""
+        """Move each point to the nearest point for which the last entry of the input is 1."""
         if self.last is None:
             return points
         rank = len(self.last)
@@ -88,7 +88,7 @@ class CurveProblem:
         return blocks
 
     def evaluate(self, points: Tensor) -> State:
-        """Return the values that the other methods need at each point.
+        """Return the values that :meth:`normal_equations` needs, for each point.
 
         The values are two factors for the derivatives of the gradient at the first layer's outputs, this gradient with
         length 1, its part outside the column space, and the squared length of this part.

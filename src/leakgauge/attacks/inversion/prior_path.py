@@ -166,13 +166,13 @@ class PriorPath(Inversion):
 
 
 def strongest(matches: Sequence[float], floor: float) -> int:
-    """Return the index of the first point of a path that predicts held-out entries about as well as the best point.
+    """Return the index of the strongest prior that predicts held-out entries about as well as the best prior.
 
-    The first points have the strongest priors. If a weaker prior hardly improves the prediction, it only adds details
-    that the message does not determine.
+    If a weaker prior hardly improves the prediction, it only adds details that the message does not determine.
 
     Args:
-        matches: The distance between the held-out entries and their prediction, at each point of the path.
+        matches: For each prior, from the strongest to the weakest, the distance between the held-out entries and their
+            prediction.
         floor: The distance that even the true samples have, because of noise in the message.
 
     >>> strongest([0.5, 0.11, 0.1, 0.12], floor=0.0)
@@ -342,7 +342,7 @@ class _Walk:
         return Solution(blind, loss, 0, outcome, trace)
 
     def _finish(self, start: Params, step: int, before: Trace, report: Report) -> Solution:
-        """Start from a point of the path, and match all entries with the factor that the priors have at this point."""
+        """Continue from one step of the first stage, and match all entries with the priors' factor at this step."""
         factor, left = self.fade(step, self.path_steps), self.total - self.path_steps
         if not left:
             loss = self._loss(start, factor)

@@ -30,8 +30,9 @@ class Exact(LocalModelAttack):
     u) = 0` give :math:`\theta^* = \bar\theta + \sum_t a_t (\theta_t - \bar\theta)`. This is one linear system with one
     unknown per round, which costs :math:`O(d^3)`. The proof of proposition 1 solves d systems instead.
 
-    There may be too few rounds, or the models of the rounds may lie in a smaller space. The result is then the point
-    with the shortest predicted update, and among such points the one nearest to :math:`\bar\theta`. The ``uncertainty``
+    There may be too few rounds, or the models of the rounds may span fewer than d dimensions. The result is then the
+    model with the shortest predicted update. Among several such models, it is the one nearest to :math:`\bar\theta`.
+    The ``uncertainty``
     is the length of this update divided by a ratio. The ratio is the change of the update divided by the change of the
     model, in the observed direction where it is smallest. It may be even smaller in directions that were not observed.
 

@@ -56,7 +56,7 @@ class Forecast:
         jobs: The number of attacks that run at a time.
         budget: The seconds that the audit may take, or ``None`` for no limit.
         weights: A dictionary from the title of each defence to the number of clients whose messages are added to one
-            message, as in secure aggregation. An attack on this message takes this many times longer.
+            message, as in secure aggregation. An attack on this message takes longer by this factor.
     """
 
     seconds: Mapping[str, float]

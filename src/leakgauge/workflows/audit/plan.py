@@ -143,13 +143,16 @@ class AuditPlan:
 
     @cached_property
     def bounds(self) -> dict[str, Bound]:
-        """The proven limits on the success of every attack, by the title of the defence. Few defences have a proof."""
+        """A dictionary from titles of defences to proven limits on the success of every attack.
+
+        Most defences have no such proof, and are left out.
+        """
         found = {title: bound_on(self.scenario, chain) for title, chain in self.chains.items() if chain}
         return {title: bound for title, bound in found.items() if bound is not None}
 
     @cached_property
     def ladder(self) -> dict[str, Rung]:
-        """The versions of the set-up with one changed value, by name (:mod:`leakgauge.workflows.audit.ladder`)."""
+        """A dictionary from names to versions of the set-up, each with one changed value (rungs of the ladder)."""
         return rungs_of(self.scenario)
 
     def scenario_of(self, work: Work) -> Scenario:

@@ -238,7 +238,7 @@ class _Run:
         return again if again and self._expected().total(again) < left else []
 
     def unsuccessful(self) -> list[str]:
-        """Return the names of attacks that failed in at least one case, and therefore need positive controls.
+        """Return the names of attacks that failed in at least one case, and must also be run on easier set-ups.
 
         If every client of the audit has a defence, all attacks are returned. Each attack is then also run on clients
         without a defence, so that the results with and without a defence can be compared.
