@@ -318,10 +318,10 @@ def _cell_width(noise: float, rate: float) -> float:
 
 
 def _one_step(noise: float, rate: float, width: float) -> _OneStep:
-    """Round the distribution of one step's privacy loss to a grid. This can only raise the bound on a success.
+    """Round the distribution of one step's privacy loss to a grid. Rounding never lowers the bound on the success.
 
-    The probability between two grid points is divided between these points. It stays the same in total, both for
-    training with the sample and for training without it.
+    The probability between two grid points is divided between these two points. The total probability stays the same,
+    both for training with the sample and for training without it.
     """
     ends = _loss(np.array([-CUT * noise, 1 + CUT * noise]), noise, rate) / width
     first, last = math.floor(ends[0]), math.ceil(ends[1]) + 1

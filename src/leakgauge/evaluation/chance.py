@@ -217,7 +217,7 @@ def blind_guesses(
 
 
 def _with_exact_copies(quality: Quality, ruler: Ruler) -> Quality:
-    """Rate each guessed image that differs from its original by less than one grey level as an exact copy."""
+    """Give the values of an exact copy to images that differ from their originals by less than one grey level."""
     if not ruler.spec.is_image:
         return quality
     exact = quality.values["mse"] <= (GREY_LEVEL * ruler.data_range) ** 2

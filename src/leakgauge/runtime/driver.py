@@ -103,7 +103,7 @@ def drive(
 
 
 class _Loop:
-    """The waiting tasks, the running tasks, and the peak memory of each kind of task."""
+    """The state of the loop: the waiting tasks, the running tasks, and the peak memory of each kind of task."""
 
     def __init__(self, workers: Workers, tasks: Sequence[Task], watch: Watch, failures: dict[str, Exception]) -> None:
         self.workers, self.watch, self.failures = workers, watch, failures
@@ -145,7 +145,7 @@ class _Loop:
     def _free(self) -> int | None:
         """Return the memory in bytes that new tasks may take, or ``None`` if the workers limit their memory themselves.
 
-        Memory that running tasks are expected to need but have not taken yet is subtracted.
+        The result is the free memory minus the memory that the running tasks will probably still take.
         """
         free = self.workers.free()
         if free is None:

@@ -298,7 +298,7 @@ def one_gradient_of(observation: Observation) -> dict[str, Tensor]:
 
 
 def takes_one_step(observation: Observation) -> bool:
-    """Return whether the message is known to be one gradient or one local step."""
+    """Return whether the client is known to have sent one gradient, or to have taken one local step."""
     training = observation.training
     if observation.kind == "gradient":
         return True

@@ -96,7 +96,7 @@ class Solution:
 
 
 def solve(equations: Equations) -> Solution:
-    """Solve the equations by least squares, without the directions that are lost in noise.
+    """Solve the equations by least squares. Directions of the solution that the noise hides are left out.
 
     The noise is estimated from the equations of the bias, which contain no unknown patches, and from the residuals of
     the other equations.

@@ -124,7 +124,7 @@ class Peeling:
         return self.distinct < self.rank <= self.most and self.failures < self.settings.attempts
 
     def search_once(self) -> None:
-        """Search from new starting points, try to prove the points that are found, and subtract the proven samples."""
+        """Search for inputs that may be samples, try to prove that they are, and subtract the proven samples."""
         left = self.rank - self.distinct
         first, second = (span.reduced(min(left, len(span.core))) for span in self.spans)
         search = self.finders[self.searches % len(self.finders)](first, second)

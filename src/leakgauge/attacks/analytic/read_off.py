@@ -303,7 +303,7 @@ def _agreeing(message: _Message, least: int) -> list[Tensor]:
 
 
 def _chain(observation: Observation) -> DenseChain:
-    """Return the model, cut at its first dense layer, or raise an error if the attack does not apply."""
+    """Return the :class:`.DenseChain` of the model, or raise an error if the attack does not apply."""
     training = observation.training
     if not mixes_linearly(observation):
         raise DoesNotFit("a neuron's gradients have a ratio that survives SGD, and this client uses Adam")

@@ -1,4 +1,7 @@
-"""Two consecutive dense layers with an elementwise activation between them, found by what they compute."""
+"""Two consecutive dense layers with an elementwise activation between them.
+
+The layers are found by what they compute and not by their names.
+"""
 
 from __future__ import annotations
 

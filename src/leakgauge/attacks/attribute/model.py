@@ -52,7 +52,7 @@ def by_model(model: LocalModel, records: PublicRecords, prior: Sequence[float] |
 
 
 def _coefficient(model: LocalModel, records: PublicRecords, outputs: Sequence[Tensor]) -> float | None:
-    """Return the difference that a binary attribute makes to a regression's output.
+    """Return by how much the output of a regression changes if a binary attribute takes its other value.
 
     The result is ``None`` if the model is a classifier, if the attribute is not binary, or if the difference may vary
     between records.

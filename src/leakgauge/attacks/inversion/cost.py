@@ -1,4 +1,4 @@
-"""Forecasts of the run time of an inversion, and cheaper or more thorough versions of the inversion."""
+"""Forecasts of the run time of an inversion, and versions of the inversion with fewer or more steps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def forecast(inversion: Inversion, observation: Observation) -> float:
 
 
 def _seconds(inversion: Inversion, observation: Observation, targets: Tensor) -> float:
-    """Return the expected seconds of one attempt, with the inversions that supply its starting point and its labels."""
+    """Return the expected seconds of one attempt. The time to find its starting point and its labels is included."""
     descent, restarts = inversion.descent, inversion.effort.restarts
     evaluations = _expected_steps(descent.stop) * int(getattr(descent.optimiser, "inner", 1))
     seconds = restarts * evaluations * _evaluation(inversion, observation, targets)

@@ -136,7 +136,7 @@ def _unclipped(expected: Tensor, seen: Tensor) -> float:
 
 
 def _places(observation: Observation, at: Place) -> list[Params]:
-    """Return the weights at which the dummy inputs are evaluated, which are the sent or returned weights, or both."""
+    """Return the weights at which the dummy inputs are evaluated: the sent weights, the returned weights, or both."""
     if at == "server" or observation.returned is None:
         return [observation.sent]
     return [observation.returned] if at == "client" else [observation.sent, observation.returned]

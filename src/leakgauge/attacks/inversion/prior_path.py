@@ -285,7 +285,7 @@ class _Walk:
         return {} if distance is None else {"statistics": self.attack.statistics * distance}
 
     def _chosen(self, paths: Sequence[Solution]) -> tuple[int, Params, float]:
-        """Return the step and the variables of the best point of all paths, and its gain over blind samples.
+        """Return the best step of all runs, the variables at this step, and their gain over blind samples.
 
         Blind samples are drawn without the message. The gain is a difference of log-likelihoods (:meth:`_gain`). It is
         infinite for a message without noise.
@@ -370,7 +370,7 @@ class _Walk:
 
 
 def _joined(first: Trace, second: Trace) -> Trace:
-    """Join the records of two runs, of which the second run continues the first one."""
+    """Join the record of a run and the record of a second run that continues it."""
     before = int(first.evaluations[-1]) if len(first.evaluations) else 0
     return Trace(
         torch.cat([first.losses, second.losses]),

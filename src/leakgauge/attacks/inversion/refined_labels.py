@@ -1,4 +1,4 @@
-"""Inferred label counts, corrected by the simulated update of a cheap reconstruction."""
+"""Estimates of label counts, which are corrected with a first reconstruction of the samples."""
 
 from __future__ import annotations
 

@@ -39,12 +39,12 @@ class Rung:
 
     @property
     def name(self) -> str:
-        """The name of the rung, such as ``"local steps 5"``."""
+        """The name of this version of the set-up, such as ``"local steps 5"``."""
         return f"{self.dimension} {self.value:g}"
 
     @property
     def weight(self) -> float:
-        """The relative cost of an attack on this version of the set-up. It is 1 for the smallest client."""
+        """The cost of an attack on this version of the set-up, relative to the cost for the smallest client."""
         return self.value if self.dimension != "noise" else float(self.scenario.samples)
 
 

@@ -99,7 +99,7 @@ class Audit(WorkflowResult):
 
     @property
     def ladder_sentences(self) -> list[str]:
-        """Sentences about the samples, local steps and noise up to which the strongest attack succeeds."""
+        """Sentences that answer up to how many samples, how many local steps and how much noise an attack succeeds."""
         return sentences(self.plan.ladder, self.ladder)
 
     def results_of(self, finding: Finding) -> list[ClientResult]:
@@ -200,7 +200,7 @@ class _Run:
             self.interrupted = True  # the results so far are cached, and the audit is marked as incomplete
 
     def _expected(self) -> Forecast:
-        """Return the expected run time of the audit, which is measured once and reported to the listener."""
+        """Return the expected run time of the audit. It is estimated once, and then reported to the listener."""
         if self.forecast is None:
             running = self.running
             jobs = 1 if running.engine == "in-process" else running.jobs or usable_cores()
