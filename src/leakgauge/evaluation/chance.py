@@ -7,7 +7,7 @@ four kinds of blind guess for the samples of a client:
 - a blank sample, which is a black, grey or white image, or a normalised row of zeros,
 - random reference samples,
 - mixtures of random reference samples with the mean. A mixture is nearer to most samples than a random sample is.
-  Mixtures also differ from each other, so one of them is near to each original.
+  Mixtures also differ from each other, so for each original, one of the mixtures is near.
 
 Random samples are drawn several times, and a metric is averaged over the draws. The best draw shows how good a guess
 can be by luck, which matters if a client has few samples.

@@ -5,10 +5,9 @@ The process that runs this loop is called the driver.
 **Memory.** A task starts only if it fits into the free memory. Tasks of the same kind need about the same memory. The
 expected memory of a task is the larger of two values. One is the memory that the task was created with, and the other
 is the largest peak that was measured for its kind. Workers send their peak memory with every report, once a second, and
-at the end of a task. If nothing is
-known about a kind, only one task of this kind starts. The others wait until this task has reported a step, has ended or
-has run for ten seconds. Memory that running tasks are expected to need but have not taken yet is reserved. At least one
-task always runs, even if it does not fit.
+at the end of a task. If nothing is known about a kind, only one task of this kind starts. The others wait until this
+task has reported a step, has ended or has run for ten seconds. If a running task has not yet taken all of its expected
+memory, the rest is reserved. At least one task always runs, even if it does not fit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""Functions that estimate how much a gradient reveals, from its rank or from a count of equations, without an attack.
 
-- The gradient of a dense layer is a sum with one term for each sample. Its rank is the number of distinct samples,
-  if there are fewer samples than the layer has inputs and outputs.
+- The gradient of a dense layer is a sum with one term for each sample. The rank of this gradient is the number of
+  distinct samples, if the layer has more inputs and more outputs than there are samples.
 - The gradient and the weights of a first convolution give linear equations for a single sample (R-GAP, Zhu and
   Blaschko, "R-GAP: Recursive Gradient Attack on Privacy", ICLR 2021, section 4). The layer computes :math:`z = K * x`
   from a sample :math:`x` and a kernel :math:`K`. Each known output gives one equation. Each entry of the kernel's

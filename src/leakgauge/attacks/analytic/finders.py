@@ -45,8 +45,8 @@ class Found(NamedTuple):
         progress: Whether the search has found a gradient of a sample, which helps later searches.
         strictness: The number by which the tolerance of the proofs is divided, because these points are only
             approximate.
-        gradients: The gradient at the outputs of the first layer from which each point was computed, as coordinates in
-            the column space. ``None`` if the points were computed in another way.
+        gradients: For each point, the gradient at the outputs of the first layer from which the point was computed, as
+            coordinates in the column space. ``None`` if the points were computed in another way.
     """
 
     points: Tensor
@@ -217,7 +217,7 @@ def inputs_from(first: LayerSpan, gradients: Tensor, last: Tensor | None) -> Ten
         first: The gradient of the first layer. Its matrix ``core`` must be diagonal.
         gradients: The gradient of each sample, as coordinates in the column space of the layer's gradient. Each row
             may be multiplied by any factor.
-        last: The coefficients with which the last entry of an input, which must be 1, is computed from coordinates.
+        last: The coefficients that compute the last entry of an input from its coordinates. This entry must be 1.
             ``None`` if the layer has no bias.
     """
     points: Tensor = (first.core.diagonal()[:, None] * torch.linalg.pinv(gradients)).T
@@ -241,7 +241,7 @@ def starting_points(
 
     Args:
         first: The gradient of the first layer.
-        last: The coefficients with which the last entry of an input, which must be 1, is computed from coordinates.
+        last: The coefficients that compute the last entry of an input from its coordinates. This entry must be 1.
             ``None`` if the layer has no bias.
         count: The number of starting points.
         random: The generator of the starting points.

@@ -81,7 +81,7 @@ class LayerSpan:
         return ((gradients @ self.left) / self.core.diagonal() * (inputs @ self.right)).sum(1)
 
     def outside(self, gradients: Tensor) -> Tensor:
-        """Return, for each given vector, the share of its length outside the column space of the layer's gradient.
+        """Return, for each row of ``gradients``, the part of its length outside the layer's column space.
 
         Args:
             gradients: The gradient of each row's loss with respect to the layer's outputs.
@@ -110,7 +110,9 @@ def rank_of(gradient: Tensor, precision: float, samples: int = 0) -> int:
 
 
 def largest_rank(gradient: Tensor) -> int:
-    """Return the largest possible rank of a gradient, which is the number of its nonzero rows or columns.
+    """Return the largest possible rank of a gradient.
+
+    It is the number of nonzero rows or the number of nonzero columns, whichever is smaller.
 
     Args:
         gradient: The gradient of a layer.

@@ -156,9 +156,12 @@ def plane_directions(last: Tensor) -> Tensor:
 def corrections(a: Tensor, b: Tensor, residual: Tensor) -> Tensor:
     r"""Return the terms :math:`\lVert r \rVert^2 b b^T - a b^T - b a^T` of the Gauss-Newton matrix for each point.
 
+    The residual :math:`r` is the part of a vector :math:`u / \lVert u \rVert` outside a given space. The Jacobian of
+    :math:`u`, divided by :math:`\lVert u \rVert`, is :math:`A`.
+
     Args:
-        a: The vector :math:`a` of each point, one in each row.
-        b: The vector :math:`b` of each point, one in each row.
+        a: The vector :math:`a = A^T r` of each point, one in each row.
+        b: The vector :math:`b = A^T u / \lVert u \rVert` of each point, one in each row.
         residual: The squared residual :math:`\lVert r \rVert^2` of each point.
     """
     cross = a[:, :, None] * b[:, None, :]

@@ -354,9 +354,9 @@ def april() -> PatchEquations:
     """Solve for the patches of one sample of a vision transformer with trained positions (APRIL, Lu et al. 2022).
 
     The gradient of the positions shows the gradient at each token. The gradient of the patch layer's weights is a sum
-    over tokens, of which each term is the gradient at the token times the patch. This is a linear equation for the
-    patches, which the attack solves. The layers are recognised by what they compute and not by their names, so any
-    module works. The attack has no options. It does not apply to several samples or to fixed positions.
+    with one term for each token. This term is the gradient at the token times the patch. The sum is a linear equation
+    for the patches, which the attack solves. The layers are recognised by what they compute and not by their names, so
+    any module works. The attack has no options. It does not apply to several samples or to fixed positions.
     """
     return PatchEquations()
 

@@ -1,9 +1,9 @@
-r"""Checks that a point that was read from neurons of a first layer is one sample, and not a mixture of samples.
+r"""Checks that a point is one sample and not a mixture of samples.
 
-A point is the gradient of a neuron's weights divided by the gradient of its bias. If a neuron is active for several
-samples, its point is a mixture :math:`\sum_i r_i x_i / \sum_i r_i` of these samples. Several neurons may agree on the
-same mixture, for example with one hidden layer and two classes. Two checks distinguish a sample from a mixture. Both
-need a layer whose gradient :math:`G` does not have full rank.
+A point is computed from a neuron of the first layer, as the gradient of the neuron's weights divided by the gradient of
+its bias. If a neuron is active for several samples, its point is a mixture :math:`\sum_i r_i x_i / \sum_i r_i` of these
+samples. Several neurons may agree on the same mixture, for example with one hidden layer and two classes. Two checks
+distinguish a sample from a mixture. Both need a layer whose gradient :math:`G` does not have full rank.
 
 1. With a known label, the known network gives the gradient :math:`\delta` of the point. For a sample, :math:`\delta`
    lies in the column space of :math:`G`, and :math:`\delta^T (G^+)^T [x, 1] = N / m` for :math:`m` copies of the

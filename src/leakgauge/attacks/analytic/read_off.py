@@ -162,7 +162,7 @@ class _Message:
 
         Args:
             count: The number of samples that were read off.
-            blur: The largest relative error of a sample that rounding of the message may cause.
+            blur: The largest relative error that rounding of the message may cause in a sample.
         """
         total = self.samples or "an unknown number of"
         if not count:

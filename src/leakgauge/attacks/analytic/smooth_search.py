@@ -39,8 +39,8 @@ class CurveProblem:
     Args:
         layer: The matrix that maps coordinates in the row space of the first layer's gradient to outputs, (width,
             rank).
-        last: The coefficients with which the last entry of an input, which must be 1, is computed from coordinates,
-            (rank,). ``None`` for a layer without bias.
+        last: The coefficients that compute the last entry of an input from its coordinates, (rank,). This entry must
+            be 1. ``None`` for a layer without bias.
         left: The orthonormal basis of the column space of the first layer's gradient, (width, rank).
         downstream: The matrix that maps coordinates in the column space of the next layer's gradient to gradients at
             the first layer's activations, (width, rank of the next layer's gradient).

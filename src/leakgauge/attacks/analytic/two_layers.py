@@ -17,7 +17,7 @@ PROBED = (0.1, 1.0, 3.0)
 
 
 class TwoLayers(DenseChain):
-    """A chain whose first dense layer is followed by an elementwise activation and a second dense layer.
+    """A copy of a model whose first dense layer is followed by an elementwise activation and a second dense layer.
 
     Args:
         observation: The message of the client. If the model has no such two layers, :class:`.DoesNotFit` is raised.

@@ -41,7 +41,8 @@ class SmoothOnly:
     Args:
         samples: With more samples than this, there is a warning (Zhu et al. 2019 go up to 8).
         predicted: If the model assigns a higher probability than this to the true labels, there is a warning.
-        first_layer: If the first layer has a smaller share of the gradient's squared norm, there is a warning.
+        first_layer: If the first layer has a smaller share than this of the gradient's squared norm, there is a
+            warning.
     """
 
     samples: int = 8

@@ -1,4 +1,4 @@
-r"""Inversion with falling prior weights, of which the best weight is chosen by held-out entries of the message.
+r"""Inversion with a prior whose weight falls. Held-out entries of the message show which weight is best.
 
 The best weight of a prior depends on the network, on the data and on the noise in the message. An attacker cannot see
 which weight gives the best samples. It can see which weight *predicts* best. A share of the message's entries is held
@@ -6,15 +6,16 @@ out. The other entries are matched while the weight of the priors falls. The *he
 the held-out entries and their prediction. It stops falling as soon as the samples fit the noise of the matched entries,
 because this noise does not predict the held-out entries.
 
-1. On the path, the learning rate is constant, and the factor of the priors falls from 1 to a small number.
+1. In the first stage, which is called the path, the learning rate is constant, and the factor of the priors falls from
+   1 to a small number.
 2. The factor at the point with the lowest held-out error is chosen. For a message without noise, this is the end of the
    path.
 3. From this point, all entries are matched with this factor, and the learning rate falls.
 
 The *guess* is a constant sample at the mean of the data, or mid-grey if the mean is unknown. It is made without the
 message. The attack returns the guess under two conditions. First, the message holds noise, or is pruned or quantised.
-Second, no point predicts the held-out entries clearly better than the guess and random samples do. For a clean message
-the guess is never returned, because a bad prediction then only means that the attack has failed.
+Second, no point of the path predicts the held-out entries clearly better than the guess and random samples do. For a
+clean message the guess is never returned, because a bad prediction then only means that the attack has failed.
 
 In a pruned message (:mod:`leakgauge.attacks.inversion.compression`), only the entries that were sent are matched or
 held out. If pruning kept the largest entries, the predictions of all other entries must not exceed the smallest entry
@@ -58,7 +59,7 @@ BLIND = 3
 #: The number of held-out entries below which the guess is never returned, because so few entries prove nothing. It does
 #: not apply to pruned messages, whose few entries are all that the attacker has.
 ENOUGH_ENTRIES = 200
-#: The share by which the held-out match may exceed the lowest one, above the noise, to keep a stronger prior.
+#: The share by which the held-out error may exceed the lowest one, above the noise, to keep a stronger prior.
 TOLERANCE = 0.25
 #: The outcome if the message explains nothing beyond the guess.
 NOTHING_EXPLAINED = (

@@ -169,7 +169,7 @@ class EpochOrderInvariant:
         return features.reshape(*inputs.shape[:2], *features.shape[1:])
 
     def like(self, reference: EpochOrderInvariant, data: DataSpec, *, epochs: int, samples: int) -> EpochOrderInvariant:
-        """Return this prior with a new weight, such that it equals ``reference`` on random samples (section 5.4).
+        """Return this prior with the weight for which it equals ``reference`` on random samples (section 5.4).
 
         Args:
             reference: The prior whose value is matched.

@@ -125,7 +125,7 @@ class WarmStart:
         """Return the starting points of all epochs, which are noisy copies of given samples.
 
         Args:
-            inputs: The samples that the other inversion has reconstructed.
+            inputs: The samples that an earlier inversion has reconstructed.
             copies: The number of copies. A single copy gets no noise.
             draw: The random generator for the noise.
             labels: The labels of every epoch, (epochs, samples), if they are known. Each sample is then copied to a

@@ -190,7 +190,7 @@ def _last_buffers(last: Observation) -> Params | None:
 
 
 def needs_step_length(reason: str) -> Fits:
-    """Return a function that decides whether an attack applies if the attack needs the changes of the weights.
+    """Return a function that decides whether an attack applies. It is for attacks that need changes of the weights.
 
     The attack does not apply if clients send gradients and the learning rate is unknown, because the gradients then
     cannot be converted to changes of the weights.

@@ -10,7 +10,7 @@ from leakgauge.core.errors import UnknownName
 
 
 def build(name: str, **options: Any) -> LocalModelAttack:
-    """Build the attack on a local model that has the given name.
+    """Build the attack with the given name, which rebuilds a client's local model.
 
     Args:
         name: The name of the attack. ``lmra`` is the recommended attack.

@@ -95,7 +95,7 @@ def lbfgs_simulation(
     order of the labels. The attempt with the lowest loss is returned.
 
     On smooth networks L-BFGS converges to the exact samples where Adam is still far away. On piecewise linear networks
-    it gets stuck, because their second derivatives are zero. The attack does not apply to such networks.
+    it makes no progress, because their second derivatives are zero. The attack does not apply to such networks.
 
     Args:
         threshold: The loss, in per cent of the update's squared norm, below which the attack stops. ``None`` switches

@@ -53,7 +53,7 @@ def zest(first: Model, second: Model, samples: Tensor, spec: DataSpec, *, masks:
 
 
 def signature(model: Model, samples: Tensor, spec: DataSpec, *, masks: int = 256, seed: int = 0) -> Tensor:
-    """Return the signature of a model, which is the vector of the coefficients of its explanations.
+    """Return the signature of a model, which is the vector of all coefficients of its LIME explanations.
 
     Args:
         model: The model. It is a function from samples without normalisation to probabilities or predictions.

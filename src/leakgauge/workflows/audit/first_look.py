@@ -59,8 +59,8 @@ class FirstLook:
 
     Args:
         reasons: The reasons for the risk.
-        applies: A dictionary from each attack that can be run on the message to the reason.
-        refused: A dictionary from each attack that cannot be run on the message to the reason.
+        applies: The attacks that can be run on the message. The dictionary holds the reason for each attack.
+        refused: The attacks that cannot be run on the message. The dictionary holds the reason for each attack.
         missing: The knowledge that an attacker lacks for optimisation attacks. The text is empty if nothing is missing.
     """
 
