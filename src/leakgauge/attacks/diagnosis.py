@@ -302,7 +302,10 @@ def _first_layer(observation: Observation) -> Params:
 
 
 def _unexplained(predicted: Params, observed: Params) -> float:
-    """Return the share of the observed update's squared length that no multiple of the prediction explains."""
+    """Return how much of the observed update is left after the best multiple of the prediction is subtracted.
+
+    The result is a share of the squared length of the observed update.
+    """
     one = torch.cat([predicted[name].detach().double().flatten() for name in observed])
     other = torch.cat([value.double().flatten() for value in observed.values()])
     cosine = float(one @ other / (one.norm() * other.norm()).clamp_min(1e-300))

@@ -27,7 +27,7 @@ class LeakgaugeError(Exception):
 
 
 class InvalidInput(LeakgaugeError, ValueError):
-    """The error for an argument, a tensor or a recipe that cannot be used."""
+    """The error for an argument, a tensor or a training setting that cannot be used."""
 
 
 class UnknownName(InvalidInput, KeyError):

@@ -60,10 +60,10 @@ def gradient_of(observation: Observation, *, length: bool = True) -> Params:
 
 
 def mixes_linearly(observation: Observation) -> bool:
-    """Return whether the update is a weighted sum of gradients and known weights, as for SGD with any settings.
+    """Return whether the update is a weighted sum of gradients and known weights.
 
-    Attacks use this to solve linear equations. For example, each row of a dense layer's gradient is a combination of
-    the layer's inputs, and a sum of gradients keeps this property.
+    This is true for SGD with any settings. Attacks can then solve linear equations. For example, each row of a dense
+    layer's gradient is a combination of the layer's inputs, and a sum of gradients keeps this property.
     """
     return observation.kind == "gradient" or optimiser_of(observation) == "sgd"
 

@@ -52,7 +52,7 @@ class Entry:
     """One result that is stored in the cache.
 
     Args:
-        document: The figures and texts of the result, as plain values and dataclasses of Leakgauge.
+        document: The numbers and texts of the result, as plain values and dataclasses of Leakgauge.
         tensors: A dictionary from names to the tensors of the result.
     """
 
@@ -125,7 +125,7 @@ class Cache:
 
         Args:
             definition: Everything that the result depends on, as plain values.
-            document: The figures and texts of the result, as plain values and dataclasses of Leakgauge.
+            document: The numbers and texts of the result, as plain values and dataclasses of Leakgauge.
             tensors: A dictionary from names to the tensors of the result.
         """
         key, text = key_of(definition), encode(document)

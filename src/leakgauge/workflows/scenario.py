@@ -364,7 +364,7 @@ def _check_values(document: Mapping[str, Any], where: str) -> None:
 
 
 def load_parts(scenario: Scenario, where: str) -> None:
-    """Load the data and build a network, to find mistakes. An error message names the table with the mistake."""
+    """Load the data and build a network, to find mistakes in the set-up. An error names the table with the mistake."""
     for table, load_part in (("data", lambda: scenario.dataset), ("model", scenario.network)):
         try:
             load_part()
@@ -409,7 +409,7 @@ def read_chain(items: object, where: str) -> tuple[Defence, ...]:
 
 
 def read_chains(tables: object, scenario: Scenario, where: str) -> dict[str, tuple[Defence, ...]]:
-    """Return a dictionary from titles to the defences that a client applies in turn.
+    """Return a dictionary from titles to the defences that a client applies one after another.
 
     Raise an error if the model cannot use one of the defences.
 

@@ -79,7 +79,7 @@ class Equations:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The patches that solve the equations, and figures that check the solution without the true patches.
+    """The patches that solve the equations, and numbers that check the solution without the true patches.
 
     Args:
         patches: The solution with the least norm, (patches, pixels of a patch).

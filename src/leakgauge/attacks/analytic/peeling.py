@@ -77,7 +77,7 @@ class Peeling:
         settings: The settings of the search.
         chain: The two dense layers.
         observation: The message of the client.
-        finders: The search functions, which are used in turn.
+        finders: The search functions. Each search uses the next function, and after the last the first again.
         most: The largest number of distinct samples that the attack can solve for.
     """
 

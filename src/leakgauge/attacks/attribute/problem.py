@@ -35,7 +35,7 @@ class GradientProblem:
         ]
 
     def inputs(self, shares: Tensor) -> Tensor:
-        """Return normalised records with a weighted mean of the possible values in the sensitive columns.
+        """Return normalised records whose sensitive columns hold a weighted mean of the possible values.
 
         Args:
             shares: The weight of each possible value for each record, (N, values).

@@ -136,9 +136,9 @@ class PriorPath(Inversion):
         return super(PriorPath, self._with_readable_labels(observation))._run(observation, seed, report)
 
     def _with_readable_labels(self, observation: Observation) -> Self:
-        """Return an attack that infers labels from the last kernel, if pruning removed some of the last biases.
+        """Return this attack, or an attack that infers labels from the last layer's kernel instead of its bias.
 
-        Otherwise, return this attack.
+        The bias cannot be used if pruning removed some of its entries.
         """
         pruned = pruning_of(observation)
         if pruned is None or all(map(math.isfinite, pruned.limits.values())):

@@ -278,7 +278,7 @@ def _batches(trials: int, random: int, jobs: int) -> list[range]:
 
 
 def _tasks(settings: _Settings, earlier: Sequence[Trial], batch: range, missing: Iterable[int]) -> list[Task]:
-    """Return one task for each trial of a batch that is not in the cache."""
+    """Return one task for each trial of a batch, except for the trials in the cache."""
     proposed = _propose(settings, _with_values(earlier, settings.log), batch)
     return [Task(f"trial {number}", _run, {"number": number, "numbers": proposed[number]}) for number in missing]
 

@@ -210,7 +210,7 @@ class _Bookkeeping:
         return losses, gradients
 
     def evaluate_ended(self, variables: Params, rows: set[int]) -> None:
-        """Evaluate the last iterates of problems that have just ended, so that these iterates can be the best."""
+        """Evaluate the last iterates of problems that have just ended, so that these iterates can be returned too."""
         ended = [row for row in sorted(rows) if math.isfinite(self.losses[int(self.running[row])][-1])]
         self.step_is_over = True
         if ended:

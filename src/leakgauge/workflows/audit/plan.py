@@ -80,8 +80,8 @@ class AuditPlan:
     Args:
         scenario: The set-up.
         attacks: A dictionary from names to attackers.
-        chains: A dictionary from titles to chains of defences. A chain holds the defences that one client applies in
-            turn. Each chain is audited separately.
+        chains: A dictionary from titles to chains of defences. A chain holds the defences that one client applies one
+            after another. Each chain is audited separately.
         first_look: The estimate of the risk before any attack.
         clients: The number of clients to attack.
         threshold: The PSNR in dB above which a sample counts as recovered.

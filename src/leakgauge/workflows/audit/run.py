@@ -42,7 +42,7 @@ class ClientResult:
 
     Args:
         work: The attack and the client.
-        document: The figures and texts of the result, as plain values.
+        document: The numbers and texts of the result, as plain values.
         tensors: The original and the reconstructed samples, and other tensors of the result.
     """
 
@@ -162,7 +162,7 @@ class _Run:
     began: float = field(default_factory=time.monotonic)
 
     def stage(self, works: Sequence[Work]) -> None:
-        """Run the given attacks unless they are in the cache, and collect their results."""
+        """Run the given attacks unless their results are in the cache, and collect all results."""
         if self.interrupted:
             return
         self.started += len(works)
