@@ -1,4 +1,4 @@
-"""A cache of finished results on disk, with one SQLite file for figures and texts, and safetensors files for tensors.
+"""A cache of finished results on disk, with one SQLite file for numbers and texts, and safetensors files for tensors.
 
 A result is stored under a key, which is a hash of the result's definition and of Leakgauge's source code. The
 definition holds everything that the result depends on. After a change of the code, old results are not returned any

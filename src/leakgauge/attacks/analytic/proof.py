@@ -42,7 +42,8 @@ class Candidates:
         gradients: The gradient of each candidate's loss with respect to the outputs of both layers.
         targets: The label of each candidate.
         copies: The number of copies of each candidate in the client's data.
-        error: The largest relative error in the equations of the proof, times :data:`COPIED` if there are copies.
+        error: The relative error with which each candidate explains the observed gradients. It is multiplied by
+            :data:`COPIED` if there are copies.
     """
 
     inputs: tuple[Tensor, Tensor]
@@ -73,8 +74,8 @@ class Prover:
         classes: The number of classes, or ``None`` for a regression.
         samples: The number of samples in the batch.
         most_copies: The largest possible number of copies of one sample.
-        weights: For each layer, the factor by which the distance from the column space is multiplied in the error of a
-            proof.
+        weights: For each layer, a factor in the error of a candidate. The factor multiplies the distance of the
+            candidate's gradient from the column space of the layer's observed gradient.
     """
 
     chain: TwoLayers
@@ -102,7 +103,7 @@ class Prover:
         return replace(self, weights=(max(1.0, tolerance / max(TELLING * typical, 1e-300)), 1.0))
 
     def __call__(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Candidates:
-        """Return each point with its best label, which has the smallest error in the equations of the proof.
+        """Return each point with the label that explains the observed gradients best, and with the error that is left.
 
         Args:
             points: Inputs of the first layer that may be samples, with an appended 1 if the layer has a bias.
@@ -113,7 +114,10 @@ class Prover:
         return self._labelled(points, spans)
 
     def _labelled(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Candidates:
-        """Return each point (possible input) with the label that has the smallest error in the proof's equations."""
+        """Return each point with the label that explains the observed gradients best, and with the error that is left.
+
+        A point is an input of the first layer that may be a sample.
+        """
         first = points @ self.chain.augmented_weight().T
         hidden = self.chain.activation(first)[0]
         inputs = (points, self.chain.with_ones(hidden, self.chain.second))
@@ -128,7 +132,7 @@ class Prover:
         return best
 
     def _scaled(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Tensor:
-        """Multiply each point (possible input) by the factor with the smallest error in the equations of the proof.
+        """Multiply each point (possible input) by the factor with which it explains the observed gradients best.
 
         The gradient of a layer without bias determines inputs only up to a factor. The network's outputs depend on this
         factor, so the factor can be found.
@@ -170,11 +174,12 @@ class Prover:
     def _regression_targets(
         self, first: Tensor, inputs: tuple[Tensor, Tensor], spans: tuple[LayerSpan, LayerSpan]
     ) -> Tensor:
-        r"""Return, for each point, the regression target for which the equation of the proof holds.
+        r"""Return, for each possible input :math:`x`, the regression target that it must have if it is a sample.
 
-        The loss is :math:`(f(x) - y)^2`, so the left-hand side of the equation is proportional to :math:`f(x) - y`. It
-        is computed for the trial target :math:`y = f(x) - 1`, in the last layer in which the equation holds. The target
-        for which the left-hand side has the right value follows from the result.
+        A sample fulfils :math:`\delta^T (G^+)^T [x, 1] = N`, where :math:`G^+` is the pseudo-inverse of the observed
+        gradient, :math:`\delta` the gradient at the outputs and :math:`N` the number of samples. The loss is
+        :math:`(f(x) - y)^2`, so :math:`\delta` is proportional to :math:`f(x) - y`. The left-hand side is computed for
+        the trial target :math:`y = f(x) - 1`. The true target follows from the result.
         """
         with torch.no_grad():
             outputs = self.chain.outputs(first).reshape(-1)
@@ -184,9 +189,9 @@ class Prover:
 
 
 def _separating(spans: tuple[LayerSpan, LayerSpan]) -> int:
-    """Return the number of layers in which the equation of the proof holds.
+    """Return the number of layers whose equations can be used to prove samples.
 
-    It is 2 if the rank of the second layer's gradient is at least the rank of the first layer's, and otherwise 1.
+    It is 2 if the rank of the second layer's gradient is at least that of the first layer's gradient, and otherwise 1.
     """
     return 2 if len(spans[1].core) >= len(spans[0].core) else 1
 

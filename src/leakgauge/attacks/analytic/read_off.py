@@ -188,9 +188,9 @@ class _Message:
         return limits.clamp_max(tolerance if self.purity.separates else least)
 
     def mixture_errors(self, inputs: Tensor, labels: Tensor, copies: Tensor) -> Tensor:
-        """Return the errors in the proof that each result is one sample and not a mixture of samples.
+        """Return, for each input, an error that is near 0 if the input is one sample and not a mixture of samples.
 
-        The errors are zeros if the message allows no such proof.
+        The errors are zeros if the message does not allow such a check.
 
         Args:
             inputs: The inputs of the first dense layer.

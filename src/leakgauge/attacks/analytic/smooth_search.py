@@ -1,4 +1,4 @@
-r"""The search for inputs of a dense layer that cause gradients in known spaces, for smooth activations.
+r"""The search for samples that enter a dense layer, if the layer has a smooth activation such as the sigmoid.
 
 The inputs of all samples lie in the row space of the first dense layer's gradient. An input with the coordinates
 :math:`c` in this space has the outputs :math:`z = M c`. The gradient at the outputs of the next dense layer lies in the

@@ -41,7 +41,9 @@ class OptimisedLabels:
     lean: float = 3.0
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """Return the given labels, the label of a single sample, or initial logits of shape (samples, classes).
+        """Return the labels that are given, or else initial logits of shape (samples, classes).
+
+        If the client has a single sample, its label is inferred, and no logits are needed.
 
         Args:
             observation: The client's message (gradient or weights), as the server sees it.
