@@ -81,10 +81,11 @@ class LayerSpan:
         return ((gradients @ self.left) / self.core.diagonal() * (inputs @ self.right)).sum(1)
 
     def outside(self, gradients: Tensor) -> Tensor:
-        """Return, for each row of ``gradients``, the part of its length outside the layer's column space.
+        """Return, for each row of ``gradients``, the relative length of its part outside the column space.
 
         Args:
-            gradients: The gradient of each row's loss with respect to the layer's outputs.
+            gradients: The gradient of each row's loss with respect to the layer's outputs. For a true sample, this
+                gradient lies in the column space of the layer's gradient.
         """
         rest = gradients - (gradients @ self.left) @ self.left.T
         share: Tensor = rest.norm(dim=1) / gradients.norm(dim=1).clamp_min(1e-300)

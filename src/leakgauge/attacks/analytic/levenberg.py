@@ -68,9 +68,10 @@ class LeastSquares(Protocol):
 class Problem:
     """The least-squares problem for the input of one sample at the first of two dense layers.
 
-    The residual is the distance of the resulting input of the second layer from the row space of this layer's gradient.
-    A point is a vector of coordinates in the row space of the first layer's gradient. Its augmented input, which is the
-    input with an appended 1 for the bias, must have the last entry 1.
+    A point is a vector of coordinates in the row space of the first layer's gradient. It gives the augmented input of
+    the first layer, which is the input with an appended 1 for the bias. The last entry must therefore be 1. The first
+    layer and the activation then give the input of the second layer. The residual is the distance of this second input
+    from the row space of the second layer's gradient.
 
     Args:
         layer: The matrix that maps points to outputs of the first layer, (width, rank).
@@ -85,7 +86,7 @@ class Problem:
     activation: Activation
 
     def onto_plane(self, points: Tensor) -> Tensor:
-        """Move each point to the nearest point for which the last entry of the augmented input is 1."""
+        """Move each point to the nearest point for which the entry that is appended to the input equals 1."""
         return onto_plane(points, self.last)
 
     def directions(self) -> Tensor:
@@ -96,11 +97,14 @@ class Problem:
         return plane_directions(self.last)
 
     def residuals(self, points: Tensor) -> Tensor:
-        """Return, for each point, the squared relative distance of its activations from the space of ``span``."""
+        """Return, for each point, the squared relative distance of its activations from the space with basis ``span``."""
         return self.evaluate(points)[-1]
 
     def evaluate(self, points: Tensor) -> State:
-        """Return the slopes, the activations, their parts outside the space of ``span``, and the squared residuals."""
+        """Return the slopes, the activations, their parts outside the space with basis ``span``, and the residuals.
+
+        The residuals are squared.
+        """
         values, slope = self.activation(points @ self.layer.T)
         augmented = torch.cat([values, torch.ones_like(values[:, :1])], 1)
         norm = augmented.norm(dim=1, keepdim=True)

@@ -320,7 +320,7 @@ def _sentence(solution: Solution, layer: PatchLayer, positions: PositionParamete
 
 
 def _layers(observation: Observation) -> tuple[PatchLayer | None, PositionParameter | None, str]:
-    """Return the patch layer and the positions, or the reason why the attack does not apply."""
+    """Return the patch layer and the position parameter, or the reason why the attack does not apply."""
     samples = observation.training.samples
     if samples is None:
         return None, None, "made for one sample, and the number of samples is unknown"

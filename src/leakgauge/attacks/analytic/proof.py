@@ -35,7 +35,7 @@ SCALED_AT_ONCE = 8
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Inputs that may be samples, each with a label and with the gradients of its loss.
+    """Inputs that may be samples, each with a label and with the gradients of the loss for this label.
 
     Args:
         inputs: The inputs of both layers, with an appended 1 if the layer has a bias, one row for each candidate.

@@ -51,7 +51,7 @@ class Purity:
         return max(1, samples - self.rank + 1) if self.separates else samples
 
     def errors(self, gradients: Tensor, points: Tensor, copies: Tensor) -> Tensor:
-        """Return, for each point, the error of the check that needs a label. The error is near 0 for a single sample.
+        """Return, for each point with its label, an error that is near 0 if the point is one sample and no mixture.
 
         Args:
             gradients: The gradient of each point's loss with respect to the outputs of the layer.
@@ -62,7 +62,7 @@ class Purity:
         return torch.maximum((numbers - 1).abs(), self.span.outside(gradients)).nan_to_num(torch.inf)
 
     def alone(self, points: Tensor, silent: Tensor) -> Tensor:
-        """Return whether each point is a single sample and not a mixture, by the check that needs no label.
+        """Return whether each point is proven to be one sample and not a mixture. The labels are not needed.
 
         Args:
             points: The inputs of the layer with an appended 1, one row for each point.

@@ -177,7 +177,7 @@ class _Message:
         return Outcome(kind, 0, f"{count} of {total} samples read off exactly")
 
     def limits(self, groups: list[Tensor], tolerance: float) -> Tensor:
-        """Return, for each group of neurons, the largest error of :meth:`best_labels` that rounding may cause.
+        """Return, for each group of neurons, the largest error that rounding may cause in :meth:`best_labels`.
 
         Args:
             groups: For each sample, the indices of the neurons from which the sample was computed.
@@ -253,7 +253,7 @@ def _update(observation: Observation, scaled: bool) -> dict[str, Tensor]:
 
 
 def _rounding(observation: Observation, rows: Tensor, chain: DenseChain, eps: float) -> Tensor:
-    """Return, for each neuron, the relative rounding error of its ratio of weight gradient and bias gradient.
+    """Return, for each neuron, the relative rounding error of its weight gradient divided by its bias gradient.
 
     The error is larger if the client returns weights instead of a gradient. Weights are rounded in proportion to their
     own size, and the update may be much smaller than the weights.
@@ -279,7 +279,7 @@ def _regression(rows: Tensor) -> tuple[Tensor, float]:
 
 
 def _agreeing(message: _Message, least: int) -> list[Tensor]:
-    """Return groups of neurons with the same ratio of weight gradient and bias gradient. The largest group is first.
+    """Return groups of neurons whose weight gradient divided by the bias gradient is the same, the largest group first.
 
     Args:
         message: The gradient of the first dense layer.

@@ -91,7 +91,7 @@ class CurveProblem:
         """Return the values that :meth:`normal_equations` needs, for each point.
 
         The values are two factors for the derivatives of the gradient at the first layer's outputs, this gradient with
-        length 1, its part outside the column space, and the squared length of this part.
+        length 1, its part outside the column space of the layer's gradient, and the squared length of this part.
         """
         rank = self.layer.shape[1]
         slope, curve = self.curvature(points[:, :rank] @ self.layer.T)

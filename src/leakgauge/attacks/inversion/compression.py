@@ -199,7 +199,7 @@ def _scattered(matrix: Tensor, floor: float, full: bool) -> tuple[int, int]:
 
 
 def _is_rounded(value: Tensor, floor: float) -> bool:
-    """Return whether half of a tensor's non-zero entries or more are so small that rounding distorts them."""
+    """Return whether at least half of a tensor's non-zero entries are so small that rounding distorts them."""
     sent = value[value != 0].abs()
     return not len(sent) or float(sent.median()) <= floor
 

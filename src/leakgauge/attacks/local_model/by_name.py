@@ -1,4 +1,4 @@
-"""The function that builds an attack on a local model from its name."""
+"""The function that builds an attack by the attack's name. The attack rebuilds a client's local model."""
 
 from __future__ import annotations
 
