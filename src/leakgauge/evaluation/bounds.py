@@ -123,7 +123,7 @@ def _shown(probability: float) -> str:
 
 
 def _shown_above(probability: float) -> str:
-    """Return a probability as text, rounded up such that the text never claims more than the proof."""
+    """Return a proven upper limit of a probability as text, rounded up so that it stays a proven limit."""
     digits = 2 if probability >= 0.095 else 1 - math.floor(math.log10(max(probability, 1e-300)))
     raised = min(1.0, math.ceil(round(probability * 10**digits, 6)) / 10**digits)
     return _shown(raised)

@@ -204,7 +204,10 @@ class Trainer:
         return every, buffers
 
     def _gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
-        """Return the gradient after the defences, and the buffers. Parameters without a gradient are left out."""
+        """Return the gradient as the client's defences change it, and the buffers after the forward pass.
+
+        Parameters without a gradient are left out.
+        """
         if self.protection is None:
             return self._plain_gradient(state, batch, graph=graph)
         batch = self.protection.on_batch(batch)

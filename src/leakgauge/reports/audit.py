@@ -167,7 +167,10 @@ def _every_attack(audit: Audit) -> Section:
 
 
 def _diagnoses(audit: Audit) -> list[Section]:
-    """Return a section about the likely causes of failed attacks. They are derived from what the attacker sees."""
+    """Return a section about the likely causes of failed attacks.
+
+    The causes are derived from what the attacker sees.
+    """
     rows = [["attack", "defence", "likely causes, and what to try"]]
     for finding in audit.findings:
         if finding.verdict is not Verdict.RECOVERS_DATA:

@@ -97,7 +97,7 @@ class Problem:
         return plane_directions(self.last)
 
     def residuals(self, points: Tensor) -> Tensor:
-        """Return, for each point, the squared relative distance of its activations from the space with basis ``span``."""
+        """Return the squared residual of each point."""
         return self.evaluate(points)[-1]
 
     def evaluate(self, points: Tensor) -> State:

@@ -271,7 +271,7 @@ def _finished(trials: Iterable[Trial]) -> list[Trial]:
 def _batches(trials: int, random: int, jobs: int) -> list[range]:
     """Divide the trials into batches that run together, and return the indices of the trials in each batch.
 
-    A batch does not depend on the number of later trials.
+    If more trials are added at the end, the earlier batches stay the same.
     """
     starts = [0, *range(random, trials, jobs)]
     return [range(start, min(start + jobs if start else random, trials)) for start in starts]

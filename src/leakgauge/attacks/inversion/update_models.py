@@ -379,7 +379,7 @@ def _one_step_per_epoch(training: LocalTraining) -> LocalTraining:
 
 
 def _shares(training: LocalTraining, epoch: int) -> tuple[float, float]:
-    """Return two numbers that place an epoch within the client's update.
+    """Return two numbers that describe which part of the client's update belongs to an epoch.
 
     The first number is the share of the whole update that happens before the epoch. The second number is the size of
     the whole update, divided by the size of the epoch's update.

@@ -106,7 +106,7 @@ def components(spec: DataSpec, across: int = 8) -> Tensor:
 
 
 def _explainer(visible: Tensor) -> Tensor:
-    """Return the matrix that maps a model's outputs on masked samples to the coefficients of the explanation.
+    """Return the matrix that maps a model's outputs on masked samples to the coefficients of its LIME explanation.
 
     The coefficients are those of a weighted ridge regression on the masks, with an intercept.
     """

@@ -320,7 +320,7 @@ def _judged(plan: AuditPlan, results: Sequence[ClientResult]) -> list[Finding]:
 
 
 def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequence[Finding]) -> list[Finding]:
-    """Return the results with reasons. A verdict of no leakage becomes inconclusive if the attack may be too weak.
+    """Add reasons to the verdicts. A verdict of no leakage becomes inconclusive if the attack may be too weak.
 
     The set-up without a defence is judged first, because the verdicts on defences depend on it.
     """
