@@ -77,7 +77,8 @@ class Peeling:
         settings: The settings of the search.
         chain: The two dense layers.
         observation: The message of the client.
-        finders: The search functions. Each search uses the next function, and after the last the first again.
+        finders: The search functions. Each search uses the next function of the list. After the last function, the
+            first function is used again.
         most: The largest number of distinct samples that the attack can solve for.
     """
 

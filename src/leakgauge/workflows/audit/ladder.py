@@ -92,7 +92,7 @@ def _excess(finding: Finding) -> float:
 def sentences(rungs: Mapping[str, Rung], findings: Sequence[Finding]) -> list[str]:
     """Return one sentence for each kind of changed value, such as samples or local steps.
 
-    The sentence names the largest value at which the attack still recovered data.
+    The sentence names the largest value at which the attack still recovered data, if there is such a value.
 
     Args:
         rungs: A dictionary from names to changed versions of the set-up.

@@ -99,7 +99,7 @@ class Audit(WorkflowResult):
 
     @property
     def ladder_sentences(self) -> list[str]:
-        """Sentences that answer up to how many samples, how many local steps and how much noise an attack succeeds."""
+        """Sentences about the largest numbers of samples and local steps, and the most noise, for a successful attack."""
         return sentences(self.plan.ladder, self.ladder)
 
     def results_of(self, finding: Finding) -> list[ClientResult]:
