@@ -348,6 +348,6 @@ def test_an_unknown_number_of_samples_is_named(name):
 @pytest.mark.parametrize("name", ITERATIVE)
 def test_more_restarts_keep_the_first_ones_and_never_raise_the_loss(name):
     observation, _ = case(name)
-    losses = [short(name, steps=1, restarts=count)(observation, progress=False).loss for count in (1, 2, 8)]
+    losses = [short(name, steps=1, restarts=count)(observation, seed=2, progress=False).loss for count in (1, 2, 6)]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0]
