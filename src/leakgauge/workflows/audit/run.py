@@ -99,7 +99,7 @@ class Audit(WorkflowResult):
 
     @property
     def ladder_sentences(self) -> list[str]:
-        """Sentences about the largest numbers of samples and local steps, and the most noise, for a successful attack."""
+        """Sentences about how many samples, how many local steps and how much noise still allow a successful attack."""
         return sentences(self.plan.ladder, self.ladder)
 
     def results_of(self, finding: Finding) -> list[ClientResult]:
