@@ -1,5 +1,6 @@
 """Labels read from the last layer: exact for one sample, near the truth for many, refused where impossible."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from leakgauge.attacks.inversion.labels import (
     dummy_statistics,
     estimate_label_counts,
     last_linear,
+    raise_counts,
     round_counts,
     rows_of_first_epoch,
 )
@@ -433,3 +435,31 @@ def test_the_classes_of_several_samples_are_read_from_an_update_of_adam():
     own = digits().share(range(20, 24))
     observation, truth = fedavg(network(), own, lr=0.001, recipe=LocalTraining(optimiser="adam"))
     assert half_the_errors(estimate(observation), truth) <= 1
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.floats(-50, 200)), min_size=1, max_size=12),
+    st.integers(0, 300),
+    st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_counts_are_raised_as_if_one_by_one(classes, total, ties):
+    counts = torch.tensor([count for count, _ in classes])
+    wanted = torch.tensor([estimate for _, estimate in classes]).double()
+    wanted = wanted.round() if ties else wanted
+    expected = counts.clone()
+    while int(expected.sum()) < total:
+        expected[int((wanted - expected).argmax())] += 1
+    assert raise_counts(counts, wanted, total).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("total", [10**6, 10**9])
+def test_the_work_of_counting_labels_does_not_grow_with_the_samples(total):
+    draw = torch.Generator().manual_seed(0)
+    wild = total * torch.randn(10, generator=draw)
+    began = time.process_time()
+    for estimate in (wild, torch.full((10,), float("nan")), torch.full((10,), 1e30), -wild.abs()):
+        assert int(round_counts(estimate, total).sum()) == total
+        counts = raise_counts(torch.zeros(10, dtype=torch.long), estimate.nan_to_num().clamp(0, total), total)
+        assert int(counts.sum()) == total
+    assert time.process_time() - began < 5

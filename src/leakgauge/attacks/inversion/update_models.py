@@ -20,6 +20,7 @@ the models and the cost of one prediction are:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -28,6 +29,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.inversion.labels import rows_of_first_epoch
+from leakgauge.attacks.requirements import Simulation, samples_in, simulation_of
 from leakgauge.core.checks import boolean, whole_number
 from leakgauge.core.errors import InvalidInput, MissingKnowledge
 from leakgauge.core.local_training import OF_ONE_GRADIENT, LocalTraining
@@ -226,6 +228,19 @@ class FullSimulation:
 
         return ClientModel(predict, copies, _batches(observation, copies), epoch_labels=True)
 
+    def simulation(self, training: LocalTraining, weights: int) -> Simulation:
+        """Return the size of one prediction.
+
+        Args:
+            training: The settings of the client's training. The numbers of samples, batches and epochs must be known.
+            weights: The number of weights of the model.
+        """
+        limits = {None: self.graph_limit, "graph": sys.maxsize}
+        if self.one_batch:
+            training = replace(training, batch_size=training.samples, accumulation=1)
+        limit = limits.get(self.gradients, 0)
+        return simulation_of(training, weights, copies=self.per_epoch, graph_limit=limit)
+
 
 @dataclass(frozen=True)
 class EpochInterpolation:
@@ -278,6 +293,15 @@ class EpochInterpolation:
 
         return ClientModel(predict, batches=len(sizes))
 
+    def simulation(self, training: LocalTraining, weights: int) -> Simulation:
+        """Return the size of one prediction, which is a simulation of one epoch.
+
+        Args:
+            training: The settings of the client's training. The numbers of samples, batches and epochs must be known.
+            weights: The number of weights of the model.
+        """
+        return simulation_of(replace(training, epochs=1), weights, copies=False, graph_limit=sys.maxsize)
+
 
 @dataclass(frozen=True)
 class MixedPrecision:
@@ -313,6 +337,26 @@ class MixedPrecision:
             return {name: value.to(observation.sent[name].dtype) for name, value in update.items()}
 
         return replace(client, predict=predict)
+
+
+def size_of_prediction(update_model: UpdateModel, observation: Observation) -> Simulation:
+    """Return the size of one prediction of a client's update.
+
+    An update model without a method ``simulation`` passes all samples through the model once. So does every update
+    model if the message is one gradient, or if the number of local steps is unknown.
+
+    Args:
+        update_model: The rule that predicts the update.
+        observation: The client's message (gradient or weights), as the server sees it.
+    """
+    if isinstance(update_model, MixedPrecision):
+        return size_of_prediction(update_model.base, observation)
+    training, simulation = observation.training, getattr(update_model, "simulation", None)
+    unknown = None in (training.samples, training.batch_size, training.epochs)
+    if simulation is None or unknown or observation.kind == "gradient":
+        return Simulation(graphs=samples_in(observation) or 1)
+    size: Simulation = simulation(training, sum(value.numel() for value in observation.sent.values()))
+    return size
 
 
 def in_precision(update_model: UpdateModel, mixed: bool) -> UpdateModel:
