@@ -233,11 +233,11 @@ class Captures:
         for name in expected:
             if name not in arrays:
                 raise InvalidInput(f"{source} lack {name!r}. An observation needs all weights of the model.")
-        weights = {name: _tensor(arrays[name], like) for name, like in expected.items()}
+        weights = {name: _tensor(source, name, arrays[name], like) for name, like in expected.items()}
         if any(name in state and name not in arrays for name in statistics):
             return weights, None
         return weights, {
-            name: _tensor(arrays[name], like) if name in state else like.detach().clone()
+            name: _tensor(source, name, arrays[name], like) if name in state else like.detach().clone()
             for name, like in statistics.items()
         }
 
@@ -251,10 +251,25 @@ def _setting(name: str, value: object) -> int | float | str | None:
     return value if isinstance(value, (int, float)) else None
 
 
-def _tensor(values: NDArray[Any], like: Tensor) -> Tensor:
-    tensor = torch.from_numpy(np.array(values))
-    if tensor.is_complex():
-        raise InvalidInput("an array holds complex numbers, and weights are real numbers")
+def _tensor(source: str, name: str, values: NDArray[Any], like: Tensor) -> Tensor:
+    """Convert an array to a tensor of the model's number type.
+
+    Args:
+        source: The words for the message that holds the array.
+        name: The name of the weight or the statistic.
+        values: The array. An array of another shape is refused before it is copied.
+        like: The weight or the statistic of the model.
+    """
+    if tuple(values.shape) != tuple(like.shape):
+        raise InvalidInput(
+            f"{source}: {name!r} has shape {shown(tuple(values.shape))}, but the model's is {tuple(like.shape)}. Is "
+            "this the right model?"
+        )
+    if values.dtype.kind not in "fiub":
+        raise InvalidInput(
+            f"{source}: {name!r} holds values of type {printable(str(values.dtype))}, and weights are real numbers"
+        )
+    tensor = torch.from_numpy(np.array(values, dtype=values.dtype.newbyteorder("=")))
     if tensor.is_floating_point() and not like.is_floating_point():
         tensor = tensor.round()  # averaging turns counters into fractions
     return tensor.to(like.dtype)
