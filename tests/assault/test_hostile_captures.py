@@ -42,7 +42,12 @@ def listening(path):
     subprocess.run([sys.executable, "-c", code, path.parent, path.name], check=True)
 
 
-#: Paths that are no regular files.
+def sparse(path):
+    path.touch()
+    os.truncate(path, 2**40)
+
+
+#: Paths that hold no capture, most of which are no regular files.
 PATHS = {
     "a pipe": fifo,
     "a socket": listening,
@@ -54,7 +59,7 @@ PATHS = {
     "a link to nothing": lambda path: path.symlink_to(path.parent / "nothing"),
     "a link to passwords": lambda path: path.symlink_to("/etc/passwd"),
     "memory of the process": lambda path: path.symlink_to("/proc/self/mem"),
-    "a sparse file of 1 TiB": lambda path: (path.touch(), os.truncate(path, 2**40)),
+    "a sparse file of 1 TiB": sparse,
 }
 NAMES = [*CAPTURES, *RAW, *PATHS]
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from leakgauge import attacks, models
+from leakgauge.attacks.inversion.labels import LastLayer
 from leakgauge.attacks.requirements import MOST_SIMULATED, Workload, check_requirements, kept_by_forward_pass
 from leakgauge.core.errors import InvalidInput, LeakgaugeError
 from leakgauge.core.observation import DataSpec, LocalTraining, Observation
@@ -77,6 +78,14 @@ def test_more_restarts_copies_and_dummies_need_more_memory(monkeypatch):
     for changes in ({"values": 2**20}, {"dummies": 2**20}):
         with pytest.raises(InvalidInput, match="of memory"):
             check_requirements(observation, replace(Workload(1, 1), **changes))
+
+
+def test_predicted_labels_of_every_local_step_need_memory(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 100 * 2**20)
+    observation = observed(epochs=10**6)
+    with pytest.raises(InvalidInput, match="of memory"):
+        attacks.agic(steps=1).with_settings(labels=LastLayer()).check(observation)
+    attacks.agic(steps=1).with_settings(labels=LastLayer()).check(observed(epochs=10))
 
 
 def test_labels_that_are_granted_need_no_dummies():

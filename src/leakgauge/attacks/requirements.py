@@ -72,6 +72,7 @@ class Workload:
         simulation: The size of one prediction of an update.
         dummies: The number of dummy inputs from which labels are inferred.
         parallel: The number of predictions that are computed at the same time.
+        others: The number of other values that are held, such as the predicted labels at each local step.
     """
 
     samples: int
@@ -79,6 +80,7 @@ class Workload:
     simulation: Simulation = Simulation()
     dummies: int = 0
     parallel: int = 1
+    others: int = 0
 
     @property
     def graphs(self) -> int:
@@ -134,7 +136,7 @@ def check_requirements(observation: Observation, workload: Workload) -> None:
         )
     like = next(iter(observation.sent.values()))
     values, weights = prod(observation.data.shape), sum(value.numel() for value in observation.sent.values())
-    samples = _OF_VARIABLES * workload.values * values + workload.dummies * values
+    samples = _OF_VARIABLES * workload.values * values + workload.dummies * values + _OF_GRAPH * workload.others
     states = _OF_WEIGHTS * workload.simulation.states * workload.parallel * weights
     _check_memory(observation, workload, like.element_size() * (samples + states))
     graph = _OF_GRAPH * workload.graphs * kept_by_forward_pass(observation)
