@@ -106,6 +106,24 @@ def simulation_of(training: LocalTraining, weights: int, *, copies: bool, graph_
     return Simulation(batches, own, size, 2 * isqrt(batches) + 1)
 
 
+def size_of_prediction(update_model: object, observation: Observation) -> Simulation:
+    """Return the size of one prediction of a client's update.
+
+    An update model without a method ``simulation`` passes all samples through the model once. So does every update
+    model if the message is one gradient, or if the number of local steps is unknown.
+
+    Args:
+        update_model: The rule that predicts the update (:mod:`leakgauge.attacks.inversion.update_models`).
+        observation: The client's message (gradient or weights), as the server sees it.
+    """
+    training, simulation = observation.training, getattr(update_model, "simulation", None)
+    unknown = None in (training.samples, training.batch_size, training.epochs)
+    if simulation is None or unknown or observation.kind == "gradient":
+        return Simulation(graphs=samples_in(observation) or 1)
+    size: Simulation = simulation(training, sum(value.numel() for value in observation.sent.values()))
+    return size
+
+
 def samples_in(observation: Observation) -> int | None:
     """Return the number of the client's samples, from the recipe or from the labels, or ``None`` if it is unknown.
 

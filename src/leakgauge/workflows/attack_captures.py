@@ -184,11 +184,7 @@ def run_capture_attack(
         raise captures.nothing_read(refused)
     cache = Cache(output_folder(output) / "cache")
     definitions = {one.file: {**captures.definition(one.file), "attack": repr(attack), "seed": seed} for one in listed}
-    made: dict[Path, tuple[Reconstruction, bool]] = {}
-    for one in listed:
-        entry = cache.get(definitions[one.file])
-        if entry is not None:
-            made[one.file] = from_parts(entry.document, entry.tensors), True
+    made = _done_before(definitions, cache)
     common = {"captures": captures, "attack": attack, "seed": seed, "device": running.device}
     tasks = [
         Task(f"{name}, {one.file.stem}", attack_file, {"file": one.file}) for one in listed if one.file not in made
@@ -229,6 +225,14 @@ def run_capture_attack(
         failed=failed,
         complete=complete,
     )
+
+
+def _done_before(definitions: Mapping[Path, Any], cache: Cache) -> dict[Path, tuple[Reconstruction, bool]]:
+    """Return the reconstructions in the cache by their files, each with the mark that it is from the cache."""
+    entries = {file: cache.get(definition) for file, definition in definitions.items()}
+    return {
+        file: (from_parts(entry.document, entry.tensors), True) for file, entry in entries.items() if entry is not None
+    }
 
 
 def _listed(captures: Captures, attack: Attack, data: ClientData | None) -> tuple[list[Capture], list[str]]:

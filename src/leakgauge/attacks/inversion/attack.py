@@ -28,8 +28,8 @@ from leakgauge.attacks.inversion.soft_labels import is_soft
 from leakgauge.attacks.inversion.solve import Descent, Solution, solve
 from leakgauge.attacks.inversion.stopping import Rule
 from leakgauge.attacks.inversion.unknown_recipe import complete_recipe
-from leakgauge.attacks.inversion.update_models import ClientModel, size_of_prediction
-from leakgauge.attacks.requirements import Workload, samples_in
+from leakgauge.attacks.inversion.update_models import ClientModel
+from leakgauge.attacks.requirements import Workload, samples_in, size_of_prediction
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.observation import LABEL_FIELDS, Observation
 from leakgauge.core.params import Params

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.inversion.labels import rows_of_first_epoch
-from leakgauge.attacks.requirements import Simulation, samples_in, simulation_of
+from leakgauge.attacks.requirements import Simulation, simulation_of
 from leakgauge.core.checks import boolean, whole_number
 from leakgauge.core.errors import InvalidInput, MissingKnowledge
 from leakgauge.core.local_training import OF_ONE_GRADIENT, LocalTraining
@@ -324,6 +324,11 @@ class MixedPrecision:
         """Whether the dummy samples of all epochs are stored in the same order, as in :class:`FullSimulation`."""
         return getattr(self.base, "new_orders", False)
 
+    @property
+    def simulation(self) -> Callable[[LocalTraining, int], Simulation] | None:
+        """The function that returns the size of one prediction, if the base has one."""
+        return getattr(self.base, "simulation", None)
+
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
         """Return the attacker's model of one client, which predicts updates.
 
@@ -339,26 +344,6 @@ class MixedPrecision:
             return {name: value.to(observation.sent[name].dtype) for name, value in update.items()}
 
         return replace(client, predict=predict)
-
-
-def size_of_prediction(update_model: UpdateModel, observation: Observation) -> Simulation:
-    """Return the size of one prediction of a client's update.
-
-    An update model without a method ``simulation`` passes all samples through the model once. So does every update
-    model if the message is one gradient, or if the number of local steps is unknown.
-
-    Args:
-        update_model: The rule that predicts the update.
-        observation: The client's message (gradient or weights), as the server sees it.
-    """
-    if isinstance(update_model, MixedPrecision):
-        return size_of_prediction(update_model.base, observation)
-    training, simulation = observation.training, getattr(update_model, "simulation", None)
-    unknown = None in (training.samples, training.batch_size, training.epochs)
-    if simulation is None or unknown or observation.kind == "gradient":
-        return Simulation(graphs=samples_in(observation) or 1)
-    size: Simulation = simulation(training, sum(value.numel() for value in observation.sent.values()))
-    return size
 
 
 def in_precision(update_model: UpdateModel, mixed: bool) -> UpdateModel:
