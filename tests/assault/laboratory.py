@@ -18,7 +18,7 @@ from pathlib import Path
 
 #: The memory that attacks find available, in bytes, and the most that the process may take beyond its start.
 AVAILABLE, MOST = 2**28, 3 * 2**30
-#: The seconds after which a case counts as hanging.
+#: The seconds of processor time after which a case counts as hanging. A case that waits may take four times as long.
 PATIENCE = 60
 
 
@@ -69,7 +69,7 @@ def examine(job, names, patience=PATIENCE):
     Args:
         job: A dictionary that :func:`cases` understands.
         names: The names of the cases, in their order.
-        patience: The seconds after which a single case counts as hanging.
+        patience: The seconds of processor time after which a single case counts as hanging.
     """
     report, left = Report(), list(names)
     while left:
@@ -206,15 +206,15 @@ def main():
     def give_up(*_):
         raise Hang
 
-    signal.signal(signal.SIGALRM, give_up)
+    signal.signal(signal.SIGPROF, give_up)
     memory.reset_peak()
     start = memory.peak()
     for name, path, base in cases(job):
         print(json.dumps({"name": name}), flush=True)
         memory.reset_peak()
         began = time.process_time()
-        faulthandler.dump_traceback_later(2 * job["patience"], exit=True)
-        signal.setitimer(signal.ITIMER_REAL, job["patience"])
+        faulthandler.dump_traceback_later(4 * job["patience"], exit=True)
+        signal.setitimer(signal.ITIMER_PROF, job["patience"])
         try:
             kind, text = tried(name, path, base)
         except Hang:
@@ -222,7 +222,7 @@ def main():
         except Exception:
             kind, text = "unexpected", traceback.format_exc()[-1500:]
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             faulthandler.cancel_dump_traceback_later()
         peak = (memory.peak() - start) / 2**20
         if peak > MOST / 2**20 and kind in ("refused", "attacked"):

@@ -1,7 +1,9 @@
 """Faults of Flower clients: each answer is a real message of Flower, and no fault keeps others from being recorded."""
 
+import importlib
 import io
 import logging
+import shutil
 import zipfile
 from functools import partial
 
@@ -10,6 +12,7 @@ import pytest
 
 import leakgauge as lg
 from tests.federation.networks import same
+from tests.federation.recording import flower_runs
 from tests.federation.recording import test_flower as real
 from tests.federation.recording.test_flower import DATA, RUN, client_app, flower, identity, network, recording, trained
 
@@ -199,3 +202,32 @@ def test_faults_of_the_older_api(tmp_path, monkeypatch, caplog, parameters):
     strategy.aggregate_fit(1, answers, [])
     assert {one.client for one in lg.load_all(tmp_path, network())} == {"node-5", "node-7"}
     assert "node-6" in caplog.text
+
+
+SPOIL = """    claims = {1: 0, 2: float("nan")}  # client 1 claims to be client 0
+    if context.node_config["partition-id"] in claims:
+        content["metrics"]["partition-id"] = claims[context.node_config["partition-id"]]
+    return FlowerMessage(content=content, reply_to=message)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.flower
+def test_faults_in_a_real_simulation(tmp_path, monkeypatch, record_property):
+    app = tmp_path / "app"
+    shutil.copytree(flower_runs.APP, app, ignore=shutil.ignore_patterns("__pycache__"))
+    client = app / "quickstart" / "client_app.py"
+    line = "    return FlowerMessage(content=content, reply_to=message)\n"
+    text = client.read_text(encoding="utf-8")
+    assert line in text
+    client.write_text(text.replace(line, SPOIL), encoding="utf-8")
+    monkeypatch.setattr(flower_runs, "APP", app)
+    with flower_runs.simulation(tmp_path) as federation:
+        logged = federation.run("--federation-config", "num-supernodes=4", num_server_rounds=1, samples_a_client=4)
+    monkeypatch.syspath_prepend(str(app))
+    net = importlib.import_module("quickstart.task").Net
+    kept = [one.client for one in lg.load_all(tmp_path / "captures", net())]
+    assert len(kept) == 4
+    assert [name for name in kept if not name.startswith("node-")] == ["client-3"]
+    assert "because another node has or claims the same partition-id 0" in logged
+    record_property("assault", "Flower: 3 of 4 clients of a real simulation with wrong ids, all 4 recorded")
