@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from leakgauge.core.errors import CorruptFile, FileError, FutureVersion
+from leakgauge.core.errors import CorruptFile, FileError, FutureVersion, printable, shown
 
 SUFFIX = ".safetensors"
 #: The largest header in bytes. It has room for the names and shapes of about ten thousand tensors.
@@ -221,11 +221,13 @@ def _check_kind(source: Path, header: Mapping[str, Any], kind: str, version: int
     """Raise an error if the metadata names other content than ``kind`` or a newer file format than ``version``."""
     actual = header.get("leakgauge")
     if actual != kind:
-        description = f"{_article(actual)} of Leakgauge" if isinstance(actual, str) else "not a file of Leakgauge"
+        description = (
+            f"{_article(printable(actual))} of Leakgauge" if isinstance(actual, str) else "not a file of Leakgauge"
+        )
         raise CorruptFile(f"{source}: expected {_article(kind)}, but this is {description}")
     written = header.get("version", "")
     if not (isinstance(written, str) and written.isascii() and written.isdigit() and len(written) < 10):
-        raise CorruptFile(f"{source}: the version {written!r} is not a number. The file was altered.")
+        raise CorruptFile(f"{source}: the version {shown(written)} is not a number. The file was altered.")
     if int(written) > version:
         raise FutureVersion(
             f"{source}: written in version {written} of the format, but this Leakgauge reads up to version {version}. "

@@ -6,7 +6,7 @@ If a client's own data is given, the results are scored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from leakgauge.attacks import registry
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.reconstruction_file import from_parts, save_reconstruction, to_parts
 from leakgauge.core.container import Location, output_folder
-from leakgauge.core.errors import FileError, InvalidInput, TasksFailed, printable
+from leakgauge.core.errors import InvalidInput, LeakgaugeError, TasksFailed, printable
+from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation import Score, score
@@ -26,7 +27,7 @@ from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients
 from leakgauge.runtime import Task, Watch, run_tasks
 from leakgauge.runtime.cache import Cache
 from leakgauge.workflows.capture_controls import controls_of
-from leakgauge.workflows.captures import Captures, ClientData
+from leakgauge.workflows.captures import Captures, ClientData, truths_of
 from leakgauge.workflows.result import Redact, Running, WorkflowResult, check_redact, conclude
 
 
@@ -178,16 +179,12 @@ def run_capture_attack(
         name: The name under which the attack is reported.
     """
     running = running or Running()
-    listed, refused = _listed(captures, data)
+    listed, refused = _listed(captures, attack, data)
     if not listed:
         raise captures.nothing_read(refused)
     cache = Cache(output_folder(output) / "cache")
     definitions = {one.file: {**captures.definition(one.file), "attack": repr(attack), "seed": seed} for one in listed}
-    made: dict[Path, tuple[Reconstruction, bool]] = {}
-    for one in listed:
-        entry = cache.get(definitions[one.file])
-        if entry is not None:
-            made[one.file] = from_parts(entry.document, entry.tensors), True
+    made = _done_before(definitions, cache)
     common = {"captures": captures, "attack": attack, "seed": seed, "device": running.device}
     tasks = [
         Task(f"{name}, {one.file.stem}", attack_file, {"file": one.file}) for one in listed if one.file not in made
@@ -196,6 +193,9 @@ def run_capture_attack(
     try:
         results = run_tasks(tasks, engine=running.engine, jobs=running.jobs, watch=running.watch, common=common)
         for task, (document, tensors) in results:
+            if "problem" in document:
+                refused.append(printable(f"{task.arguments['file']}: {document['problem']}"))
+                continue
             reconstruction = from_parts(document, tensors)
             made[task.arguments["file"]] = reconstruction, False
             if reconstruction.outcome.kind == "interrupted":
@@ -207,7 +207,9 @@ def run_capture_attack(
         complete = False
     if not made and failed is not None:
         raise failed
-    attacked = tuple(_attacked(one, *made[one.file], Path(output)) for one in listed if one.file in made)
+    attacked = _scored([(one, *made[one.file]) for one in listed if one.file in made], Path(output), refused)
+    if not attacked and refused:
+        raise captures.nothing_read(refused)
     finding = _finding(attacked, name)
     controls: list[Finding] = []
     if complete and finding.measures and finding.verdict is not Verdict.RECOVERS_DATA:
@@ -225,23 +227,37 @@ def run_capture_attack(
     )
 
 
-def _listed(captures: Captures, data: ClientData | None) -> tuple[list[Capture], list[str]]:
+def _done_before(definitions: Mapping[Path, Any], cache: Cache) -> dict[Path, tuple[Reconstruction, bool]]:
+    """Return the reconstructions in the cache by their files, each with the mark that it is from the cache."""
+    entries = {file: cache.get(definition) for file, definition in definitions.items()}
+    return {
+        file: (from_parts(entry.document, entry.tensors), True) for file, entry in entries.items() if entry is not None
+    }
+
+
+def _listed(captures: Captures, attack: Attack, data: ClientData | None) -> tuple[list[Capture], list[str]]:
     """Return the captures to attack, and sentences about the refused files.
 
-    Mistakes in the clients' data raise an error here, before any attack.
+    A capture is refused if this machine cannot attack it. Mistakes in the clients' data raise an error here, before any
+    attack.
     """
-    listed, refused, clients = [], [], dict[str, None]()
-    for file, observation in captures.read():
-        if isinstance(observation, FileError):
+    refused: list[str] = []
+    known: dict[Path, Capture] = {}
+    scored: dict[Path, Observation] = {}
+    for file, observation in captures.read(attack.check):
+        if isinstance(observation, LeakgaugeError):
             refused.append(printable(str(observation)))
             continue
-        clients[observation.client] = None
-        if data is not None:
-            data.check(clients)
         granted = observation.labels is not None or observation.label_counts is not None
-        truth = None if data is None else data.truth(observation)
-        listed.append(Capture(file, observation.client, tuple(observation.threat_model()), granted, truth))
-    return listed, refused
+        known[file] = Capture(file, observation.client, tuple(observation.threat_model()), granted)
+        if data is not None:
+            data.check({capture.client: None for capture in known.values()})
+            scored[file] = observation
+    truths, problems = ({}, {}) if data is None else truths_of(data, scored)
+    refused += [printable(f"{file}: {problem}") for file, problem in problems.items()]
+    return [
+        replace(capture, truth=truths.get(file)) for file, capture in known.items() if file not in problems
+    ], refused
 
 
 def attack_file(
@@ -258,7 +274,23 @@ def attack_file(
         device: The device of the attack.
     """
     observation = captures.load(file, captures.architecture())
-    return to_parts(attack(observation, seed=seed, device=device, progress=report))
+    try:
+        return to_parts(attack(observation, seed=seed, device=device, progress=report))
+    except LeakgaugeError as problem:  # the other captures are still attacked
+        return {"problem": str(problem)}, {}
+
+
+def _scored(
+    made: Sequence[tuple[Capture, Reconstruction, bool]], output: Path, refused: list[str]
+) -> tuple[AttackedCapture, ...]:
+    """Save and score reconstructions. A capture that cannot be scored is added to ``refused``."""
+    attacked = []
+    for capture, reconstruction, cached in made:
+        try:
+            attacked.append(_attacked(capture, reconstruction, cached, output))
+        except InvalidInput as problem:
+            refused.append(printable(f"{capture.file}: {problem}"))
+    return tuple(attacked)
 
 
 def _attacked(capture: Capture, reconstruction: Reconstruction, cached: bool, output: Path) -> AttackedCapture:
