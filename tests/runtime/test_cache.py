@@ -3,6 +3,7 @@
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import time
@@ -43,6 +44,22 @@ def test_what_is_put_comes_back(tmp_path):
     again.forget(definition)
     assert definition not in again
     assert not list((tmp_path / "runs" / TENSORS).iterdir())
+
+
+def test_nobody_else_can_read_a_cache(tmp_path):
+    before = os.umask(0)
+    try:
+        cache = Cache(tmp_path / "runs")
+        with cache._open(writing=True) as connection:
+            connection.execute("insert into entries values ('key', '', '', 0, 0)")
+            assert (tmp_path / "runs" / f"{FILE}-journal").exists()
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "runs").iterdir()}
+        cache.put("a", {}, {"x": torch.zeros(1)})
+    finally:
+        os.umask(before)
+    assert modes == {FILE: 0o600, f"{FILE}-journal": 0o600, TENSORS: 0o700}
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "runs" / TENSORS).iterdir()] == [0o600]
+    assert stat.S_IMODE((tmp_path / "runs").stat().st_mode) == 0o700
 
 
 def test_keys_depend_on_every_value_and_on_no_order():

@@ -167,7 +167,7 @@ def write_pages() -> list[Path]:
     generated = pages()
     changed = [path for path, text in generated.items() if not path.exists() or path.read_text() != text]
     for path in changed:
-        write_atomically(path, generated[path].encode())
+        write_atomically(path, generated[path].encode(), private=False)
     return changed
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leakgauge.core.container import SUFFIX, Location, output_folder, read_container, write_container
+from leakgauge.core.container import SUFFIX, Location, create_file, output_folder, read_container, write_container
 from leakgauge.core.errors import FileError, FutureVersion
 from leakgauge.runtime.codec import decode, encode
 from leakgauge.runtime.digests import code_digest, source_digest
@@ -152,10 +152,11 @@ class Cache:
         """Open the database for one transaction. If ``writing`` is true, first wait for other writers."""
         path = self.folder / FILE
         try:
+            create_file(path)  # SQLite itself would let others read the database and its journal
             with closing(sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)) as connection, connection:
                 connection.execute("begin immediate" if writing else "begin")
                 yield connection
-        except sqlite3.DatabaseError as problem:
+        except (sqlite3.DatabaseError, OSError) as problem:
             raise FileError(
                 f"{path}: this cache cannot be used ({problem}). Move the file away, or choose another folder"
             ) from problem
