@@ -63,6 +63,7 @@ def test_a_leak_exits_with_one_and_says_where_the_page_is(config, monkeypatch, c
         (["--fail-if", "recoverd > 0.05"], "did you mean 'recovered'"),
         (["--fail-if", "recovered"], "is not a condition"),
         (["--redact", "all"], "omit"),
+        (["--redact", "blur"], "was removed, because blurred samples can still be recognised"),
     ],
 )
 def test_a_mistake_in_the_call_exits_with_two(config, monkeypatch, capsys, arguments, words):

@@ -85,9 +85,8 @@ def test_with_the_clients_data_captures_are_scored_beside_chance(recorded, tmp_p
 
 def test_samples_can_be_kept_out_of_pictures(recorded, tmp_path):
     found = attacked(recorded, tmp_path, ClientData(recorded / "data"))
-    pages = {kind: write_captures(found, tmp_path / kind, redact=kind).read_text() for kind in ("none", "blur", "omit")}
-    assert [pages[kind].count("<img") for kind in pages] == [2 * CLIENTS, 2 * CLIENTS, 0]
-    assert pages["blur"] != pages["none"]
+    pages = {kind: write_captures(found, tmp_path / kind, redact=kind).read_text() for kind in ("none", "omit")}
+    assert [pages[kind].count("<img") for kind in pages] == [2 * CLIENTS, 0]
     assert not list((tmp_path / "omit").glob("*.png"))
 
 

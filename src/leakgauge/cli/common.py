@@ -35,7 +35,7 @@ FailIf = Annotated[
     typer.Option(help="A limit, such as 'recovered > 0.05', 'idlg.psnr > 20' or 'leaks'. May be repeated."),
 ]
 Junit = Annotated[Path | None, typer.Option(help="Write the limits as JUnit XML to this file.")]
-Redact = Annotated[str, typer.Option(help="Clients' samples in pictures: none, blur or omit.")]
+Redact = Annotated[str, typer.Option(help="none shows clients' samples. omit neither shows nor stores them.")]
 Engine = Annotated[str, typer.Option(help="Where tasks run: auto, in-process, processes, ray or ray:ADDRESS.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Tasks at a time, one core each.", show_default="all cores")]
 Device = Annotated[str | None, typer.Option(help="Where attacks compute: cpu, cuda, cuda:1.")]

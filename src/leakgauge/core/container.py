@@ -124,6 +124,20 @@ def _read_bytes(
         raise FileError(f"{source}: cannot be read, because it is too big for this machine's memory") from problem
 
 
+def kind_of(path: Location) -> str | None:
+    """Return the kind that the header of a file names, or ``None`` if Leakgauge did not write the file.
+
+    Only the header is read, so the rest of the file may be damaged.
+    """
+    source = Path(path)
+    try:
+        with open(source, "rb", opener=_without_waiting) as file:
+            kind = _header(source, _start(source, file, os.fstat(file.fileno()).st_size)).get("leakgauge")
+    except (OSError, ValueError, FileError):
+        return None
+    return kind if isinstance(kind, str) else None
+
+
 def write_atomically(target: Path, contents: bytes, *, private: bool = True) -> None:
     """Write a file atomically, so that it is written either completely or not at all.
 

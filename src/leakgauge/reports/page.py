@@ -23,6 +23,7 @@ class Section:
         sentences: The paragraphs below the heading.
         table: The rows of a table. The first row holds the headings.
         picture: The bytes of a PNG picture.
+        shows_samples: Whether the picture shows clients' samples or reconstructions of them.
         alt: The description of the picture for people who cannot see it.
         code: A command or other text, which is shown without changes.
     """
@@ -31,6 +32,7 @@ class Section:
     sentences: Sequence[str] = ()
     table: Sequence[Sequence[str]] = ()
     picture: bytes | None = None
+    shows_samples: bool = False
     alt: str = ""
     code: str = ""
 
@@ -55,6 +57,11 @@ class Page:
     verdict: Verdict
     summary: str
     sections: Sequence[Section] = field(default_factory=tuple)
+
+    @property
+    def shows_samples(self) -> bool:
+        """Whether a picture on the page shows clients' samples or reconstructions of them."""
+        return any(section.shows_samples for section in self.sections)
 
 
 def write_page(page: Page, path: str | Path) -> Path:

@@ -13,7 +13,7 @@ import json
 import re
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,14 +65,17 @@ class Cache:
 
     Args:
         folder: The folder. It is created if it does not exist. Files that the cache did not write are not changed.
+        samples: Whether clients' samples are stored, which are originals as well as reconstructions. If it is false,
+            only figures and texts are stored, and samples that the folder holds from earlier runs are removed.
 
     Raises:
         FutureVersion: A newer version of Leakgauge wrote the cache.
         FileError: The folder cannot be written to, or its database is damaged.
     """
 
-    def __init__(self, folder: Location) -> None:
+    def __init__(self, folder: Location, *, samples: bool = True) -> None:
         self.folder = output_folder(folder)
+        self._stores_samples = samples
         self._tensors = output_folder(self.folder / TENSORS)
         with self._open(writing=True) as connection:
             (version,) = connection.execute("pragma user_version").fetchone()
@@ -84,6 +87,8 @@ class Cache:
             connection.execute(_TABLE)
             connection.execute(f"pragma user_version = {VERSION}")
             self._remove_leftovers(connection)
+        if not samples:
+            self.forget_samples()
 
     def __contains__(self, definition: Any) -> bool:
         with self._open() as connection:
@@ -120,18 +125,34 @@ class Cache:
             self.forget(definition)
             return None
 
-    def put(self, definition: Any, document: Any, tensors: Mapping[str, Tensor] | None = None) -> None:
+    def put(
+        self,
+        definition: Any,
+        document: Any,
+        tensors: Mapping[str, Tensor] | None = None,
+        samples: Collection[str] | None = None,
+    ) -> None:
         """Store a result on disk. An earlier result with the same definition is replaced.
 
         Args:
             definition: Everything that the result depends on, as plain values.
             document: The figures and texts of the result, as plain values and dataclasses of Leakgauge.
             tensors: A dictionary from names to the tensors of the result.
+            samples: The names of the tensors that hold clients' samples. They can be removed later
+                (:meth:`forget_samples`), and the rest of the result is kept. By default, all tensors are samples, and
+                the result is of no use without them.
         """
+        if not self._stores_samples and tensors:
+            if samples is None:
+                return
+            tensors, samples = {name: value for name, value in tensors.items() if name not in samples}, ()
         key, text = key_of(definition), encode(document)
         with self._open(writing=True) as connection:
             if tensors:
-                write_container(self._path(key), KIND, VERSION, {"key": key}, tensors)
+                held = None if samples is None else sorted(tensors.keys() & set(samples))
+                write_container(self._path(key), KIND, VERSION, {"key": key, "samples": held}, tensors)
+            else:
+                self._path(key).unlink(missing_ok=True)
             connection.execute(
                 "insert or replace into entries values (?, ?, ?, ?, ?)",
                 (key, _text(definition), text, bool(tensors), time.time()),
@@ -143,6 +164,26 @@ class Cache:
         with self._open(writing=True) as connection:
             connection.execute("delete from entries where key = ?", (key,))
             self._path(key).unlink(missing_ok=True)
+
+    def forget_samples(self) -> list[Path]:
+        """Remove all samples of clients from the cache, and return the files that were removed or rewritten.
+
+        Results that are of use without the samples keep their other values. All other results with samples are removed,
+        and so are files of interrupted runs.
+        """
+        with self._open(writing=True) as connection:
+            changed = self._remove_leftovers(connection, age=0.0)
+            for path in sorted(path for path in self._tensors.iterdir() if _TENSOR_FILE.fullmatch(path.name)):
+                key, (samples, tensors) = path.stem, _samples_in(path)
+                if samples is None:
+                    connection.execute("delete from entries where key = ?", (key,))
+                    path.unlink(missing_ok=True)
+                elif samples:
+                    rest = {name: value for name, value in tensors.items() if name not in samples}
+                    write_container(path, KIND, VERSION, {"key": key, "samples": []}, rest)
+                if samples != []:
+                    changed.append(path)
+        return changed
 
     def _path(self, key: str) -> Path:
         return self._tensors / f"{key}{SUFFIX}"
@@ -161,14 +202,22 @@ class Cache:
                 f"{path}: this cache cannot be used ({problem}). Move the file away, or choose another folder"
             ) from problem
 
-    def _remove_leftovers(self, connection: sqlite3.Connection) -> None:
-        """Remove old files that the cache wrote in interrupted runs. Files that the cache did not write are kept."""
+    def _remove_leftovers(self, connection: sqlite3.Connection, age: float = _LEFTOVER) -> list[Path]:
+        """Remove files that the cache wrote in interrupted runs, and return them. Files of others are kept.
+
+        Args:
+            connection: The open database.
+            age: The age in seconds from which a file is removed.
+        """
+        removed = []
         known = {key for (key,) in connection.execute("select key from entries")}
         for path in self._tensors.iterdir():
             tensor_file = _TENSOR_FILE.fullmatch(path.name)
             orphan = tensor_file is not None and tensor_file[1] not in known
-            if (orphan or _TEMPORARY_FILE.fullmatch(path.name)) and _age(path) > _LEFTOVER:
+            if (orphan or _TEMPORARY_FILE.fullmatch(path.name)) and _age(path) >= age:
                 path.unlink(missing_ok=True)
+                removed.append(path)
+        return removed
 
 
 def key_of(definition: Any) -> str:
@@ -205,6 +254,18 @@ def run_cached(
     for task, result in run_tasks(missing, **options):
         cache.put(definitions[task.name], result)
         yield task, decode(encode(result))  # exactly what the cache will return
+
+
+def _samples_in(path: Path) -> tuple[list[str] | None, dict[str, Tensor]]:
+    """Return the names of the tensors in a file that hold samples, and all tensors of the file.
+
+    The names are ``None`` if the rest of the file is of no use, or if the file is damaged or of an older version.
+    """
+    try:
+        document, tensors = read_container(path, KIND, VERSION)
+    except FileError:
+        return None, {}
+    return document.get("samples"), tensors
 
 
 def _text(definition: Any) -> str:
