@@ -118,14 +118,15 @@ def install_line(extra: str) -> str:
     return f'pip install -c constraints.txt ".[{extra}]"'
 
 
-def printable(text: str, longest: int = 300) -> str:
+def printable(text: str, longest: int | None = 300) -> str:
     """Replace control characters in a text and shorten the text, so that a terminal can print the text safely.
 
     Args:
         text: The text.
-        longest: The number of characters after which the text is cut.
+        longest: The number of characters after which the text is cut. ``None`` keeps the whole text.
     """
-    clean = "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text[: longest + 1]
-    )
-    return clean if len(clean) <= longest else f"{clean[:longest]}..."
+    if longest is not None and len(text) > longest:
+        text = f"{text[:longest]}..."
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

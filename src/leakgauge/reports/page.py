@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from leakgauge.core.container import write_atomically
+from leakgauge.core.text import clean
 from leakgauge.evaluation.verdict import Verdict
 
 
@@ -74,7 +75,11 @@ def write_page(page: Page, path: str | Path) -> Path:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("leakgauge.reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=PackageLoader("leakgauge.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        finalize=lambda value: clean(value) if isinstance(value, str) else value,
     )
     target = Path(path)
     write_atomically(target, environment.get_template("page.html").render(page=page).encode())

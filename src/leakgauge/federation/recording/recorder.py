@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from leakgauge.core import observation_file
 from leakgauge.core.container import SUFFIX
-from leakgauge.core.errors import InvalidInput
+from leakgauge.core.errors import InvalidInput, printable
 from leakgauge.core.observation import DataSpec, LocalTraining, Observation
 from leakgauge.core.params import Params
 
@@ -165,7 +165,7 @@ class Captures:
         """Log that a message was not recorded. Later warnings with the same ``key`` are not logged."""
         if key not in self._warned and len(self._warned) < MOST_WARNINGS:
             self._warned.add(key)
-            log.warning("Leakgauge did not record the message of %s", message)
+            log.warning("Leakgauge did not record the message of %s", printable(message, longest=1000))
 
     def observation(self, exchange: Exchange) -> Observation:
         """Return the message as an observation."""
