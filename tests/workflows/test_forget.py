@@ -1,8 +1,10 @@
 """Samples of clients are nowhere after --redact omit and after leakgauge forget, and files of others stay."""
 
 import json
+import os
 import re
 import sqlite3
+import stat
 
 import numpy as np
 import pytest
@@ -181,3 +183,17 @@ def test_a_reconstruction_that_is_damaged_is_removed_too(captures, tmp_path):
     first.write_bytes(first.read_bytes()[:-3])
     forget(tmp_path)
     assert not list(tmp_path.glob("*.reconstruction.safetensors"))
+
+
+def test_nobody_else_can_read_what_commands_write(captures, tmp_path):
+    before = os.umask(0)
+    try:
+        attacked(captures, tmp_path / "new" / "attack")
+        attacked(captures, tmp_path / "new" / "omitted", redact="omit")
+        lg.save_all([lg.load(path, network()) for path in (captures / "captures").iterdir()], tmp_path / "saved")
+    finally:
+        os.umask(before)
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert {path.name for path in modes} >= {"captures.html", FILE, "captures.json", "ann_round-000001.png", "saved"}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
