@@ -4,8 +4,8 @@ A cluster that is started here listens on the loopback address only, has no dash
 ends when the tasks are done. It refuses everybody who does not have its token. Each cluster gets a new token, which
 lies with all other files of the cluster in a folder that only this user can enter.
 
-Ray runs each task on a machine that has a free core and enough memory, if the memory that the task needs is known. The
-driver, which is the process that sends the tasks, decides which tasks are restarted.
+Ray runs each task on a machine that has a free core. If the memory that the task needs is known, the machine also has
+enough memory. The driver, which is the process that sends the tasks, decides which tasks are restarted.
 """
 
 from __future__ import annotations
