@@ -106,7 +106,7 @@ def listening(processes):
 
 def answers(port, token=None):
     """How a port answers calls with or without a token. HTTP is tried where nobody speaks gRPC."""
-    import grpc
+    import grpc  # type: ignore[import-untyped]
 
     found = set()
     metadata = () if token is None else (("authorization", f"Bearer {token}"),)

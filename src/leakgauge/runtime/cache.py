@@ -33,6 +33,8 @@ __all__ = ["Cache", "Entry", "code_digest", "key_of", "run_cached", "source_dige
 
 FILE, TENSORS = "cache.sqlite", "tensors"
 KIND, VERSION = "result", 1
+#: Columns by which the database of a cache is recognised, of whatever version.
+COLUMNS = ("key", "definition", "document", "tensors")
 #: The seconds to wait for another process that is writing.
 _PATIENCE = 60.0
 #: The age in seconds from which a file without a database row is a leftover. A younger file may still get its row.

@@ -22,6 +22,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -321,12 +322,11 @@ def _set(variables: Mapping[str, str | None]) -> None:
 
 def _read_settings() -> None:
     """Let Ray read the token and its other settings from the environment again. It reads them at import only."""
-    try:
-        from ray._raylet import AuthenticationTokenLoader, Config
-    except ImportError as problem:
-        raise LeakgaugeError("this version of Ray has no tokens, and other users could enter the cluster") from problem
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+    raylet: Any = import_module("ray._raylet")
+    if not hasattr(raylet, "AuthenticationTokenLoader"):
+        raise LeakgaugeError("this version of Ray has no tokens, so other users could enter the cluster")
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _folder() -> Path:

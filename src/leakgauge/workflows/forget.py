@@ -121,7 +121,7 @@ def _has_database(folder: Path) -> bool:
         return False
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            connection.execute("select key, definition, document, tensors, made from entries limit 0")
+            tables = connection.execute("select sql from sqlite_master where type = 'table'").fetchall()
     except sqlite3.DatabaseError:
         return False
-    return True
+    return any(all(column in sql for column in cache.COLUMNS) for (sql,) in tables)
