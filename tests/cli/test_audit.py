@@ -93,6 +93,17 @@ def test_a_title_reaches_no_output_as_an_escape_sequence_or_a_formula(config, mo
     assert all(isinstance(float(value), float) for value in values)
 
 
+def test_a_dead_cluster_ends_in_one_sentence_at_the_first_attempt(config, monkeypatch, capsys):
+    on_ray = pytest.importorskip("leakgauge.runtime.on_ray")
+    attempts, join = [], on_ray._join
+    monkeypatch.setattr(on_ray, "_join", lambda *words: (attempts.append(words), join(*words)))
+    code, said = run(monkeypatch, capsys, "audit", config, "--engine", "ray:127.0.0.1:1", "--quiet")
+    assert code == 2
+    assert said.err.startswith("leakgauge: there is no Ray cluster at '127.0.0.1:1'")
+    assert said.err.count("\n") == 1
+    assert len(attempts) == 1
+
+
 def test_no_configuration_exits_with_two(config, monkeypatch, capsys):
     code, said = run(monkeypatch, capsys, "audit", "none.toml")
     assert code == 2

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from leakgauge.core.container import create_file
-from leakgauge.core.errors import InvalidInput, LeakgaugeError
+from leakgauge.core.errors import EngineUnavailable, InvalidInput
 from leakgauge.runtime import memory
 from leakgauge.runtime.driver import Event
 from leakgauge.runtime.processes import pickled, usable_cores
@@ -245,7 +245,7 @@ def _connected(address: str, cores: int, shared: int) -> Iterator[Any]:
             if folder is None:
                 failure = f"there is no Ray cluster at {address!r}, or it needs a token that this process does not have"
             reason = str(problem).strip().partition("\n")[0] or type(problem).__name__
-            raise LeakgaugeError(f"{failure} ({reason}). The engine processes needs no cluster") from problem
+            raise EngineUnavailable(f"{failure} ({reason}). The engine processes needs no cluster") from problem
         with _silent(ray):
             yield ray
     finally:
@@ -324,7 +324,7 @@ def _read_settings() -> None:
     """Let Ray read the token and its other settings from the environment again. It reads them at import only."""
     raylet: Any = import_module("ray._raylet")
     if not hasattr(raylet, "AuthenticationTokenLoader"):
-        raise LeakgaugeError("this version of Ray has no tokens, so other users could enter the cluster")
+        raise EngineUnavailable("this version of Ray has no tokens, so other users could enter the cluster")
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
 

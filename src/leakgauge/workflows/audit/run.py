@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from leakgauge.core.container import Location
-from leakgauge.core.errors import LeakgaugeError, TasksFailed
+from leakgauge.core.errors import EngineUnavailable, LeakgaugeError, TasksFailed
 from leakgauge.core.measure import Measure
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive
@@ -199,6 +199,8 @@ class _Run:
                     break
         except TasksFailed as problem:
             self.failures |= problem.failures
+        except EngineUnavailable:
+            raise  # the tasks of other stages would wait for it in vain
         except LeakgaugeError as problem:  # every task of this stage failed
             self.problem = self.problem or problem
             self.failures |= {task.name: str(problem) for task in tasks}
