@@ -1,5 +1,6 @@
 """Samples of clients are nowhere after --redact omit and after leakgauge forget, and files of others stay."""
 
+import errno
 import json
 import os
 import re
@@ -183,6 +184,20 @@ def test_a_reconstruction_that_is_damaged_is_removed_too(captures, tmp_path):
     first.write_bytes(first.read_bytes()[:-3])
     forget(tmp_path)
     assert not list(tmp_path.glob("*.reconstruction.safetensors"))
+
+
+def test_a_file_that_cannot_be_removed_is_named(captures, tmp_path, command, monkeypatch):
+    attacked(captures, tmp_path)
+
+    def denied(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.unlink", denied)
+    code, _, error = command("forget", tmp_path)
+    assert code == 2
+    assert re.search(
+        r"leakgauge: .*: (holds samples and cannot be removed|this cache cannot be used) \(.*denied", error
+    )
 
 
 def test_nobody_else_can_read_what_commands_write(captures, tmp_path):

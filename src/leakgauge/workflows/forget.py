@@ -14,7 +14,7 @@ from pathlib import Path
 
 from leakgauge.attacks import reconstruction_file
 from leakgauge.core.container import SUFFIX, Location, kind_of
-from leakgauge.core.errors import InvalidInput
+from leakgauge.core.errors import FileError, InvalidInput
 from leakgauge.runtime import cache
 from leakgauge.runtime.cache import Cache
 
@@ -42,8 +42,8 @@ def forget(folder: Location) -> Forgotten:
 
     The command ``leakgauge forget`` calls this function.
 
-    Pages and pictures that show samples are removed, and so are reconstruction files and the samples in the cache.
-    Figures are kept. Captures are kept too, because they are input and not results.
+    Pages and pictures that show samples are removed, and so are reconstruction files, and the samples and the rebuilt
+    models in the cache. Figures are kept. Captures are kept too, because they are input and not results.
 
     Args:
         folder: The output folder of a command, or a cache.
@@ -73,10 +73,16 @@ def forget_files(folder: Path) -> list[Path]:
     Args:
         folder: The folder. Nothing happens if it does not exist.
     """
-    removed = [path for path in _files(folder) if _content(path) == "samples"]
-    for path in removed:
-        path.unlink(missing_ok=True)
-    return removed
+    return _remove([path for path in _files(folder) if _content(path) == "samples"])
+
+
+def _remove(paths: list[Path]) -> list[Path]:
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as problem:
+            raise FileError(f"{path}: holds samples and cannot be removed ({problem.strerror or problem})") from problem
+    return paths
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -104,10 +110,7 @@ def _forget_results(folder: Path) -> list[Path]:
     """Remove the samples from a cache. If its database is lost or damaged, remove all of its tensor files."""
     if _has_database(folder):
         return Cache(folder).forget_samples()
-    removed = _results(folder)
-    for path in removed:
-        path.unlink(missing_ok=True)
-    return removed
+    return _remove(_results(folder))
 
 
 def _results(folder: Path) -> list[Path]:
