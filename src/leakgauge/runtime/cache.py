@@ -176,13 +176,14 @@ class Cache:
         with self._open(writing=True) as connection:
             changed = self._remove_leftovers(connection, age=0.0)
             for path in sorted(path for path in self._tensors.iterdir() if _TENSOR_FILE.fullmatch(path.name)):
-                key, (samples, tensors) = path.stem, _samples_in(path)
+                document, tensors = _contents_of(path)
+                samples = document.get("samples")
                 if samples is None:
-                    connection.execute("delete from entries where key = ?", (key,))
+                    connection.execute("delete from entries where key = ?", (path.stem,))
                     path.unlink(missing_ok=True)
                 elif samples:
                     rest = {name: value for name, value in tensors.items() if name not in samples}
-                    write_container(path, KIND, VERSION, {"key": key, "samples": []}, rest)
+                    write_container(path, KIND, VERSION, {**document, "samples": []}, rest)
                 if samples != []:
                     changed.append(path)
         return changed
@@ -258,16 +259,12 @@ def run_cached(
         yield task, decode(encode(result))  # exactly what the cache will return
 
 
-def _samples_in(path: Path) -> tuple[list[str] | None, dict[str, Tensor]]:
-    """Return the names of the tensors in a file that hold samples, and all tensors of the file.
-
-    The names are ``None`` if the rest of the file is of no use, or if the file is damaged or of an older version.
-    """
+def _contents_of(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the JSON object and the tensors of a file, which are empty if the file is damaged."""
     try:
-        document, tensors = read_container(path, KIND, VERSION)
+        return read_container(path, KIND, VERSION)
     except FileError:
-        return None, {}
-    return document.get("samples"), tensors
+        return {}, {}
 
 
 def _text(definition: Any) -> str:
