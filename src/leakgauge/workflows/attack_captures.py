@@ -197,11 +197,8 @@ def run_capture_attack(
     if not samples:
         forget_files(Path(output))
     definitions = {one.file: {**captures.definition(one.file), "attack": repr(attack), "seed": seed} for one in listed}
-    made: dict[Path, AttackedCapture] = {}
-    for one in listed:
-        stored = _stored(one, cache.get(definitions[one.file]), samples)
-        if stored is not None:
-            made[one.file] = stored
+    stored = {one.file: _stored(one, cache.get(definitions[one.file]), samples) for one in listed}
+    made = {file: attacked for file, attacked in stored.items() if attacked is not None}
     common = {"captures": captures, "attack": attack, "seed": seed, "device": running.device}
     tasks = [
         Task(f"{name}, {one.file.stem}", attack_file, {"file": one.file}) for one in listed if one.file not in made
