@@ -88,11 +88,8 @@ def test_with_the_clients_data_captures_are_scored_beside_chance(recorded, score
 
 
 def test_samples_can_be_kept_out_of_pictures(scored, tmp_path):
-    pages = {
-        kind: write_captures(scored, tmp_path / kind, redact=kind).read_text() for kind in ("none", "blur", "omit")
-    }
-    assert [pages[kind].count("<img") for kind in pages] == [2 * CLIENTS, 2 * CLIENTS, 0]
-    assert pages["blur"] != pages["none"]
+    pages = {kind: write_captures(scored, tmp_path / kind, redact=kind).read_text() for kind in ("none", "omit")}
+    assert [pages[kind].count("<img") for kind in pages] == [2 * CLIENTS, 0]
     assert not list((tmp_path / "omit").glob("*.png"))
 
 
