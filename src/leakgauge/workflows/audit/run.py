@@ -258,9 +258,10 @@ class _Run:
         return [name for name in self.plan.attacks if name in failed]
 
     def climb(self, findings: Sequence[Finding]) -> list[Work]:
-        """Return the runs of the strongest attack on versions of the set-up with one changed value.
+        """Return the runs that show how the strongest attack depends on single values of the set-up.
 
-        Runs for which the budget has no time are left out.
+        Each run changes one value of the audited set-up, such as the number of samples. Runs for which the budget has
+        no time are left out.
         """
         name = strongest_attack(findings)
         if name is None or not self.plan.portfolio or self.plan.budget is None:
