@@ -1,0 +1,271 @@
+r"""Gauss-Newton, an attack that solves the equations of the whole message for all samples at once.
+
+Let :math:`u` be the unknown samples and targets, :math:`F(u)` the message that a client with them would send, and
+:math:`g` the observed message. The Levenberg-Marquardt method solves :math:`F(u) = g` from random starts. Each iteration
+needs the derivatives of the message with respect to every unknown, which forward-mode differentiation through the
+simulated local training gives. This is affordable for some hundreds of unknowns. The method converges in some ten iterations, where gradient descent and L-BFGS
+on :math:`\lVert F(u) - g \rVert^2` need thousands of steps.
+
+From random starts, most searches end in wrong solutions, which are noise rather than pictures. The search therefore
+begins with equations that demand smooth pictures, and lowers their weight to zero in a few stages.
+
+The attacker recognises success. Wrong solutions leave a residual that is far above the rounding errors of the message.
+A solution counts as exact only if
+
+1. the residual of the whole message is at most :data:`PROVEN`,
+2. the derivatives determine every unknown, with an estimated error below a quarter of a grey level,
+3. unknown labels have come out as one class each.
+
+DLG (Zhu et al. 2019) solves the same equations by L-BFGS. We know of no attack that uses the Gauss-Newton matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from leakgauge.attacks.analytic.coordinates import Coordinates, coordinates_of
+from leakgauge.attacks.analytic.levenberg import search
+from leakgauge.attacks.analytic.whole_message import Unknowns, WholeMessage, in_double
+from leakgauge.attacks.base import Attack, Reconstruction
+from leakgauge.attacks.inversion.labels import LastLayer, granted_labels
+from leakgauge.attacks.inversion.smoothness import forward_pass
+from leakgauge.attacks.inversion.stopping import Outcome
+from leakgauge.attacks.spec import AttackSpec, Cost, Fit
+from leakgauge.core.errors import MissingKnowledge
+from leakgauge.core.observation import Observation
+from leakgauge.core.one_gradient import optimiser_of
+from leakgauge.core.progress import Report
+from leakgauge.core.seeding import generator
+
+#: The largest relative residual of the whole message that counts as a proof.
+PROVEN = 1e-5
+#: The largest estimated error of an exact solution, in units of one grey level of 256.
+LARGEST_ERROR = 0.25
+#: The largest distance of an unknown label from one class.
+ONE_CLASS = 0.05
+#: The powers by which starts divide a parameter's equations by their length, in turn.
+POWERS = (1.0, 0.0, 0.5)
+#: The weight at which the demand for smooth pictures begins, in turn. It falls by the factor in each stage.
+SMOOTH, FALL, STAGES = (0.1, 0.5, 0.03), 0.3, 6
+#: The number of iterations in each stage.
+OF_STAGE = 8
+#: The largest number of unknowns.
+MOST_UNKNOWNS = 600
+#: The number of multiplications in the derivatives of one message, forward only, above which the attack takes too long.
+WORK_LIMIT = 2_000_000_000
+#: The smallest number of equations for each unknown.
+EQUATIONS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Ending:
+    """The end of the search from one start.
+
+    Args:
+        point: The values of all unknowns.
+        residual: The relative residual of the whole message.
+        error: The estimated error of one value of a sample, in the model's units.
+    """
+
+    point: Tensor
+    residual: float
+    error: float
+
+
+@dataclass(frozen=True)
+class GaussNewton(Attack):
+    """The attack that solves the equations of the whole message. See :func:`gauss_newton`.
+
+    Args:
+        starts: The largest number of random starts.
+        iterations: The largest number of iterations from one start.
+    """
+
+    uses_defences: ClassVar[bool] = False
+
+    starts: int
+    iterations: int
+
+    def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
+        """Reconstruct the client's samples.
+
+        Args:
+            observation: The client's message (gradient or weights), as the server sees it.
+            seed: The seed of the random starts.
+            report: The progress function, which gets the lowest residual.
+        """
+        if not (fit := fits(observation)).applies:
+            raise MissingKnowledge(f"gauss_newton() does not apply: {fit.reason}. Use inverting_gradients() instead")
+        message = in_double(observation)
+        unknowns = _unknowns(message, coordinates_of(observation), generator(seed, "labels"))
+        best: Ending | None = None
+        for number in range(self.starts):
+            ending = self._search(message, unknowns, number, seed)
+            if best is None or not ending.residual >= best.residual:
+                best = ending
+            report(number + 1, self.starts, best.residual)
+            if self._is_exact(best, unknowns, observation):
+                break
+        assert best is not None
+        return self._reconstruction(best, unknowns, observation)
+
+    def _search(self, message: Observation, unknowns: Unknowns, number: int, seed: int) -> Ending:
+        """Return the end of the search from one random start."""
+        draw = generator(seed, "gauss-newton", number)
+        problem = WholeMessage(message, unknowns, POWERS[number % len(POWERS)], draw)
+        samples = unknowns.coordinates.random(unknowns.samples, message.data, draw)
+        start = torch.cat([samples.flatten(), unknowns.start])
+        points = start[None]
+        for stage in range(STAGES):
+            weight = SMOOTH[number % len(SMOOTH)] * FALL**stage
+            points, _ = search(problem.smoothed(weight), points, OF_STAGE)
+        (point,), (square,) = search(problem, points, self.iterations)
+        residual = problem.relative_residual(point)
+        error = _error(problem, point, float(square)) if residual <= PROVEN else math.inf
+        return Ending(point, residual, error)
+
+    def _is_exact(self, ending: Ending, unknowns: Unknowns, observation: Observation) -> bool:
+        contrast = max(observation.data.std) if observation.data.bounded else 1.0
+        if not (ending.residual <= PROVEN and 255 * contrast * ending.error <= LARGEST_ERROR):
+            return False
+        targets = ending.point[unknowns.samples * unknowns.coordinates.count :]
+        if not len(targets) or observation.data.classes is None:
+            return True
+        return bool(torch.minimum(targets.abs(), (targets - 1).abs()).max() < ONE_CLASS)
+
+    def _reconstruction(self, best: Ending, unknowns: Unknowns, observation: Observation) -> Reconstruction:
+        data = observation.data
+        inputs, targets = unknowns.split(best.point)
+        samples = data.denormalise(inputs).to(next(iter(observation.sent.values())).dtype)
+        words = f"{unknowns.count} unknowns solved from the whole message, relative residual {best.residual:.1g}"
+        if self._is_exact(best, unknowns, observation):
+            error = 255 * (max(data.std) if data.bounded else 1.0) * best.error
+            outcome = Outcome("converged", 0, f"{words}, exact, with an estimated error of {error:.1g} grey levels")
+        else:
+            outcome = Outcome("finished", 0, f"{words}, not exact")
+        labels = _labels(targets[: unknowns.samples], observation)
+        return Reconstruction(samples.clamp(0, 1) if data.bounded else samples, labels, outcome, best.residual)
+
+
+def _error(problem: WholeMessage, point: Tensor, square: float) -> float:
+    """Return the estimated error of one value of a sample, or infinity if the equations do not determine all unknowns.
+
+    The noise is estimated from the residuals.
+    """
+    matrix = problem.derivatives(point)
+    unknowns, equations = matrix.shape
+    if equations <= unknowns:
+        return math.inf
+    inverse, failed = torch.linalg.inv_ex(matrix @ matrix.T)
+    if bool(failed):
+        return math.inf
+    coordinates = problem.unknowns.coordinates
+    variances = inverse.diagonal()[: problem.unknowns.samples * coordinates.count]
+    if not len(variances):
+        return math.sqrt(square / equations)
+    if bool((variances < 0).any()):
+        return math.inf
+    spread = 1.0 if coordinates.basis is None else float(coordinates.basis.square().sum(1).mean())
+    share = coordinates.count / coordinates.origin.numel() * spread
+    return math.sqrt(square / (equations - unknowns) * share * float(variances.mean()))
+
+
+def _unknowns(message: Observation, coordinates: Coordinates, draw: torch.Generator) -> Unknowns:
+    """Return the unknowns of a message, with the targets that the attacker does not know.
+
+    The losses are linear in the targets, also for targets that are no labels.
+    """
+    samples, classes, loss = int(message.training.need("samples")), message.data.classes, message.training.loss
+    none = torch.zeros(0, dtype=torch.double, device=message.device)
+    if classes is None and loss == "mse" and granted_labels(message) is None:
+        return Unknowns(samples, coordinates, lambda free: free, none.new_zeros(samples))
+    labels = LastLayer()(message, draw)
+    if granted_labels(message) is not None or samples == 1 or classes is None:
+        return Unknowns(samples, coordinates, lambda free: labels, none)
+    if loss == "binary_cross_entropy":
+        return Unknowns(samples, coordinates, lambda free: free, labels.double())
+    start = F.one_hot(labels.long(), classes).double()
+    return Unknowns(samples, coordinates, lambda free: free.reshape(samples, classes), start.flatten())
+
+
+def _labels(targets: Tensor, observation: Observation) -> Tensor:
+    """Return labels, or the targets of a regression."""
+    if observation.data.classes is None:
+        return targets.to(next(iter(observation.sent.values())).dtype)
+    if not targets.is_floating_point():
+        return targets
+    return targets.argmax(1) if targets.ndim == 2 else (targets > 0.5).long()
+
+
+def fits(observation: Observation) -> Fit:
+    """Decide whether the attack applies. It needs few unknowns, and a smooth network or a dense first layer.
+
+    Args:
+        observation: The client's message (gradient or weights), as the server sees it.
+    """
+    training = observation.training
+    missing = [name for name in ("samples", "epochs", "batch_size", "lr") if getattr(training, name) is None]
+    if observation.kind == "gradient":
+        missing = [name for name in missing if name == "samples"]
+    if missing:
+        return Fit(False, f"needs the client's {missing[0]}, which is unknown")
+    steps = 1 if observation.kind == "gradient" else training.steps
+    if steps == 1 and observation.kind == "weights" and optimiser_of(observation) != "sgd":
+        return Fit(False, "one step of Adam keeps little more than the signs of a gradient")
+    try:
+        coordinates = coordinates_of(observation)
+        unknowns = _unknowns(observation, coordinates, generator(0, "fits"))
+    except MissingKnowledge as reason:
+        return Fit(False, str(reason))
+    return _affordable(observation, unknowns)
+
+
+def _affordable(observation: Observation, unknowns: Unknowns) -> Fit:
+    """Decide from counts of unknowns, equations and multiplications."""
+    training, count = observation.training, unknowns.count
+    equations = sum(value.numel() for value in observation.sent.values())
+    if count > MOST_UNKNOWNS:
+        return Fit(False, f"made for at most {MOST_UNKNOWNS} unknowns, and the samples have {count:,}")
+    if equations < EQUATIONS * count:
+        return Fit(False, f"the message has {equations:,} equations for {count:,} unknowns, which is too few")
+    seen = forward_pass(observation)
+    if seen.kinks and unknowns.coordinates.basis is None:
+        return Fit(False, f"made for smooth networks, and this one has {' and '.join(seen.kinks)}")
+    passes = unknowns.samples * (1 if observation.kind == "gradient" else int(training.need("epochs")))
+    work = count * passes * seen.operations
+    if work > WORK_LIMIT:
+        return Fit(False, f"the derivatives need {work / 1e6:,.0f} million multiplications, more than the limit")
+    return Fit(True, f"{equations:,} equations of a small network for {count:,} unknowns")
+
+
+def gauss_newton(*, starts: int = 12, iterations: int = 50) -> GaussNewton:
+    """Solve the equations of the whole message for the samples, for small networks and few samples.
+
+    The attack knows whether its result is exact. It needs no prior, and applies to one gradient and to several local
+    steps with a known recipe. Unknown labels and the targets of a regression are solved together with the samples.
+
+    Args:
+        starts: The largest number of random starts. The attack stops at the first exact solution.
+        iterations: The largest number of Levenberg-Marquardt iterations from one start.
+    """
+    return GaussNewton(starts, iterations)
+
+
+SPECS = (
+    AttackSpec(
+        name="gauss_newton",
+        factory=gauss_newton,
+        summary="Gauss-Newton (ours): the equations of the whole message, solved for a few samples of a small network.",
+        fits=fits,
+        cost=Cost.SECONDS,
+        rank=0,
+        audit={},
+        exact=True,
+    ),
+)
