@@ -54,8 +54,8 @@ TRANSFORMERS = (
     ),
     KnownAnswer(
         "ViT, fixed positions, one gradient of 1", FIXED_VIT, gradient(1), DATA,
-        "The patch gradient and the span of the tokens determine the patches.",
-        needs="exact attack on fixed positions",
+        "The whole gradient has far more equations than the sample has pixels (gauss_newton).",
+        short=only("gauss_newton", clients=1),
     ),
 )  # fmt: skip
 
@@ -162,8 +162,8 @@ TABLES = (
                 short=only("dense_read_off")),
     KnownAnswer("one logit, binary cross-entropy, one gradient of 4", network("one_logit"),
                 gradient(4, loss="binary_cross_entropy"), DATA,
-                "Neurons that fire for one sample only, and the first layer's span.", BREAST_CANCER,
-                needs="one logit"),
+                "The first layer's update spans the samples, and the whole gradient determines them in this span.",
+                BREAST_CANCER, short=only("gauss_newton")),
     KnownAnswer("linear model, table, one gradient of 64", network("dense", hidden=[]), gradient(64), NO_SAMPLES,
                 LINEAR, BREAST_CANCER,
                 short=only(inverting(100))),

@@ -1,10 +1,10 @@
 r"""Gauss-Newton, an attack that solves the equations of the whole message for all samples at once.
 
 Let :math:`u` be the unknown samples and targets, :math:`F(u)` the message that a client with them would send, and
-:math:`g` the observed message. The Levenberg-Marquardt method solves :math:`F(u) = g` from random starts. Each iteration
-needs the derivatives of the message with respect to every unknown, which forward-mode differentiation through the
-simulated local training gives. This is affordable for some hundreds of unknowns. The method converges in some ten iterations, where gradient descent and L-BFGS
-on :math:`\lVert F(u) - g \rVert^2` need thousands of steps.
+:math:`g` the observed message. The Levenberg-Marquardt method solves :math:`F(u) = g` from random starts. Each
+iteration needs the derivatives of the message with respect to every unknown, which forward-mode differentiation through
+the simulated local training gives. This is affordable for some hundreds of unknowns. The method converges in some ten
+iterations, where gradient descent and L-BFGS on :math:`\lVert F(u) - g \rVert^2` need thousands.
 
 From random starts, most searches end in wrong solutions, which are noise rather than pictures. The search therefore
 begins with equations that demand smooth pictures, and lowers their weight to zero in a few stages.
@@ -12,7 +12,7 @@ begins with equations that demand smooth pictures, and lowers their weight to ze
 The attacker recognises success. Wrong solutions leave a residual that is far above the rounding errors of the message.
 A solution counts as exact only if
 
-1. the residual of the whole message is at most :data:`PROVEN`,
+1. the residual of the whole message is at most :data:`PROVEN`, or as small as the rounding of returned weights,
 2. the derivatives determine every unknown, with an estimated error below a quarter of a grey level,
 3. unknown labels have come out as one class each.
 
@@ -22,8 +22,9 @@ DLG (Zhu et al. 2019) solves the same equations by L-BFGS. We know of no attack 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+import time
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -39,12 +40,13 @@ from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation
-from leakgauge.core.one_gradient import optimiser_of
+from leakgauge.core.one_gradient import mixes_linearly
 from leakgauge.core.progress import Report
-from leakgauge.core.seeding import generator
+from leakgauge.core.seeding import generator, seeded
 
-#: The largest relative residual of the whole message that counts as a proof.
-PROVEN = 1e-5
+#: The largest relative residual of the whole message that counts as a proof. Returned weights have larger rounding
+#: errors, up to which a larger residual counts, but never more than the second number.
+PROVEN, PROVEN_WITH_ROUNDING = 1e-5, 3e-5
 #: The largest estimated error of an exact solution, in units of one grey level of 256.
 LARGEST_ERROR = 0.25
 #: The largest distance of an unknown label from one class.
@@ -57,6 +59,8 @@ SMOOTH, FALL, STAGES = (0.1, 0.5, 0.03), 0.3, 6
 OF_STAGE = 8
 #: The largest number of unknowns.
 MOST_UNKNOWNS = 600
+#: The largest number of unknowns for a piecewise linear network.
+MOST_OF_KINKED = 100
 #: The number of multiplications in the derivatives of one message, forward only, above which the attack takes too long.
 WORK_LIMIT = 2_000_000_000
 #: The smallest number of equations for each unknown.
@@ -115,6 +119,34 @@ class GaussNewton(Attack):
         assert best is not None
         return self._reconstruction(best, unknowns, observation)
 
+    def forecast(self, observation: Observation) -> float | None:
+        """Return the seconds that all starts may take on this machine, from the timed derivatives of the message.
+
+        Args:
+            observation: The client's message (gradient or weights), as the server sees it.
+        """
+        if not fits(observation).applies:
+            return None
+        message = in_double(observation)
+        unknowns = _unknowns(message, coordinates_of(observation), generator(0, "labels"))
+        with seeded(0, "forecast"):
+            problem = WholeMessage(message, unknowns, 1.0, generator(0, "forecast"))
+        times = []
+        for number in range(2):  # the first evaluation in a process is slower
+            began = time.perf_counter()
+            point = torch.full((unknowns.count,), 0.1 * number, dtype=torch.double, device=message.device)
+            problem.normal_equations(point, problem.evaluate(point[None]))
+            times.append(time.perf_counter() - began)
+        return self.starts * (STAGES * OF_STAGE + self.iterations) * min(times)
+
+    def scaled(self, factor: float) -> Self:
+        """Return the attack with a multiple of its starts, and at least one.
+
+        Args:
+            factor: The multiple.
+        """
+        return replace(self, starts=max(1, round(self.starts * factor)))
+
     def _search(self, message: Observation, unknowns: Unknowns, number: int, seed: int) -> Ending:
         """Return the end of the search from one random start."""
         draw = generator(seed, "gauss-newton", number)
@@ -127,12 +159,12 @@ class GaussNewton(Attack):
             points, _ = search(problem.smoothed(weight), points, OF_STAGE)
         (point,), (square,) = search(problem, points, self.iterations)
         residual = problem.relative_residual(point)
-        error = _error(problem, point, float(square)) if residual <= PROVEN else math.inf
+        error = _error(problem, point, float(square)) if residual <= PROVEN_WITH_ROUNDING else math.inf
         return Ending(point, residual, error)
 
     def _is_exact(self, ending: Ending, unknowns: Unknowns, observation: Observation) -> bool:
         contrast = max(observation.data.std) if observation.data.bounded else 1.0
-        if not (ending.residual <= PROVEN and 255 * contrast * ending.error <= LARGEST_ERROR):
+        if not (ending.residual <= _proven(observation) and 255 * contrast * ending.error <= LARGEST_ERROR):
             return False
         targets = ending.point[unknowns.samples * unknowns.coordinates.count :]
         if not len(targets) or observation.data.classes is None:
@@ -151,6 +183,16 @@ class GaussNewton(Attack):
             outcome = Outcome("finished", 0, f"{words}, not exact")
         labels = _labels(targets[: unknowns.samples], observation)
         return Reconstruction(samples.clamp(0, 1) if data.bounded else samples, labels, outcome, best.residual)
+
+
+def _proven(observation: Observation) -> float:
+    """Return the largest relative residual that counts as a proof, from the rounding of returned weights."""
+    if observation.returned is None:
+        return PROVEN
+    steps = {name: torch.finfo(value.dtype).eps / 4 for name, value in observation.returned.items()}
+    rounding = sum(float((steps[name] * value).square().sum()) for name, value in observation.returned.items())
+    update = sum(float(value.square().sum()) for value in observation.difference().values())
+    return min(max(PROVEN, 3 * math.sqrt(rounding / update)) if update else PROVEN, PROVEN_WITH_ROUNDING)
 
 
 def _error(problem: WholeMessage, point: Tensor, square: float) -> float:
@@ -215,11 +257,15 @@ def fits(observation: Observation) -> Fit:
         missing = [name for name in missing if name == "samples"]
     if missing:
         return Fit(False, f"needs the client's {missing[0]}, which is unknown")
-    steps = 1 if observation.kind == "gradient" else training.steps
-    if steps == 1 and observation.kind == "weights" and optimiser_of(observation) != "sgd":
-        return Fit(False, "one step of Adam keeps little more than the signs of a gradient")
+    if not mixes_linearly(observation):
+        return Fit(False, "steps of Adam are little more than signs, whose derivatives are zero")
+    coordinates = coordinates_of(observation)
+    if not coordinates.count:
+        return Fit(False, "the first dense layer shows the only sample, and dense_read_off returns it")
+    count = int(training.need("samples")) * coordinates.count
+    if count > MOST_UNKNOWNS:
+        return Fit(False, f"made for at most {MOST_UNKNOWNS} unknowns, and the samples have {count:,}")
     try:
-        coordinates = coordinates_of(observation)
         unknowns = _unknowns(observation, coordinates, generator(0, "fits"))
     except MissingKnowledge as reason:
         return Fit(False, str(reason))
@@ -230,12 +276,10 @@ def _affordable(observation: Observation, unknowns: Unknowns) -> Fit:
     """Decide from counts of unknowns, equations and multiplications."""
     training, count = observation.training, unknowns.count
     equations = sum(value.numel() for value in observation.sent.values())
-    if count > MOST_UNKNOWNS:
-        return Fit(False, f"made for at most {MOST_UNKNOWNS} unknowns, and the samples have {count:,}")
     if equations < EQUATIONS * count:
         return Fit(False, f"the message has {equations:,} equations for {count:,} unknowns, which is too few")
     seen = forward_pass(observation)
-    if seen.kinks and unknowns.coordinates.basis is None:
+    if seen.kinks and (unknowns.coordinates.basis is None or count > MOST_OF_KINKED):
         return Fit(False, f"made for smooth networks, and this one has {' and '.join(seen.kinks)}")
     passes = unknowns.samples * (1 if observation.kind == "gradient" else int(training.need("epochs")))
     work = count * passes * seen.operations
@@ -265,7 +309,7 @@ SPECS = (
         fits=fits,
         cost=Cost.SECONDS,
         rank=0,
-        audit={},
+        audit={"starts": 6},
         exact=True,
     ),
 )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -158,7 +159,10 @@ class WholeMessage:
         if self._known is None or not torch.equal(self._known[0], point):
             numbers = self.passes * sum(value.numel() for value in self.observed.values())
             along = vmap(lambda move: jvp(self._residual, (point,), (move,))[1], chunk_size=max(1, AT_ONCE // numbers))
-            with torch.no_grad():
+            with torch.no_grad(), warnings.catch_warnings():
+                # PyTorch loads its rules of forward-mode differentiation at the first use, with a function that it calls
+                # deprecated.
+                warnings.simplefilter("ignore", DeprecationWarning)
                 self._known = (point.clone(), along(self.directions()))
         return self._known[1]
 
