@@ -82,18 +82,15 @@ def in_double(observation: Observation) -> Observation:
         observation: The client's message (gradient or weights), as the server sees it.
     """
 
-    def doubled(tensors: Params | None) -> Params | None:
-        if tensors is None:
-            return None
+    def doubled(tensors: Params) -> Params:
         return {name: value.double() if value.is_floating_point() else value for name, value in tensors.items()}
 
     return replace(
         observation,
         sent=doubled(observation.sent),
-        gradient=doubled(observation.gradient),
-        returned=doubled(observation.returned),
+        gradient=None if observation.gradient is None else doubled(observation.gradient),
+        returned=None if observation.returned is None else doubled(observation.returned),
         buffers=doubled(observation.model_buffers()),
-        returned_buffers=doubled(observation.returned_buffers),
     )
 
 
@@ -160,8 +157,7 @@ class WholeMessage:
             numbers = self.passes * sum(value.numel() for value in self.observed.values())
             along = vmap(lambda move: jvp(self._residual, (point,), (move,))[1], chunk_size=max(1, AT_ONCE // numbers))
             with torch.no_grad(), warnings.catch_warnings():
-                # PyTorch loads its rules of forward-mode differentiation at the first use, with a function that it calls
-                # deprecated.
+                # At the first use, PyTorch loads its rules with a function that it calls deprecated.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._known = (point.clone(), along(self.directions()))
         return self._known[1]
