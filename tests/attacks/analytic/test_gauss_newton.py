@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from leakgauge import attacks, data, models
-from leakgauge.attacks.analytic.gauss_newton import Ending, fits
+from leakgauge.attacks.analytic.coordinates import coordinates_of
+from leakgauge.attacks.analytic.gauss_newton import Ending, _is_exact, _unknowns, fits
+from leakgauge.attacks.analytic.whole_message import in_double
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.local_training import LocalTraining
+from leakgauge.core.seeding import generator
 from leakgauge.evaluation import score
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defences.noise import GaussianNoise
@@ -86,20 +89,14 @@ def test_a_mixture_of_two_clients_is_never_called_exact():
 
 
 def test_a_label_that_is_no_class_is_no_proof():
-    from leakgauge.attacks.analytic.coordinates import coordinates_of
-    from leakgauge.attacks.analytic.gauss_newton import _unknowns
-    from leakgauge.attacks.analytic.whole_message import in_double
-    from leakgauge.core.seeding import generator
-
     observation, _ = fedsgd(lenet(), DIGITS.share([0, 1]))
     unknowns = _unknowns(in_double(observation), coordinates_of(observation), generator(0, "labels"))
-    attack = attacks.gauss_newton()
     point = torch.cat([torch.zeros(128, dtype=torch.double), unknowns.start])
-    assert attack._is_exact(Ending(point, 1e-7, 1e-6), unknowns, observation)
-    assert not attack._is_exact(Ending(point, 1e-7, 1e-2), unknowns, observation)
-    assert not attack._is_exact(Ending(point, 1e-3, 1e-6), unknowns, observation)
+    assert _is_exact(Ending(point, 1e-7, 1e-6), unknowns, observation)
+    assert not _is_exact(Ending(point, 1e-7, 1e-2), unknowns, observation)
+    assert not _is_exact(Ending(point, 1e-3, 1e-6), unknowns, observation)
     point[-1] += 0.3
-    assert not attack._is_exact(Ending(point, 1e-7, 1e-6), unknowns, observation)
+    assert not _is_exact(Ending(point, 1e-7, 1e-6), unknowns, observation)
 
 
 REFUSED = [

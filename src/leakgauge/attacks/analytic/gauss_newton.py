@@ -108,16 +108,18 @@ class GaussNewton(Attack):
             raise MissingKnowledge(f"gauss_newton() does not apply: {fit.reason}. Use inverting_gradients() instead")
         message = in_double(observation)
         unknowns = _unknowns(message, coordinates_of(observation), generator(seed, "labels"))
-        best: Ending | None = None
-        for number in range(self.starts):
-            ending = self._search(message, unknowns, number, seed)
-            if best is None or not ending.residual >= best.residual:
-                best = ending
-            report(number + 1, self.starts, best.residual)
-            if self._is_exact(best, unknowns, observation):
-                break
-        assert best is not None
-        return self._reconstruction(best, unknowns, observation)
+        samples = unknowns.coordinates.random(unknowns.samples, message.data, generator(seed, "guess"))
+        best = Ending(torch.cat([samples.flatten(), unknowns.start]), math.inf, math.inf)
+        interrupted = False
+        try:
+            for number in range(self.starts):
+                best = min(best, self._search(message, unknowns, number, seed), key=lambda ending: ending.residual)
+                report(number + 1, self.starts, best.residual)
+                if _is_exact(best, unknowns, observation):
+                    break
+        except KeyboardInterrupt:
+            interrupted = True
+        return _reconstruction(best, unknowns, observation, interrupted)
 
     def forecast(self, observation: Observation) -> float | None:
         """Return the seconds that all starts may take on this machine, from the timed derivatives of the message.
@@ -162,27 +164,36 @@ class GaussNewton(Attack):
         error = _error(problem, point, float(square)) if residual <= PROVEN_WITH_ROUNDING else math.inf
         return Ending(point, residual, error)
 
-    def _is_exact(self, ending: Ending, unknowns: Unknowns, observation: Observation) -> bool:
-        contrast = max(observation.data.std) if observation.data.bounded else 1.0
-        if not (ending.residual <= _proven(observation) and 255 * contrast * ending.error <= LARGEST_ERROR):
-            return False
-        targets = ending.point[unknowns.samples * unknowns.coordinates.count :]
-        if not len(targets) or observation.data.classes is None:
-            return True
-        return bool(torch.minimum(targets.abs(), (targets - 1).abs()).max() < ONE_CLASS)
 
-    def _reconstruction(self, best: Ending, unknowns: Unknowns, observation: Observation) -> Reconstruction:
-        data = observation.data
-        inputs, targets = unknowns.split(best.point)
-        samples = data.denormalise(inputs).to(next(iter(observation.sent.values())).dtype)
-        words = f"{unknowns.count} unknowns solved from the whole message, relative residual {best.residual:.1g}"
-        if self._is_exact(best, unknowns, observation):
-            error = 255 * (max(data.std) if data.bounded else 1.0) * best.error
-            outcome = Outcome("converged", 0, f"{words}, exact, with an estimated error of {error:.1g} grey levels")
-        else:
-            outcome = Outcome("finished", 0, f"{words}, not exact")
-        labels = _labels(targets[: unknowns.samples], observation)
-        return Reconstruction(samples.clamp(0, 1) if data.bounded else samples, labels, outcome, best.residual)
+def _is_exact(ending: Ending, unknowns: Unknowns, observation: Observation) -> bool:
+    """Return whether the three conditions at the top of this module hold."""
+    if not (ending.residual <= _proven(observation) and _grey_levels(ending, observation) <= LARGEST_ERROR):
+        return False
+    targets = ending.point[unknowns.samples * unknowns.coordinates.count :]
+    if not len(targets) or observation.data.classes is None:
+        return True
+    return bool(torch.minimum(targets.abs(), (targets - 1).abs()).max() < ONE_CLASS)
+
+
+def _grey_levels(ending: Ending, observation: Observation) -> float:
+    """Return the estimated error in grey levels, or in shares of 1/255 of a standard deviation for table values."""
+    return 255 * ending.error * (max(observation.data.std) if observation.data.bounded else 1.0)
+
+
+def _reconstruction(best: Ending, unknowns: Unknowns, observation: Observation, interrupted: bool) -> Reconstruction:
+    data = observation.data
+    inputs, targets = unknowns.split(best.point)
+    samples = data.denormalise(inputs).to(next(iter(observation.sent.values())).dtype)
+    words = f"{unknowns.count} unknowns solved from the whole message, relative residual {best.residual:.1g}"
+    if _is_exact(best, unknowns, observation):
+        error = f"with an estimated error of {_grey_levels(best, observation):.1g} grey levels"
+        outcome = Outcome("converged", 0, f"{words}, exact, {error}")
+    elif interrupted:
+        outcome = Outcome("interrupted", 0, "interrupted, and the best solution so far is returned")
+    else:
+        outcome = Outcome("finished", 0, f"{words}, not exact")
+    labels = _labels(targets[: unknowns.samples], observation)
+    return Reconstruction(samples.clamp(0, 1) if data.bounded else samples, labels, outcome, best.residual)
 
 
 def _proven(observation: Observation) -> float:
