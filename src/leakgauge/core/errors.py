@@ -5,7 +5,7 @@ Each message explains what is wrong, why, and what to do next. The command line 
 ::
 
     LeakgaugeError
-    ├── InvalidInput        an argument, tensor or recipe cannot be used (also a ValueError)
+    ├── InvalidInput        an argument, tensor or setting cannot be used (also a ValueError)
     │   └── UnknownName     a name, such as that of a model, does not exist (also a KeyError)
     ├── MissingKnowledge    an observation lacks a fact that an attack needs, such as the labels
     ├── FileError           a file cannot be read or written
@@ -27,7 +27,7 @@ class LeakgaugeError(Exception):
 
 
 class InvalidInput(LeakgaugeError, ValueError):
-    """The error for an argument, a tensor or a recipe that cannot be used."""
+    """The error for an argument, a tensor or a training setting that cannot be used."""
 
 
 class UnknownName(InvalidInput, KeyError):

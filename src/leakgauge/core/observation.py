@@ -1,4 +1,4 @@
-"""The message of one client in one round, as an honest-but-curious server sees it, which is the input of attacks.
+"""The message of one client in one round, as an honest-but-curious server sees it. It is the input of attacks.
 
 The fields state the threat model. A field that the attacker does not know is ``None``. Labels and other knowledge
 beyond the exchanged tensors have fields of their own. Reports list all such knowledge that the attacker is given.

@@ -167,7 +167,10 @@ def _every_attack(audit: Audit) -> Section:
 
 
 def _diagnoses(audit: Audit) -> list[Section]:
-    """Return a section about the likely causes of failed attacks. They are derived from what the attacker sees."""
+    """Return a section about the likely causes of failed attacks.
+
+    The causes are derived from what the attacker sees.
+    """
     rows = [["attack", "defence", "likely causes, and what to try"]]
     for finding in audit.findings:
         if finding.verdict is not Verdict.RECOVERS_DATA:
@@ -198,7 +201,7 @@ def _left_out(audit: Audit) -> dict[str, str]:
 
 
 def _ladder(audit: Audit) -> list[Section]:
-    """Return a section about the numbers of samples and local steps and the noise at which an attack still succeeds."""
+    """Return a section about the strongest attack on versions of the set-up with more samples, local steps or noise."""
     if not audit.ladder:
         return []
     rows = [["version of this set-up", "result", "verdict"]]
@@ -214,7 +217,7 @@ def _ladder(audit: Audit) -> list[Section]:
 
 
 def _bounds(audit: Audit) -> list[Section]:
-    """Return a section about the proven limits on every attack, if a defence has such a proof."""
+    """Return a section about upper limits that hold for every attack, if such limits are proven for a defence."""
     if not audit.plan.bounds:
         return []
     rows = [["defence", "success without the message", "success with the message, at most", "epsilon"]]
@@ -285,8 +288,8 @@ def _joined(results: Sequence[ClientResult], name: str) -> Tensor:
 def _curves(audit: Audit) -> list[Section]:
     """Return a section with the loss curves of the attacks on the first client.
 
-    The client uses the first defence in the list of the audit, which may also be no defence. The attackers do not know
-    the defence.
+    The client uses the first entry in the audit's list of defences. This entry may mean that there is no defence. The
+    attackers do not know the defence.
     """
     first = next(iter(audit.plan.chains))
     curves = {}

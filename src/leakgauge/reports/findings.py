@@ -1,6 +1,6 @@
 """Functions that all reports share, for tables of findings, for sections about limits and failures, and for JSON files.
 
-A finding consists of the figures of one attack on one set-up and the verdict on these figures.
+A finding consists of the measures of one attack on one set-up and the verdict on these measures.
 """
 
 from __future__ import annotations

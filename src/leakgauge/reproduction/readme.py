@@ -67,7 +67,7 @@ class Paper:
         return sorted({row.table for row in self.rows}, key=_natural)
 
     def statuses(self, table: str | None = None) -> list[Status]:
-        """Return the reproduction status of each figure in one table, or in the whole paper by default."""
+        """Return the reproduction status of each published value in one table, or by default in the whole paper."""
         rows = [row for row in self.rows if table in (None, row.table)]
         return [figure.status for row in rows for figure in self.figures[row.name]]
 

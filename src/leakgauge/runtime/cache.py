@@ -1,4 +1,4 @@
-"""A cache of finished results on disk, with one SQLite file for figures and texts, and safetensors files for tensors.
+"""A cache of finished results on disk, with one SQLite file for numbers and texts, and safetensors files for tensors.
 
 A result is stored under a key, which is a hash of the result's definition and of Leakgauge's source code. The
 definition holds everything that the result depends on. After a change of the code, old results are not returned any
@@ -52,7 +52,7 @@ class Entry:
     """One result that is stored in the cache.
 
     Args:
-        document: The figures and texts of the result, as plain values and dataclasses of Leakgauge.
+        document: The numbers and texts of the result, as plain values and dataclasses of Leakgauge.
         tensors: A dictionary from names to the tensors of the result.
     """
 
@@ -125,7 +125,7 @@ class Cache:
 
         Args:
             definition: Everything that the result depends on, as plain values.
-            document: The figures and texts of the result, as plain values and dataclasses of Leakgauge.
+            document: The numbers and texts of the result, as plain values and dataclasses of Leakgauge.
             tensors: A dictionary from names to the tensors of the result.
         """
         key, text = key_of(definition), encode(document)

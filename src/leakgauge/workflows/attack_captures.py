@@ -270,7 +270,7 @@ def _attacked(capture: Capture, reconstruction: Reconstruction, cached: bool, ou
 
 
 def _finding(attacked: Sequence[AttackedCapture], name: str) -> Finding:
-    """Return the figures and the verdict for all scored captures together. Without scores, there are no figures."""
+    """Return the measures and the verdict for all scored captures together. Without scores, there are no measures."""
     scored = [one for one in attacked if one.score is not None]
     scores = [dict(one.score.metrics) for one in scored if one.score is not None]
     granted = any(one.capture.labels_granted for one in scored)

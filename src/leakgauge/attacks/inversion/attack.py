@@ -146,7 +146,7 @@ class Inversion(Attack):
     def run_each(
         self, observations: Sequence[Observation], seeds: Sequence[int], report: Report
     ) -> list[Reconstruction]:
-        """Reconstruct the samples of several clients, in one run if the clients are alike and small.
+        """Reconstruct the samples of several clients, in one run if they have the same small model and equal settings.
 
         Args:
             observations: One message for each client, as the server sees it.
@@ -285,7 +285,7 @@ class Inversion(Attack):
     def _warm(
         self, start: WarmStart, observation: Observation, targets: Tensor, seed: int, report: Report
     ) -> list[tuple[Solution, int]]:
-        """Run the cheaper inversion that supplies starting points, once for each restart, and return the results.
+        """Run another, faster inversion once for each restart, and return its results as starting points.
 
         The results are converted to the units in which this inversion optimises samples. If a run is interrupted, no
         further run is started.
@@ -312,7 +312,7 @@ class Inversion(Attack):
         targets: Tensor,
         seed: int,
     ) -> list[Tensor]:
-        """Copy the results of the cheaper inversion to all epochs, and return one starting point for each restart."""
+        """Copy the results of another inversion to all epochs, and return one starting point for each restart."""
         labels = self._labels_of_epochs(targets, copies, int(observation.training.need("samples")))
         first_epochs = [solution.variables["inputs"].unflatten(0, (held, -1))[0] for solution, held in warm]
         return [

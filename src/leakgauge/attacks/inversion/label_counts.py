@@ -57,9 +57,9 @@ def estimate_label_counts(
     Args:
         observation: The client's message (gradient or weights), as the server sees it.
         generator: The random generator for the dummy inputs.
-        at: The weights at which the dummy inputs are evaluated, as in
+        at: The weights at which the dummy inputs are evaluated: ``"server"``, ``"client"`` or ``"interpolated"``, as in
             :class:`~leakgauge.attacks.inversion.labels.LastLayer`.
-        read: The part of the last layer that is read, as in the same class.
+        read: The part of the last layer that is used, ``"bias"`` or ``"kernel"``. By default, the bias if there is one.
         dummies: The number of random dummy inputs.
     """
     reading = last_layer(observation, read)
@@ -124,8 +124,8 @@ def _counts_from_signs(expected: Tensor, seen: Tensor, samples: int) -> Tensor:
 def _unclipped(expected: Tensor, seen: Tensor) -> float:
     """Estimate the factor by which a clipped gradient must be multiplied to undo the clipping.
 
-    The result is the largest factor for which no class has a count below zero. It is right if the batch has no sample
-    of some class. This is certain if the batch is smaller than the number of classes.
+    The result is the largest factor for which no class has a count below zero. This factor is right if at least one
+    class has no sample in the batch. There is such a class if the batch has fewer samples than there are classes.
 
     Args:
         expected: The mean predicted probability of each class.
@@ -136,7 +136,7 @@ def _unclipped(expected: Tensor, seen: Tensor) -> float:
 
 
 def _places(observation: Observation, at: Place) -> list[Params]:
-    """Return the weights at which the dummy inputs are evaluated, which are the sent or returned weights, or both."""
+    """Return the weights at which the dummy inputs are evaluated: the sent weights, the returned weights, or both."""
     if at == "server" or observation.returned is None:
         return [observation.sent]
     return [observation.returned] if at == "client" else [observation.sent, observation.returned]

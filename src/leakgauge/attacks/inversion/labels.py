@@ -92,8 +92,8 @@ class LastLayer:
 class MostNegative:
     r"""A method that returns the labels that are given, or else the classes with the most negative gradients.
 
-    Each class has one row of entries in the gradient of the last kernel. For :math:`N` samples, the method takes the
-    :math:`N` classes whose smallest entries are lowest (Yin et al. 2021, equation 7, as in AGIC):
+    Each class has one row in the gradient of the last kernel. The classes are sorted by the smallest entry of their
+    rows. For :math:`N` samples, the method takes the first :math:`N` classes (Yin et al. 2021, equation 7, as in AGIC):
 
     .. math:: \hat y = \arg\mathrm{sort}_k \Big(\min_j \partial\ell / \partial W_{kj}\Big)_{[:N]}
 

@@ -47,8 +47,8 @@ class ClientModel:
 
     Args:
         predict: The function that predicts the update.
-        copies: The number of copies of the client's samples in the inputs, one copy after another. If every epoch has
-            its own dummy samples, there is one copy for each epoch.
+        copies: The number of copies of the client's samples that the inputs hold. If every epoch has its own dummy
+            samples, there is one copy for each epoch. The copies follow one another.
         batches: The number of batches in the inputs, if the inputs are divided into batches of the client's size.
         extra: The initial values of further variables that the attack optimises, apart from the samples.
         epoch_labels: Whether the targets may hold the labels of every epoch, one epoch after another. Otherwise the
@@ -89,7 +89,7 @@ class UpdateModel(Protocol):
 
 @dataclass(frozen=True)
 class OneBatch:
-    """A prediction from one gradient of all samples at the server's weights, times the number of applied gradients.
+    """A prediction from one gradient of all samples at the server's weights, times the number of gradients applied.
 
     The prediction is exact for FedSGD. For many local steps it is AGIC's one-batch approximation (equation 4), which
     assumes that the weights hardly move between the steps. The prediction costs the same for any number of steps. It
@@ -379,7 +379,7 @@ def _one_step_per_epoch(training: LocalTraining) -> LocalTraining:
 
 
 def _shares(training: LocalTraining, epoch: int) -> tuple[float, float]:
-    """Return two numbers that place an epoch within the client's update.
+    """Return two numbers that describe which part of the client's update belongs to an epoch.
 
     The first number is the share of the whole update that happens before the epoch. The second number is the size of
     the whole update, divided by the size of the epoch's update.

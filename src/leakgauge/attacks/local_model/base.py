@@ -190,10 +190,10 @@ def _last_buffers(last: Observation) -> Params | None:
 
 
 def needs_step_length(reason: str) -> Fits:
-    """Return a function that decides whether an attack on the steps of the weights applies.
+    """Return a function that decides whether an attack applies. It is for attacks that need changes of the weights.
 
     The attack does not apply if clients send gradients and the learning rate is unknown, because the gradients then
-    cannot be converted to steps.
+    cannot be converted to changes of the weights.
 
     Args:
         reason: The phrase about the attack that is shown to people if the attack applies.

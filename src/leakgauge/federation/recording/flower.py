@@ -99,7 +99,7 @@ class Recorder(Captures):
             self._keep_answer(answer, received, reported, round, sender)
 
     def _watch_messages(self, strategy: Any) -> None:
-        """Let a strategy of the message API (``flwr.serverapp``) record its training rounds."""
+        """Change a strategy of the message API (``flwr.serverapp``) such that its training rounds are recorded."""
         configure, aggregate = strategy.configure_train, strategy.aggregate_train
         sent: dict[int, RecordDict] = {}
 
@@ -145,7 +145,10 @@ class Recorder(Captures):
         self.keep(Exchange(sender.run, round, sender.name, received.decoded(), returned.decoded(), settings))
 
     def _watch_results(self, strategy: Any) -> None:
-        """Let a strategy of the older API (``flwr.server``) record its rounds. The SecAgg+ workflow needs this API."""
+        """Change a strategy of the older API (``flwr.server``) such that its rounds are recorded.
+
+        The SecAgg+ workflow needs the older API.
+        """
         configure, aggregate = strategy.configure_fit, strategy.aggregate_fit
         sent: dict[str, FitIns] = {}
 

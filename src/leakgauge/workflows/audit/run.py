@@ -42,7 +42,7 @@ class ClientResult:
 
     Args:
         work: The attack and the client.
-        document: The figures and texts of the result, as plain values.
+        document: The numbers and texts of the result, as plain values.
         tensors: The original and the reconstructed samples, and other tensors of the result.
     """
 
@@ -99,7 +99,7 @@ class Audit(WorkflowResult):
 
     @property
     def ladder_sentences(self) -> list[str]:
-        """Sentences about the samples, local steps and noise up to which the strongest attack succeeds."""
+        """Sentences about how many samples, how many local steps and how much noise still allow a successful attack."""
         return sentences(self.plan.ladder, self.ladder)
 
     def results_of(self, finding: Finding) -> list[ClientResult]:
@@ -162,7 +162,7 @@ class _Run:
     began: float = field(default_factory=time.monotonic)
 
     def stage(self, works: Sequence[Work]) -> None:
-        """Run the given attacks unless they are in the cache, and collect their results."""
+        """Run the given attacks unless their results are in the cache, and collect all results."""
         if self.interrupted:
             return
         self.started += len(works)
@@ -200,7 +200,7 @@ class _Run:
             self.interrupted = True  # the results so far are cached, and the audit is marked as incomplete
 
     def _expected(self) -> Forecast:
-        """Return the expected run time of the audit, which is measured once and reported to the listener."""
+        """Return the expected run time of the audit. It is estimated once, and then reported to the listener."""
         if self.forecast is None:
             running = self.running
             jobs = 1 if running.engine == "in-process" else running.jobs or usable_cores()
@@ -238,10 +238,10 @@ class _Run:
         return again if again and self._expected().total(again) < left else []
 
     def unsuccessful(self) -> list[str]:
-        """Return the names of attacks that failed in at least one case, and therefore need positive controls.
+        """Return the names of attacks that failed in at least one case, and must also be run on easier set-ups.
 
-        If every client of the audit has a defence, all attacks are returned. The set-up without a defence is then the
-        baseline with which the defence is compared.
+        If every client of the audit has a defence, all attacks are returned. Each attack is then also run on clients
+        without a defence, so that the results with and without a defence can be compared.
         """
         if UNDEFENDED in self.plan.controls:
             return list(self.plan.attacks)
@@ -320,7 +320,7 @@ def _judged(plan: AuditPlan, results: Sequence[ClientResult]) -> list[Finding]:
 
 
 def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequence[Finding]) -> list[Finding]:
-    """Return the results with reasons. A verdict of no leakage becomes inconclusive if the attack may be too weak.
+    """Add reasons to the verdicts. A verdict of no leakage becomes inconclusive if the attack may be too weak.
 
     The set-up without a defence is judged first, because the verdicts on defences depend on it.
     """

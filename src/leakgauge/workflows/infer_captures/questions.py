@@ -120,7 +120,10 @@ def infer_column(federation: Federation, column: str, values: Sequence[float]) -
 
 
 def _fitting(recovers: str, federation: Federation, answers: Answers) -> Iterator[AttackSpec]:
-    """Yield the attacks that apply to the messages, and note the reason against every other attack in ``answers``."""
+    """Yield the attacks that apply to the messages.
+
+    For every other attack, add a note to ``answers`` that explains why the attack does not apply.
+    """
     observation = next(iter(federation.rounds.values()))[-1]
     for spec in registry.specs(recovers=recovers, reads="rounds"):  # type: ignore[arg-type]
         fit = spec.fits(observation)

@@ -281,7 +281,10 @@ def _model(entry: Entry, rounds: Sequence[Observation]) -> LocalModel:
 
 
 def _losses(rebuilt: LocalModel, rounds: Sequence[Observation], truth: Truth) -> dict[str, float]:
-    """Return a dictionary from the name of each compared model to its mean loss on a client's own data."""
+    """Return the mean losses of the rebuilt model, the last returned model and the global model on a client's own data.
+
+    The result is a dictionary from the name of each model to its loss.
+    """
     models = {MODELS[0]: rebuilt}
     for name, baseline in zip(MODELS[1:], (LastReturned(), GlobalModel()), strict=True):
         try:
