@@ -59,6 +59,9 @@ SMOOTH, FALL, STAGES = (0.1, 0.5, 0.03), 0.3, 6
 OF_STAGE = 8
 #: The largest number of unknowns.
 MOST_UNKNOWNS = 600
+#: The factor by which the number of starts grows if a dense layer shows the span of the samples. A start is then cheap,
+#: and few starts end at the samples.
+IN_SPAN = 4
 #: The largest number of unknowns for a piecewise linear network.
 MOST_OF_KINKED = 100
 #: The number of multiplications in the derivatives of one message, forward only, above which the attack takes too long.
@@ -112,9 +115,9 @@ class GaussNewton(Attack):
         best = Ending(torch.cat([samples.flatten(), unknowns.start]), math.inf, math.inf)
         interrupted = False
         try:
-            for number in range(self.starts):
+            for number in range(starts := self._starts(unknowns)):
                 best = min(best, self._search(message, unknowns, number, seed), key=lambda ending: ending.residual)
-                report(number + 1, self.starts, best.residual)
+                report(number + 1, starts, best.residual)
                 if _is_exact(best, unknowns, observation):
                     break
         except KeyboardInterrupt:
@@ -139,7 +142,7 @@ class GaussNewton(Attack):
             point = torch.full((unknowns.count,), 0.1 * number, dtype=torch.double, device=message.device)
             problem.normal_equations(point, problem.evaluate(point[None]))
             times.append(time.perf_counter() - began)
-        return self.starts * (STAGES * OF_STAGE + self.iterations) * min(times)
+        return self._starts(unknowns) * (STAGES * OF_STAGE + self.iterations) * min(times)
 
     def scaled(self, factor: float) -> Self:
         """Return the attack with a multiple of its starts, and at least one.
@@ -148,6 +151,9 @@ class GaussNewton(Attack):
             factor: The multiple.
         """
         return replace(self, starts=max(1, round(self.starts * factor)))
+
+    def _starts(self, unknowns: Unknowns) -> int:
+        return self.starts * (1 if unknowns.coordinates.basis is None else IN_SPAN)
 
     def _search(self, message: Observation, unknowns: Unknowns, number: int, seed: int) -> Ending:
         """Return the end of the search from one random start."""
@@ -306,7 +312,8 @@ def gauss_newton(*, starts: int = 12, iterations: int = 50) -> GaussNewton:
     steps with a known recipe. Unknown labels and the targets of a regression are solved together with the samples.
 
     Args:
-        starts: The largest number of random starts. The attack stops at the first exact solution.
+        starts: The largest number of random starts, of which there are four times as many if a dense layer shows the
+            span of the samples. The attack stops at the first exact solution.
         iterations: The largest number of Levenberg-Marquardt iterations from one start.
     """
     return GaussNewton(starts, iterations)
