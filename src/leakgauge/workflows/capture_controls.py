@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.attacks.base import Attack
+from leakgauge.attacks.requirements import MOST_SIMULATED
 from leakgauge.core.container import Location
 from leakgauge.core.errors import LeakgaugeError
 from leakgauge.core.measure import Measure
@@ -127,6 +128,8 @@ def easier_message(observation: Observation, truth: Truth, samples: int) -> tupl
     """
     data = Dataset(truth.inputs[:samples], truth.targets[:samples], truth.data, name=observation.client)
     recipe = replace(observation.training, samples=None)
+    if -(-len(data) // (recipe.batch_size or len(data))) * (recipe.epochs or 1) > MOST_SIMULATED:
+        return None
     make = fedsgd if observation.kind == "gradient" else fedavg
     try:
         message, own = make(_with_weights(observation), data, recipe=recipe, granted=["labels"])

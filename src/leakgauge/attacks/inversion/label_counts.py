@@ -38,6 +38,8 @@ from leakgauge.core.params import Params
 from leakgauge.federation.training import in_mode
 
 Place = Literal["server", "client", "interpolated"]
+#: The error of the level up to which counts are raised together. It is far above the rounding errors of a billion.
+_LEVEL = 1e-5
 
 
 def estimate_label_counts(
@@ -116,9 +118,7 @@ def _counts_from_signs(expected: Tensor, seen: Tensor, samples: int) -> Tensor:
     estimate = (fewer + (samples - fewer.sum()) * present / present.sum()).double().cpu()
     counts = torch.zeros(len(present), dtype=torch.long)
     counts[present.argsort(descending=True, stable=True)[: min(samples, int((present > 0).sum()))].cpu()] = 1
-    while int(counts.sum()) < samples:
-        counts[int((estimate - counts).argmax())] += 1
-    return counts
+    return raise_counts(counts, estimate, samples)
 
 
 def _unclipped(expected: Tensor, seen: Tensor) -> float:
@@ -156,14 +156,41 @@ def round_counts(estimate: Tensor, total: int) -> Tensor:
     counts = estimate.floor().long()
     order = torch.argsort(estimate - counts, descending=True, stable=True).tolist()
     missing = total - int(counts.sum())
-    while missing > 0:
-        for position in order[:missing]:
-            counts[position] += 1
-        missing = total - int(counts.sum())
+    if missing > 0:
+        counts += missing // len(counts)
+        counts[order[: missing % len(counts)]] += 1
     while missing < 0:
-        for position in [position for position in reversed(order) if counts[position] > 0][:-missing]:
-            counts[position] -= 1
+        positive = counts > 0
+        share = min(-missing // int(positive.sum()), int(counts[positive].min()))  # from every positive count at once
+        counts[positive] -= share
+        if share == 0:
+            for position in [position for position in reversed(order) if counts[position] > 0][:-missing]:
+                counts[position] -= 1
         missing = total - int(counts.sum())
+    return counts
+
+
+def raise_counts(counts: Tensor, estimate: Tensor, total: int) -> Tensor:
+    """Raise counts until they have a given sum, one by one, each time the count furthest below its estimate.
+
+    The work does not depend on the sum, because all but the last few ones are added together.
+
+    Args:
+        counts: The count of each class so far.
+        estimate: The estimated count of each class.
+        total: The sum of the raised counts.
+    """
+    counts, below = counts.clone(), estimate.double() - counts
+    missing = total - int(counts.sum())
+    if missing > len(counts):
+        low, high = float(below.min()) - missing - 1, float(below.max())
+        while high - low > _LEVEL:  # the lowest level above which no more than the missing ones fit
+            middle = (low + high) / 2
+            fits = float((below - middle).clamp_min(0).floor().sum()) <= missing
+            low, high = (low, middle) if fits else (middle, high)
+        counts += (below - high).clamp_min(0).floor().long()
+    while int(counts.sum()) < total:
+        counts[int((estimate - counts).argmax())] += 1
     return counts
 
 

@@ -20,6 +20,7 @@ the models and the cost of one prediction are:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -28,6 +29,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.inversion.labels import rows_of_first_epoch
+from leakgauge.attacks.requirements import Simulation, simulation_of
 from leakgauge.core.checks import boolean, whole_number
 from leakgauge.core.errors import InvalidInput, MissingKnowledge
 from leakgauge.core.local_training import OF_ONE_GRADIENT, LocalTraining
@@ -227,6 +229,19 @@ class FullSimulation:
 
         return ClientModel(predict, copies, _batches(observation, copies), epoch_labels=True)
 
+    def simulation(self, training: LocalTraining, weights: int) -> Simulation:
+        """Return the size of one prediction.
+
+        Args:
+            training: The settings of the client's training. The numbers of samples, batches and epochs must be known.
+            weights: The number of weights of the model.
+        """
+        limits = {None: self.graph_limit, "graph": sys.maxsize}
+        if self.one_batch:
+            training = replace(training, batch_size=training.samples, accumulation=1)
+        limit = limits.get(self.gradients, 0)
+        return simulation_of(training, weights, copies=self.per_epoch, graph_limit=limit)
+
 
 @dataclass(frozen=True)
 class EpochInterpolation:
@@ -280,6 +295,15 @@ class EpochInterpolation:
 
         return ClientModel(predict, batches=len(sizes))
 
+    def simulation(self, training: LocalTraining, weights: int) -> Simulation:
+        """Return the size of one prediction, which is a simulation of one epoch.
+
+        Args:
+            training: The settings of the client's training. The numbers of samples, batches and epochs must be known.
+            weights: The number of weights of the model.
+        """
+        return simulation_of(replace(training, epochs=1), weights, copies=False, graph_limit=sys.maxsize)
+
 
 @dataclass(frozen=True)
 class MixedPrecision:
@@ -299,6 +323,11 @@ class MixedPrecision:
     def new_orders(self) -> bool:
         """Whether the dummy samples of all epochs are stored in the same order, as in :class:`FullSimulation`."""
         return getattr(self.base, "new_orders", False)
+
+    @property
+    def simulation(self) -> Callable[[LocalTraining, int], Simulation] | None:
+        """The function that returns the size of one prediction, if the base has one."""
+        return getattr(self.base, "simulation", None)
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
         """Return the attacker's model of one client, which predicts updates.

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakgauge.attacks.local_model.messages import Messages
+from leakgauge.attacks.requirements import Simulation, Workload, check_requirements
 from leakgauge.attacks.spec import Fit, Fits
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec, Observation
@@ -141,6 +142,8 @@ class LocalModelAttack(ABC):
                 shown if standard error is a terminal.
         """
         messages = Messages.read(observations)
+        dummies = getattr(self, "samples", 1)
+        check_requirements(messages.last, Workload(dummies, dummies, Simulation(graphs=dummies)))
         began = time.perf_counter()
         with (
             seeded(seed, "local model"),

@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from leakgauge.core.container import Location
-from leakgauge.core.errors import LeakgaugeError, TasksFailed
+from leakgauge.core.errors import EngineUnavailable, LeakgaugeError, TasksFailed
 from leakgauge.core.measure import Measure
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive
@@ -29,7 +29,7 @@ from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients, 
 from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache
 from leakgauge.runtime.processes import usable_cores
-from leakgauge.workflows.audit.attackers import Scored, Trial, measures_of
+from leakgauge.workflows.audit.attackers import SAMPLES, Scored, Trial, measures_of
 from leakgauge.workflows.audit.budget import Forecast, forecast
 from leakgauge.workflows.audit.ladder import sentences, strongest_attack
 from leakgauge.workflows.audit.plan import UNDEFENDED, AuditPlan, Work
@@ -109,7 +109,12 @@ class Audit(WorkflowResult):
 
 
 def run_audit(
-    plan: AuditPlan, folder: Location, running: Running | None = None, *, stop_after: int | None = None
+    plan: AuditPlan,
+    folder: Location,
+    running: Running | None = None,
+    *,
+    stop_after: int | None = None,
+    samples: bool = True,
 ) -> Audit:
     """Run the attacks that are not finished yet, and return all results.
 
@@ -121,8 +126,9 @@ def run_audit(
         folder: The folder of the cache.
         running: The engine, the device and the listener of the tasks. An audit can be continued with another engine.
         stop_after: The number of new results after which the audit stops. By default, all attacks are run.
+        samples: Whether clients' samples are stored in the cache. If it is false, those of earlier runs are removed.
     """
-    run = _Run(plan, Cache(folder), running or Running(), stop_after)
+    run = _Run(plan, Cache(folder, samples=samples), running or Running(), stop_after)
     run.stage([work for work in plan.work if plan.is_exact(work.attack)])
     run.stage([work for work in plan.work if not plan.is_exact(work.attack) and not run.is_settled(work)])
     run.stage(run.further_attempts())
@@ -185,7 +191,7 @@ class _Run:
             done = run_tasks(tasks, engine=running.engine, jobs=running.jobs, watch=running.watch, common=common)
             for task, (document, tensors) in done:
                 work = task.arguments["work"]
-                self.cache.put(self.plan.definition(work), document, tensors)
+                self.cache.put(self.plan.definition(work), document, tensors, samples=SAMPLES)
                 self.results[work] = ClientResult(work, document, tensors)
                 self.new += 1
                 if self.new == self.stop_after:
@@ -193,6 +199,8 @@ class _Run:
                     break
         except TasksFailed as problem:
             self.failures |= problem.failures
+        except EngineUnavailable:
+            raise  # the tasks of other stages would wait for it in vain
         except LeakgaugeError as problem:  # every task of this stage failed
             self.problem = self.problem or problem
             self.failures |= {task.name: str(problem) for task in tasks}
