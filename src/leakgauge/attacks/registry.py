@@ -77,15 +77,8 @@ def build(name: str, **options: Any) -> Any:
     """
     if name not in ATTACKS:
         raise UnknownName("attack", name, ATTACKS)
-    factory = ATTACKS[name].factory
-    valid = inspect.signature(factory).parameters
-    for option in options:
-        if option not in valid:
-            raise UnknownName(f"option of {name}()", option, valid)
-    try:
-        return factory(**options)
-    except TypeError as problem:
-        raise InvalidInput(f"{name}() does not take these options: {problem}") from problem
+    check_options(f"{name}()", ATTACKS[name].factory, options)
+    return ATTACKS[name].factory(**options)
 
 
 def _modules(package: str) -> Iterator[ModuleType]:

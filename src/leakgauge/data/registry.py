@@ -52,6 +52,7 @@ def load(
         options["split"] = split or source.splits[0]
     if "download" in accepted:
         options["download"] = download
+    check_options(name, source.loader, options)
     return source.loader(**options)
 
 
