@@ -21,6 +21,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+#: The number of characters after which a wrong value is cut in an error message.
+LONGEST_SHOWN = 500
+
 
 class LeakgaugeError(Exception):
     """The base of every exception that Leakgauge raises on purpose."""
@@ -43,9 +46,9 @@ class UnknownName(InvalidInput, KeyError):
 
     def __init__(self, kind: str, name: object, valid: Iterable[str]) -> None:
         names = sorted(valid)
-        near = difflib.get_close_matches(str(name), names, n=1)
+        near = difflib.get_close_matches(shown(name).strip("'"), names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        self.message = f"there is no {kind} {name!r}{hint} (known: {', '.join(names)})"
+        self.message = f"there is no {kind} {shown(name)}{hint} (known: {', '.join(names)})"
         super().__init__(self.message)
 
     def __str__(self) -> str:  # KeyError would print the repr
@@ -129,3 +132,16 @@ def printable(text: str, longest: int = 300) -> str:
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text[: longest + 1]
     )
     return clean if len(clean) <= longest else f"{clean[:longest]}..."
+
+
+def shown(value: object) -> str:
+    """Return the ``repr`` of a value for an error message, which is cut if it is very long.
+
+    Args:
+        value: Any value, such as one from a file.
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, or a list in a list in a list ...
+        return f"a value of type {type(value).__name__} that is too large to show"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
