@@ -79,7 +79,8 @@ def attempt(words: Sequence[object], folder: Path, *, work: bool = False) -> Att
         stack.enter_context(contextlib.redirect_stdout(output))
         stack.enter_context(contextlib.redirect_stderr(errors))
         stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("default")
+        warnings.simplefilter("ignore")  # those of a user's own code
+        warnings.filterwarnings("error", module="leakgauge")
         try:
             cli.main()
         except SystemExit as stop:

@@ -112,9 +112,13 @@ def of_keys() -> Iterator[Mistake]:
 VALID_TEXT = {("audit", "budget"): ()}
 
 
-def wrong_values(table: str, key: str, types: tuple[type, ...]) -> Iterator[Any]:
-    """Yield values that a key cannot take, from the types of its valid values."""
+def wrong_values(table: str, key: str, types: Any) -> Iterator[Any]:
+    """Yield values that a key cannot take, from the types or the limits of its valid values."""
     kinds: list[Any] = []
+    if not isinstance(types, tuple):
+        outside = [types.least - 1, *([0] if types.least > 0 else []), types.most * 10, *ENDLESS[1:], -(10**30)]
+        yield from (*(NOT_WHOLE if types.whole else NOT_NUMBER), *outside)
+        return
     if list not in types and dict not in types and str in types:
         kinds += [value for value in NOT_TEXT if float not in types or not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value)]
         kinds += list(WRONG_TEXT)

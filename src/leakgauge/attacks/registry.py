@@ -7,7 +7,6 @@ registration.
 
 from __future__ import annotations
 
-import inspect
 import pkgutil
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import Any
 
 from leakgauge.attacks.spec import AttackSpec, Reads, Recovers
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
+from leakgauge.core.options import check_options
 
 #: Folders that hold parts of attacks but no attacks.
 PARTS = ("leakgauge.attacks.inversion",)

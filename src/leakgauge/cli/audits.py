@@ -66,7 +66,7 @@ def audit(  # noqa: PLR0913
     from leakgauge.runtime import check_engine
     from leakgauge.workflows.audit import audit as run
     from leakgauge.workflows.audit import read_audit
-    from leakgauge.workflows.scenario import read_toml
+    from leakgauge.workflows.documents import read_toml
 
     check_engine(engine, jobs)
     plan = read_audit(read_toml(config), str(config))

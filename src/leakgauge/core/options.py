@@ -11,12 +11,14 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import partial
 from numbers import Integral, Real
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from leakgauge.core.errors import InvalidInput, UnknownName, shown
 
+#: Whole numbers beyond this fit into no tensor.
+LARGEST = 2**63
 #: The words for the values of plain types.
 _WORDS: dict[object, str] = {
     bool: "true or false",
@@ -44,22 +46,30 @@ def check_options(owner: str, factory: Callable[..., Any], options: Mapping[str,
             raise UnknownName(f"option of {owner}", option, hints)
         hint = hints[option].annotation
         if not _fits(value, hint):
+            names = _names(hint)
+            if names and isinstance(value, str):
+                raise UnknownName(f"{option} of {owner} called", value, names)
             raise InvalidInput(f"{option} of {owner} must be {_words(hint)}, not {shown(value)}")
     missing = [name for name, one in hints.items() if one.default is one.empty and name not in options]
     if missing:
         raise InvalidInput(f"{owner} needs the option{'s' * (len(missing) > 1)} {', '.join(missing)}")
 
 
-@lru_cache(maxsize=None)
 def _hints(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    parameters = inspect.signature(factory, eval_str=True).parameters
-    return {name: one for name, one in parameters.items() if one.kind is not inspect.Parameter.VAR_KEYWORD}
+    """Return the options of a factory, with annotations that are types and not texts."""
+    plain = factory.func if isinstance(factory, partial) else factory
+    hints = get_type_hints(plain)
+    return {
+        name: one.replace(annotation=hints.get(name, one.empty))
+        for name, one in inspect.signature(factory).parameters.items()
+        if one.kind is not inspect.Parameter.VAR_KEYWORD
+    }
 
 
 def _fits(value: object, hint: Any) -> bool:
     """Return whether a value fits an annotation."""
     origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
+    if _is_union(hint):
         return any(_fits(value, one) for one in inner)
     if origin is Literal:
         return any(type(value) is type(one) and value == one for one in inner)
@@ -78,7 +88,7 @@ def _fits_type(value: object, hint: Any) -> bool:
     if hint is bool:
         return isinstance(value, bool)
     if hint is int:
-        return isinstance(value, Integral) and not isinstance(value, bool)
+        return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) < LARGEST
     if hint is float:
         return isinstance(value, Real) and not isinstance(value, bool) and _is_finite(value)
     if hint is None or not isinstance(hint, type):
@@ -106,10 +116,21 @@ def _fits_tuple(value: object, inner: tuple[Any, ...]) -> bool:
     return len(items) == len(inner) and all(_fits(one, hint) for one, hint in zip(items, inner, strict=True))
 
 
+def _names(hint: Any) -> list[str]:
+    """Return the texts among the values of a ``Literal``, also as a part of an optional annotation."""
+    if get_origin(hint) is Literal:
+        return [one for one in get_args(hint) if isinstance(one, str)]
+    return [name for one in get_args(hint) for name in _names(one)] if _is_union(hint) else []
+
+
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) in (Union, types.UnionType)
+
+
 def _words(hint: Any) -> str:
     """Return words for the values that fit an annotation."""
     origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
+    if _is_union(hint):
         words = [_words(one) for one in inner if one is not type(None)]
         return " or ".join([*dict.fromkeys(words), *(["left out"] if type(None) in inner else [])])
     if origin is Literal:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.local_training import OF_ONE_GRADIENT
@@ -23,11 +22,9 @@ from leakgauge.core.truth import Truth
 from leakgauge.data.dataset import Dataset
 from leakgauge.federation.defence import Defence, Protection, Trained, check_defences, recipe_with, training_of
 from leakgauge.federation.exposure import Exchanged, Exposure, architecture_of, observe
-from leakgauge.federation.losses import Loss, loss_of, named_loss, takes_model
-from leakgauge.federation.training import Batch, Trainer, draw_order, in_mode, local_sgd
-
-#: The losses of Leakgauge, which need a tensor of outputs.
-OWN_LOSSES = ("cross_entropy", "mse", "binary_cross_entropy")
+from leakgauge.federation.fitting import check_model, default_loss, explaining, prepared
+from leakgauge.federation.losses import Loss, named_loss
+from leakgauge.federation.training import Batch, Trainer, draw_order, local_sgd
 
 
 @dataclass(frozen=True)
@@ -75,28 +72,6 @@ class Recipe:
         training = replace(base, **given, samples=len(data), loss=loss)
         size = training.batch_size or len(data)
         return replace(training, epochs=training.epochs or 1, batch_size=min(size, len(data)))
-
-
-def default_loss(model: nn.Module, data: Dataset, recipe: LocalTraining | None = None) -> str:
-    """Return the name of the loss that a client uses if the user names no loss.
-
-    The result is mean squared error for a regression, binary cross-entropy for two classes and a model with one output,
-    and cross-entropy otherwise.
-
-    Args:
-        model: The model that the client trains.
-        data: The client's samples.
-        recipe: The training settings, if the user gives any. A loss that differs from the default of
-            :class:`LocalTraining` is returned as it is.
-    """
-    if recipe is not None and recipe.loss != LocalTraining.loss:
-        return recipe.loss
-    if data.spec.classes is None:
-        return "mse"
-    if data.spec.classes != 2:
-        return "cross_entropy"
-    outputs = _outputs(model, data)
-    return "binary_cross_entropy" if isinstance(outputs, Tensor) and outputs.numel() == 1 else "cross_entropy"
 
 
 def fedsgd(  # noqa: PLR0913
@@ -279,17 +254,14 @@ def _defended_gradient(
     trainer = Trainer(model, training, protection=protection)
     state = trainer.start(start.weights, start.buffers)
     defence = training_of(protection.defences)
-    try:
-        with seeded(seed, "dropout"), trainer.active():
-            if defence is None:
-                gradient, buffers = trainer.gradient(state, samples, graph=False)
-                gradient = trainer.rule.completed(gradient, state.weights, state.anchor)
-            else:
-                defence.check(model, training)
-                batch, buffers = protection.on_batch(samples), state.buffers
-                gradient = defence.gradient(model, batch, training, start, participations, seed)
-    except ValueError as problem:
-        raise explained(problem) from problem
+    with explaining(), seeded(seed, "dropout"), trainer.active():
+        if defence is None:
+            gradient, buffers = trainer.gradient(state, samples, graph=False)
+            gradient = trainer.rule.completed(gradient, state.weights, state.anchor)
+        else:
+            defence.check(model, training)
+            batch, buffers = protection.on_batch(samples), state.buffers
+            gradient = defence.gradient(model, batch, training, start, participations, seed)
     return protection.on_update(gradient), buffers
 
 
@@ -317,20 +289,17 @@ def train_client(
         The row indices of the samples in each local step, and the weights and buffers that the client returns.
     """
     defence = training_of(protection.defences)
-    try:
-        with seeded(seed, "dropout"):
-            if defence is not None:
-                trained = defence.train(model, samples, training, start, participations, seed, protection.on_batch)
-            else:
-                inputs, targets = samples
-                order = order_of(training, seed)
-                batches = ((inputs[rows], targets[rows]) for rows in order)
-                weights, buffers = local_sgd(
-                    model, start.weights, batches, training, buffers=start.buffers, protection=protection
-                )
-                trained = Trained(order, weights, buffers)
-    except ValueError as problem:
-        raise explained(problem) from problem
+    with explaining(), seeded(seed, "dropout"):
+        if defence is not None:
+            trained = defence.train(model, samples, training, start, participations, seed, protection.on_batch)
+        else:
+            inputs, targets = samples
+            order = order_of(training, seed)
+            batches = ((inputs[rows], targets[rows]) for rows in order)
+            weights, buffers = local_sgd(
+                model, start.weights, batches, training, buffers=start.buffers, protection=protection
+            )
+            trained = Trained(order, weights, buffers)
     return replace(trained, weights=protected(protection, start.weights, trained.weights))
 
 
@@ -358,72 +327,3 @@ def truth_of(data: Dataset, order: tuple[Tensor, ...]) -> Truth:
         None if others is None else others.inputs,
         None if others is None else others.targets,
     )
-
-
-def prepared(data: Dataset, weights: Params) -> Batch:
-    """Return the normalised samples and the targets of a client, with the device and number type of ``weights``."""
-    like = next(iter(weights.values()))
-    inputs = data.spec.normalise(data.inputs.to(like.device, like.dtype))
-    targets = data.targets.to(like.device)
-    return inputs, targets.to(like.dtype) if targets.is_floating_point() else targets
-
-
-def check_model(model: nn.Module, data: Dataset, loss: str) -> None:
-    """Raise an error if the model does not fit the data or the loss."""
-    if takes_model(loss_of(LocalTraining(loss=loss))):  # such a loss calls the model itself
-        return
-    outputs, targets = _outputs(model, data), data.targets[:1]
-    if not isinstance(outputs, Tensor):
-        if loss in OWN_LOSSES:
-            raise InvalidInput(
-                f"the model must return a tensor of outputs, not {type(outputs).__name__}. Pass a loss of your own, "
-                "loss=function or loss='module:function', which gets all that the model returns."
-            )
-        return
-    _check_outputs(outputs.numel(), targets.numel(), data, loss)
-
-
-def _outputs(model: nn.Module, data: Dataset) -> object:
-    """Return the outputs of a model for one sample, in whatever form the model returns them."""
-    weights = parameters_of(model)
-    if not weights:
-        raise InvalidInput("the model has no parameters, so there is nothing to train")
-    inputs, _ = prepared(data.share([0]), weights)
-    try:
-        with torch.no_grad(), in_mode(model, "eval"), seeded(0, "check"):
-            return functional_call(model, {**weights, **buffers_of(model)}, (inputs,))
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as problem:
-        first_line = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-        raise InvalidInput(f"the model does not accept samples of shape {data.spec.shape}: {first_line}") from problem
-
-
-def _check_outputs(outputs: int, targets: int, data: Dataset, loss: str) -> None:
-    """Raise an error if the number of outputs per sample does not fit the loss.
-
-    A loss that the user has defined allows any number of outputs.
-    """
-    if loss == "binary_cross_entropy" and data.spec.classes is not None and data.spec.classes > 2:
-        raise InvalidInput(f"the loss {loss!r} is for two classes, but {data.name!r} has {data.spec.classes}")
-    expected = {"cross_entropy": data.spec.classes, "binary_cross_entropy": targets, "mse": targets}.get(loss, outputs)
-    if expected is None:
-        raise InvalidInput(f"the loss {loss!r} needs classes, but {data.name!r} is a regression. Use loss='mse'.")
-    if outputs != expected:
-        if outputs == 1 and data.spec.classes == 2:
-            raise InvalidInput(
-                f"the model has one output for two classes, which needs the loss 'binary_cross_entropy', not {loss!r}. "
-                "Set this loss, or leave the loss out."
-            )
-        reason = f"has {expected} classes" if loss == "cross_entropy" else f"with the loss {loss!r} needs {expected}"
-        raise InvalidInput(
-            f"the model has {outputs} outputs, but {data.name!r} {reason}. Build the model with {expected} outputs."
-        )
-
-
-def explained(problem: ValueError) -> InvalidInput:
-    """Convert an error in a client's training to an error whose message explains the problem."""
-    if "more than 1 value per channel" in str(problem):
-        return InvalidInput(
-            "batch norm in train mode cannot train on a batch of one sample. "
-            "Use a batch size that leaves no single last sample, or mode='eval'."
-        )
-    return problem if isinstance(problem, InvalidInput) else InvalidInput(f"the client's training failed: {problem}")

@@ -16,7 +16,7 @@ from leakgauge.core.seeding import derive, generator
 from leakgauge.core.truth import Truth
 from leakgauge.data.dataset import Dataset
 from leakgauge.federation.aggregation import aggregate
-from leakgauge.federation.client import Recipe, check_model, check_training, order_of, prepared, truth_of
+from leakgauge.federation.client import Recipe, check_training, order_of, truth_of
 from leakgauge.federation.defence import (
     Defence,
     Protection,
@@ -26,6 +26,7 @@ from leakgauge.federation.defence import (
     training_of,
 )
 from leakgauge.federation.exposure import Exchanged, Exposure, architecture_of, observe
+from leakgauge.federation.fitting import check_model, explaining, prepared
 from leakgauge.federation.losses import Loss
 from leakgauge.federation.together import (
     Answer,
@@ -178,7 +179,8 @@ def evaluate(model: nn.Module, data: Dataset, weights: Params, buffers: Params, 
     total = 0.0
     with torch.no_grad(), in_mode(model, "eval"):
         for inputs, targets in zip(*(side.split(batch) for side in prepared(data, weights)), strict=True):
-            outputs = torch.func.functional_call(model, {**weights, **buffers}, (inputs,))
+            with explaining("the model's test failed"):
+                outputs = torch.func.functional_call(model, {**weights, **buffers}, (inputs,))
             if not isinstance(outputs, Tensor):
                 raise InvalidInput(
                     f"the model returns a {type(outputs).__name__}, so its accuracy cannot be computed. "

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 
 from torch import nn
 
 from leakgauge.core.discovery import modules_of
 from leakgauge.core.errors import UnknownName
-from leakgauge.models.factories import call_factory, current_directory_importable, find_factory
+from leakgauge.core.options import check_options
+from leakgauge.models.factories import call_factory, current_directory_importable, find_factory, signature_of
 from leakgauge.models.recipe import attach_recipe, make_recipe
 
 
@@ -49,6 +49,8 @@ def build(name: str, **options: object) -> nn.Module:
     Recipe(name='lenet', options={'shape': [1, 28, 28], 'classes': 62, 'seed': 0})
     """
     recipe = make_recipe(name, options)
+    if name in MODELS:
+        check_options(f"model {name!r}", MODELS[name], recipe.options)
     with current_directory_importable():
         model = call_factory(name, _factory(name), recipe.options)
     return attach_recipe(model, recipe)
@@ -61,7 +63,7 @@ def parameters(name: str) -> tuple[str, ...]:
     ('shape', 'classes')
     """
     with current_directory_importable():
-        return tuple(inspect.signature(_factory(name)).parameters)
+        return tuple(signature_of(_factory(name)) or ())
 
 
 def _factory(name: str) -> Callable[..., nn.Module]:

@@ -60,7 +60,13 @@ def build(name: str, **options: Any) -> Defence:
     """
     if name not in DEFENCES:
         raise UnknownName("defence", name, DEFENCES)
-    check_options(name, DEFENCES[name], options)
+    valid = inspect.signature(DEFENCES[name]).parameters
+    for option in options:
+        if option not in valid:
+            raise UnknownName(f"option of {name}", option, valid)
+    missing = [key for key, value in valid.items() if value.default is value.empty and key not in options]
+    if missing:
+        raise InvalidInput(f"the defence {name} needs its {missing[0]}. Use build({name!r}, {missing[0]}=...).")
     return DEFENCES[name](**options)
 
 
