@@ -1,11 +1,10 @@
-"""Run a wrong command line in this process, and say how it ended. No attack is run: the first one counts as accepted."""
+"""Run a wrong command line in this process without any attack, and return how it ended."""
 
 import contextlib
 import io
 import os
 import signal
 import sys
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,15 +26,14 @@ WORK = (
 PATIENCE = 20.0
 #: The wording of errors that nobody foresaw.
 UNFORESEEN = ("Traceback (most recent call last)", "unexpected: please report it")
-MOST_LINES = 12
 
 
 class Accepted(BaseException):
-    """The work of a command has begun."""
+    """The error for a command whose work has begun."""
 
 
 class Hanging(BaseException):
-    """A command did not end in time."""
+    """The error for a command that did not end in time."""
 
 
 @dataclass(frozen=True)
@@ -54,33 +52,22 @@ class Attempt:
     output: str
     errors: str
 
-    @property
-    def sentence(self) -> str:
-        """The last line of the errors, shortened."""
-        return self.errors.strip()[-700:]
 
-
-def attempt(words: Sequence[object], folder: Path, *, work: bool = False) -> Attempt:
+def attempt(words: Sequence[object], folder: Path) -> Attempt:
     """Run ``leakgauge`` with the given words.
 
     Args:
         words: The words of the command line.
         folder: The working directory.
-        work: Whether attacks are run.
     """
     output, errors = io.StringIO(), io.StringIO()
     ending, code = "ended", 0
-    with _in(folder), _limited(PATIENCE), contextlib.ExitStack() as stack:
+    with _in(folder), limited(), without_work(), contextlib.ExitStack() as stack:
         stack.enter_context(patch.object(sys, "argv", ["leakgauge", *map(str, words)]))
         stack.enter_context(patch.object(cli.screen, "_file", output))
         stack.enter_context(patch.object(cli.screen, "_width", 200))
-        for name in () if work else WORK:
-            stack.enter_context(patch(name, _accept))
         stack.enter_context(contextlib.redirect_stdout(output))
         stack.enter_context(contextlib.redirect_stderr(errors))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")  # those of a user's own code
-        warnings.filterwarnings("error", module="leakgauge")
         try:
             cli.main()
         except SystemExit as stop:
@@ -115,19 +102,35 @@ def _in(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    """Raise :class:`Hanging` inside the ``with`` block after so many seconds of CPU, or as many of waiting times six."""
+def limited(seconds: float = PATIENCE) -> Iterator[None]:
+    """Raise :class:`Hanging` inside the ``with`` block after so many seconds of CPU, or six times as many of waiting.
+
+    Args:
+        seconds: The seconds of CPU.
+    """
 
     def stop(number: int, frame: object) -> None:
-        raise Hanging
+        raise Hanging(f"no end after {seconds:.0f} seconds of CPU")
 
-    before = [signal.signal(kind, stop) for kind in (signal.SIGALRM, signal.SIGVTALRM)]
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    before = [signal.signal(kind, stop) for kind in (signal.SIGALRM, signal.SIGPROF)]
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, 6 * seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for kind, handler in zip((signal.SIGALRM, signal.SIGVTALRM), before, strict=True):
+        for kind, handler in zip((signal.SIGALRM, signal.SIGPROF), before, strict=True):
             signal.signal(kind, handler)
+
+
+@contextlib.contextmanager
+def without_work() -> Iterator[None]:
+    """Raise :class:`Accepted` inside the ``with`` block when attacks would begin. Warnings of our own are errors."""
+    with contextlib.ExitStack() as stack:
+        for name in WORK:
+            stack.enter_context(patch(name, _accept))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # those of a user's own code
+        warnings.filterwarnings("error", module="leakgauge")
+        yield

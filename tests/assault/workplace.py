@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 #: The file that a user writes with factories of models, data and losses. Most of them are wrong.
-OWN = (Path(__file__).parent / "own_factories.py").read_text()
+OWN = (Path(__file__).parent / "own_factories.txt").read_text()
 ROWS = 120
 
 
@@ -53,14 +53,26 @@ def _tables(folder: Path) -> None:
     write("decimal_comma.csv", "\n".join(line.replace(",", ";").replace(".", ",") for line in lines))
     for name, value in {
         "na": "NA", "null": "null", "question": "?", "nan": "nan", "infinite": "inf", "too_large": "1e400",
-        "single_overflow": "1e39", "word": "tall", "unit": "45 kg", "thousands": "1_000", "blank": "", "nul": "4\0", 
+        "single_overflow": "1e39", "word": "tall", "unit": "45 kg", "thousands": "1_000", "blank": "", "nul": "4\0",
     }.items():  # fmt: skip
         with_cell(f"cell_{name}.csv", 5, 0, value)
-    for name, value in {"nan": "nan", "infinite": "inf", "na": "NA", "huge": "1e30", "large": "1000000000", "blank": ""}.items():
+    for name, value in {
+        "nan": "nan",
+        "infinite": "inf",
+        "na": "NA",
+        "huge": "1e30",
+        "large": "1000000000",
+        "blank": "",
+    }.items():
         with_cell(f"target_{name}.csv", 5, 4, value)
-    write("negative_classes.csv", "\n".join([head, *(row[:-1] + ("-1" if place % 2 else "1") for place, row in enumerate(rows))]))
-    write("one_class.csv", "\n".join([head, *(row[:-1] + "0" for row in rows)]))
-    write("sparse_classes.csv", "\n".join([head, *(row[:-1] + str(1 + 100000 * (place % 2)) for place, row in enumerate(rows))]))
+    write(
+        "negative_classes.csv",
+        "\n".join([head, *(row[:-1] + ("-1" if place % 2 else "1") for place, row in enumerate(rows))]),
+    )
+    write(
+        "sparse_classes.csv",
+        "\n".join([head, *(row[:-1] + str(1 + 100000 * (place % 2)) for place, row in enumerate(rows))]),
+    )
     write("every_word_differs.csv", "\n".join(["name,label", *(f"person{place},{place % 2}" for place in range(3000))]))
     write("empty.csv", "")
     write("spaces.csv", "\n\n  \n")
@@ -78,7 +90,6 @@ def _tables(folder: Path) -> None:
     write("nul_header.csv", "a\0ge,label\n1,0\n2,1\n")
     write("open_quote.csv", "\n".join([head, '"' + rows[0], *rows[1:]]))
     write("long_field.csv", "name,label\n" + "x" * 200_000 + ",1\ny,0\n")
-    write("equals.csv", "job=clerk,job,label\n" + "\n".join(f"{place % 2},{'ab'[place % 2]},{place % 2}" for place in range(ROWS)))
     write("fake.csv.gz", b"\x1f\x8b\x08\0no gzip")
     (folder / "folder.csv").mkdir()
     os.mkfifo(folder / "pipe.csv")
@@ -130,7 +141,6 @@ def _arrays(folder: Path) -> None:
     save("y_objects", targets=np.array([None] * 60, dtype=object))
     save("y_one_hot", targets=np.eye(3)[y])
     save("y_scalar", targets=np.int64(1))
-    save("y_one_class", targets=y * 0)
     save("y_fractions", targets=y + 0.5)
     np.savez(folder / "other_names.npz", data=x, target=y)
     np.savez(folder / "no_arrays.npz")
@@ -145,7 +155,9 @@ def _arrays(folder: Path) -> None:
     for name, shape in bomb.items():
         _member(folder / f"{name}.npz", _npy_header("<f4", shape) + b"\0" * 64)
     _member(folder / "bomb_deep.npz", _npy_text("(" * 9000))
-    _member(folder / "bomb_text.npz", _npy_text("{'descr': '<f4', 'fortran_order': False, 'shape': " + "9" * 5000 + "}"))
+    _member(
+        folder / "bomb_text.npz", _npy_text("{'descr': '<f4', 'fortran_order': False, 'shape': " + "9" * 5000 + "}")
+    )
     _member(folder / "pickle.npz", _npy_header("|O", (60,)) + b"cos\nsystem\n(S'true'\ntR.")
     _zip_bomb(folder / "bomb_zeros.npz", 64 * 2**30)
     (folder / "folder.npz").mkdir()
@@ -195,7 +207,8 @@ def _pictures(folder: Path) -> None:
     for name, content in {
         "empty": b"", "text": b"no picture", "eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n",
         "cut": (folder / "pictures/cat/0.png").read_bytes()[:60],
-        "bomb": _png(60000, 60000), "large_bomb": _png(12000, 12000), "endless": _png(2**31 - 1, 2**31 - 1), "no_pixels": _png(0, 0),
+        "bomb": _png(60000, 60000), "large_bomb": _png(12000, 12000), "endless": _png(2**31 - 1, 2**31 - 1),
+        "no_pixels": _png(0, 0),
         "text_bomb": _png(8, 8, zlib.compress(b"0" * 200_000_000)),
     }.items():  # fmt: skip
         (good(f"pictures_{name}", count=2) / "cat" / "9.png").write_bytes(content)
@@ -229,7 +242,13 @@ def _png(width: int, height: int, text: bytes = b"") -> bytes:
 
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     comment = chunk(b"zTXt", b"Comment\0\0" + text) if text else b""
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + comment + chunk(b"IDAT", zlib.compress(bytes(10_000))) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + comment
+        + chunk(b"IDAT", zlib.compress(bytes(10_000)))
+        + chunk(b"IEND", b"")
+    )
 
 
 def _documents(folder: Path) -> None:

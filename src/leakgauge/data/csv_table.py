@@ -156,8 +156,8 @@ def _check_words(file: Path, name: str, words: list[str]) -> None:
 def _check_classes(file: Path, name: str, numbers: list[float]) -> None:
     if not 0 <= min(numbers) <= max(numbers) < MOST_CLASSES:
         raise InvalidInput(
-            f"{file}: the classes of the target {name!r} run from {min(numbers):g} to {max(numbers):g}. Number them 0, 1, "
-            "2 and so on, or write them as words, or set regression = true"
+            f"{file}: the classes of the target {name!r} run from {min(numbers):g} to {max(numbers):g}. "
+            "Number them 0, 1, 2 and so on, or write them as words, or set regression = true"
         )
 
 

@@ -83,8 +83,6 @@ def check_weights(model: nn.Module) -> None:
             raise InvalidInput(f"{name} of the model is on the device meta, without values. Build it on the CPU")
         if value.is_complex():
             raise InvalidInput(f"{name} of the model holds complex numbers. Only real models can be audited")
-        if value.dtype == torch.bfloat16:
-            raise InvalidInput(f"{name} of the model holds bfloat16, too rough for attacks. Return model.float()")
         if value.layout != torch.strided:
             raise InvalidInput(f"{name} of the model is sparse. Only dense weights can be audited")
         if not bool(torch.isfinite(value).all()):

@@ -280,6 +280,8 @@ class Scenario:
     def first_message(self) -> Observation:
         """Return the message of the first client without a defence. Raise an error if its training diverges."""
         message, _ = self.observe(0)
+        if any(value.dtype == torch.bfloat16 for value in message.sent.values()):
+            raise InvalidInput("the model holds bfloat16, which is too rough for attacks. Return model.float() instead")
         if message.returned is not None:
             samples = prepared(self.share(0), message.sent)
             check_progress(message.model, samples, message.training, message.sent, message.returned)
