@@ -21,16 +21,26 @@ from tests.assault import workplace
 FOLDER = Path(__file__).parent
 ENDLESS = (10**18, 10**30, 10**400)
 DATE = datetime.date(2024, 1, 1)
-NOT_TEXT = (3, True, 1.5, math.nan, [], {}, DATE, datetime.time(7, 30))
+NOT_TEXT: tuple[Any, ...] = (3, True, 1.5, math.nan, [], {}, DATE, datetime.time(7, 30))
 WRONG_TEXT = ("", " ", "no such", "\0", "a\nb", "\x1b[31mred", "x" * 100_000, "../" * 50, "\u202egnp")
-NOT_NUMBER = ("1", "", True, False, [], [1], {}, DATE, math.nan, math.inf, -math.inf)
-NOT_LIST = (3, True, "labels", 1.5, {}, DATE)
-WRONG_LIST = ([3], [True], [[]], [{}], ["no such"], [""], ["\0"], [math.nan], ["x" * 10_000])
-WRONG_TABLE = (3, True, "x", [], [{}], 1.5, {"no such": 1}, {"": 1}, {"x" * 10_000: 1})
-NOT_BOOL = (0, 1, 3, "no", "true", 1.0, [], {})
+NOT_NUMBER: tuple[Any, ...] = ("1", "", True, False, [], [1], {}, DATE, math.nan, math.inf, -math.inf)
+NOT_LIST: tuple[Any, ...] = (3, True, "labels", 1.5, {}, DATE)
+WRONG_LIST: tuple[Any, ...] = ([3], [True], [[]], [{}], ["no such"], [""], ["\0"], [math.nan], ["x" * 10_000])
+WRONG_TABLE: tuple[Any, ...] = (3, True, "x", [], [{}], 1.5, {"no such": 1}, {"": 1}, {"x" * 10_000: 1})
+NOT_BOOL: tuple[Any, ...] = (0, 1, 3, "no", "true", 1.0, [], {})
 #: Keys whose list may be empty.
 EMPTY_IS_FINE = {("attacker", "granted"), ("attacker", "hidden")}
 
+#: The tables of each command alone.
+OF_COMMAND: dict[str, dict[str, Any]] = {
+    "audit": {"audit": {"clients": 1, "attacks": [{"name": "inverting_gradients", "steps": 3}]}},
+    "frontier": {
+        "frontier": {
+            "clients": 1, "federation": 2, "federation_samples": 5, "rounds": 1, "test": 10, "options": {"steps": 3},
+        },
+        "defence": [{"chain": []}],
+    },
+}  # fmt: skip
 #: A right configuration for each command.
 RIGHT: dict[str, dict[str, Any]] = {
     command: {
@@ -39,17 +49,8 @@ RIGHT: dict[str, dict[str, Any]] = {
         "training": {"samples": 2, "batch_size": 1, "lr": 0.01},
         **tables,
     }
-    for command, tables in {
-        "audit": {"audit": {"clients": 1, "attacks": [{"name": "inverting_gradients", "steps": 3}]}},
-        "frontier": {
-            "frontier": {
-                "clients": 1, "federation": 2, "federation_samples": 5, "rounds": 1, "test": 10,
-                "options": {"steps": 3},
-            },
-            "defence": [{"chain": []}],
-        },
-    }.items()
-}  # fmt: skip
+    for command, tables in OF_COMMAND.items()
+}
 #: Options without which a factory cannot be called.
 NEEDED: dict[str, dict[str, Any]] = {
     "clipping": {"norm": 1.0}, "dpsgd": {"noise": 1.0}, "gaussian_noise": {"sigma": 0.1},
@@ -170,7 +171,7 @@ def factories() -> Iterator[tuple[str, str, Callable[..., Any], Callable[..., An
         yield "model", name, network, lambda name=name, **options: models.build(name, **options)
     for name, source in data.DATASETS.items():
         yield "dataset", name, source.loader, lambda name=name, **options: data.load(name, **options)
-    sources = {"csv": data.from_csv, "npz": data.from_npz, "images": data.from_images}
+    sources: dict[str, Callable[..., Any]] = {"csv": data.from_csv, "npz": data.from_npz, "images": data.from_images}
     for (key, loader), path in zip(sources.items(), ("table.csv", "rows.npz", "pictures"), strict=True):
         yield "source", key, loader, loaded(key, path)
 

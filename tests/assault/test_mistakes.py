@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from leakgauge.core.errors import LeakgaugeError
+from leakgauge.federation.losses import LOSSES
 from tests.assault import mistakes, workplace
 from tests.assault.attempts import attempt, limited, without_work
 
@@ -23,7 +24,10 @@ def folder(tmp_path_factory):
     made = workplace.furnish(tmp_path_factory.mktemp("mistakes") / "work")
     for command, name in (("audit", "right.toml"), ("frontier", "right_frontier.toml")):
         (made / name).write_text(mistakes.toml(mistakes.changed(command)))
+    losses = dict(LOSSES)
     yield made
+    for name in LOSSES.keys() - losses.keys():
+        del LOSSES[name]
     for name in ("own_factories", "raises_at_import", "imports_missing", "broken_syntax"):
         sys.modules.pop(name, None)
 

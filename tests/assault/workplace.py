@@ -21,14 +21,15 @@ def furnish(folder: Path) -> Path:
     (folder / "broken_syntax.py").write_text("def model(:\n")
     (folder / "imports_missing.py").write_text("import no_such_package_at_all\n")
     (folder / "raises_at_import.py").write_text("raise KeyError('at import')\n")
-    _tables(folder)
+    tables(folder)
     _arrays(folder)
     _pictures(folder)
     _documents(folder)
     return folder
 
 
-def _tables(folder: Path) -> None:
+def tables(folder: Path) -> None:
+    """Write a right table and many wrong ones."""
     draw = np.random.default_rng(0)
     head = "age,height,job,sex,label"
     rows = [

@@ -40,6 +40,9 @@ def demo(
 ) -> None:
     """Audit example clients, with and without a defence. Each client sends the gradient of one handwritten digit."""
     from leakgauge.workflows.demo import write_demo
+    from leakgauge.workflows.result import check_redact
+
+    check_redact(redact)
 
     config = write_demo(output, clients=clients, seed=seed)
     if not quiet and not as_json:

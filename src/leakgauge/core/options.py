@@ -88,9 +88,9 @@ def _fits_type(value: object, hint: Any) -> bool:
     if hint is bool:
         return isinstance(value, bool)
     if hint is int:
-        return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) < LARGEST
+        return not isinstance(value, bool) and isinstance(value, Integral) and abs(int(value)) < LARGEST
     if hint is float:
-        return isinstance(value, Real) and not isinstance(value, bool) and _is_finite(value)
+        return not isinstance(value, bool) and isinstance(value, Real) and _is_finite(value)
     if hint is None or not isinstance(hint, type):
         return value is None if hint is None else True
     return hint is inspect.Parameter.empty or isinstance(value, hint)

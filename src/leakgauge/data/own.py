@@ -166,7 +166,7 @@ def _picture_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
 
 
-def _checked_size(size: Sequence[int] | None) -> tuple[int, int] | None:
+def _checked_size(size: object) -> tuple[int, int] | None:
     if size is None:
         return None
     if not isinstance(size, Sequence) or isinstance(size, str) or len(size) != 2:
@@ -186,10 +186,10 @@ def _read_picture(path: Path, size: tuple[int, int] | None, grey: bool) -> NDArr
         image = Image.open(io.BytesIO(content), formats=FORMATS)
         if max(image.size) > SIDE.most:
             raise corrupt(path, f"has {image.size[1]} x {image.size[0]} pixels", f"at most {SIDE.most:,} on each side")
-        image = image.convert("L" if grey else "RGB")
+        picture = image.convert("L" if grey else "RGB")
         if size is not None:
-            image = image.resize((size[1], size[0]), Image.Resampling.BICUBIC)
-    pixels: NDArray[Any] = np.asarray(image, dtype=np.float32) / 255
+            picture = picture.resize((size[1], size[0]), Image.Resampling.BICUBIC)
+    pixels: NDArray[Any] = np.asarray(picture, dtype=np.float32) / 255
     return pixels[None] if grey else pixels.transpose(2, 0, 1)
 
 
