@@ -29,7 +29,14 @@ def test_samples_of_a_table_are_rebuilt_in_an_audit(configuration, tmp_path):
 
 
 def test_samples_of_a_table_are_rebuilt_on_the_frontier(configuration, tmp_path):
-    settings = {"attack": "dense_read_off", "clients": 1, "federation": 2, "federation_samples": 5, "rounds": 1, "test": 9}
+    settings = {
+        "attack": "dense_read_off",
+        "clients": 1,
+        "federation": 2,
+        "federation_samples": 5,
+        "rounds": 1,
+        "test": 9,
+    }
     result = frontier(
         {**configuration, "frontier": settings, "defence": [{"chain": []}]}, tmp_path, engine="in-process"
     )

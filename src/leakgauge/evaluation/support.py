@@ -1,7 +1,7 @@
 """The evidence that an attack without success is strong enough to show the absence of leakage.
 
-An attack that finds nothing may be too weak. The verdict on such an attack is "inconclusive", unless all of these
-conditions hold. Then the verdict is "nothing above chance".
+An attack that finds nothing may be too weak. The verdict on such an attack is "nothing above chance" only if all of
+these conditions hold. Otherwise the verdict is "inconclusive".
 
 - The time budget did not end the attack early.
 - The attack returned samples, and these samples are not worse than a guess. A result that is worse than a guess shows
@@ -50,9 +50,9 @@ class Evidence:
     """The evidence about the strength of one attack on one set-up.
 
     Args:
-        controls: A dictionary from the names of the positive controls to their findings, from the easiest control to
-            the hardest.
-        undefended: The finding of the same attack without the defence. ``None`` if the set-up has no defence.
+        controls: A dictionary from the names of the positive controls (easier versions of the set-up) to the results of
+            the attack on them, from the easiest control to the hardest.
+        undefended: The result of the same attack without the defence. ``None`` if the set-up has no defence.
         cut_short: Whether the budget ended the attack before it had done its steps.
         proof: A sentence that proves the absence of leakage, such as a bound of differential privacy. It is empty if
             there is no proof.
@@ -65,10 +65,10 @@ class Evidence:
 
 
 def with_support(finding: Finding, evidence: Evidence) -> Finding:
-    """Add the reason for the verdict to a finding. A verdict of no leakage becomes inconclusive if evidence is missing.
+    """Add the reason for the verdict to a result. A verdict of no leakage becomes inconclusive if evidence is missing.
 
     Args:
-        finding: The finding.
+        finding: The result of an attack on a set-up, with its measures and its verdict.
         evidence: The evidence about the strength of the attack on this set-up.
     """
     labels_only = finding.verdict is Verdict.RECOVERS_ATTRIBUTES

@@ -8,70 +8,23 @@ what the server sees (:class:`~leakgauge.core.observation.Observation`) and, sep
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from leakgauge.core.errors import InvalidInput
-from leakgauge.core.local_training import OF_ONE_GRADIENT
 from leakgauge.core.observation import LocalTraining, Mode, Observation
 from leakgauge.core.params import Params, buffers_of, parameters_of, subtract
 from leakgauge.core.seeding import generator, seeded
 from leakgauge.core.truth import Truth
 from leakgauge.data.dataset import Dataset
+from leakgauge.federation.client_recipe import Recipe, of_one_gradient
 from leakgauge.federation.defence import Defence, Protection, Trained, check_defences, recipe_with, training_of
 from leakgauge.federation.exposure import Exchanged, Exposure, architecture_of, observe
-from leakgauge.federation.fitting import check_model, default_loss, explaining, prepared
-from leakgauge.federation.losses import Loss, named_loss
+from leakgauge.federation.losses import Loss
+from leakgauge.federation.model_check import check_model, explaining, prepared
 from leakgauge.federation.training import Batch, Trainer, draw_order, local_sgd
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """The training settings that all clients of a federation share.
-
-    An argument that is ``None`` takes its value from ``base``.
-
-    Args:
-        lr: The learning rate. A client that sends a single gradient needs none, neither here nor in ``base``.
-        epochs: The number of passes over the client's samples.
-        batch_size: The number of samples in a batch. If neither this argument nor ``base`` has it, all samples form one
-            batch.
-        momentum: The momentum of SGD.
-        weight_decay: The weight decay.
-        loss: A loss, as in :func:`fedavg`.
-        mode: The mode of the model during training, ``"train"`` or ``"eval"``.
-        base: The settings that have no argument here, and the values of arguments that are ``None``.
-    """
-
-    lr: float | None = None
-    epochs: int | None = None
-    batch_size: int | None = None
-    momentum: float | None = None
-    weight_decay: float | None = None
-    loss: str | Loss | None = None
-    mode: Mode | None = None
-    base: LocalTraining | None = None
-
-    def for_client(self, data: Dataset, model: nn.Module) -> LocalTraining:
-        """Return the training settings of a client that holds ``data``. A batch is never larger than the data.
-
-        Args:
-            data: The client's samples.
-            model: The model that the client trains.
-        """
-        if not len(data):
-            raise InvalidInput(f"client {data.name!r} has no samples to train on")
-        if self.base is not None and not isinstance(self.base, LocalTraining):
-            raise InvalidInput(f"recipe must be a LocalTraining, not {type(self.base).__name__}")
-        base = self.base or LocalTraining()
-        names = ("lr", "epochs", "batch_size", "momentum", "weight_decay", "mode")
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        loss = named_loss(self.loss) if self.loss is not None else default_loss(model, data, self.base)
-        training = replace(base, **given, samples=len(data), loss=loss)
-        size = training.batch_size or len(data)
-        return replace(training, epochs=training.epochs or 1, batch_size=min(size, len(data)))
 
 
 def fedsgd(  # noqa: PLR0913
@@ -119,7 +72,7 @@ def fedsgd(  # noqa: PLR0913
     """
     exposure = Exposure.of(granted, hidden, knows_defence, share_statistics)
     exposure.check(data)
-    training = Recipe(loss=loss, mode=mode, base=_of_one_gradient(recipe)).for_client(data, model)
+    training = Recipe(loss=loss, mode=mode, base=of_one_gradient(recipe)).for_client(data, model)
     chain = check_defences(defences, model, training.mode)
     if recipe_with(chain, training) != training:
         raise InvalidInput("FedSGD has no local training, so its batches and epochs cannot be changed. Use fedavg().")
@@ -225,16 +178,8 @@ def fedavg(  # noqa: PLR0913
     return observation, truth_of(data, trained.order)
 
 
-def _of_one_gradient(recipe: LocalTraining | None) -> LocalTraining | None:
-    """Return training settings in which everything that has no effect on one gradient has its default."""
-    if recipe is None:
-        return None
-    kept = {name: getattr(recipe, name) for name in OF_ONE_GRADIENT if name != "samples"}
-    return LocalTraining(**kept)
-
-
 def check_training(defences: Sequence[Defence], model: nn.Module, training: LocalTraining, exposure: Exposure) -> None:
-    """Raise an error if a defence that replaces local training does not support the model, settings or labels."""
+    """Raise an error if a defence that replaces local training does not fit the model, the settings or the exposure."""
     defence = training_of(defences)
     if defence is not None:
         defence.check(model, training)
@@ -304,20 +249,20 @@ def train_client(
 
 
 def protected(protection: Protection, sent: Params, returned: Params) -> Params:
-    """Return the weights that a client sends, after its defences have changed its update."""
+    """Apply the client's defences to its update, and return the weights that the client then sends."""
     update = subtract(sent, returned)
     changed = protection.on_update(update)
     return returned if changed is update else subtract(sent, changed)
 
 
 def order_of(training: LocalTraining, seed: int) -> tuple[Tensor, ...]:
-    """Return the indices of the samples in each local step of a client, from the client's seed."""
+    """Return the indices of the samples in each local step of a client. The client's seed determines them."""
     samples, size, epochs = (int(training.need(name)) for name in ("samples", "batch_size", "epochs"))
     return draw_order(samples, size, epochs, generator(seed, "order"))
 
 
 def truth_of(data: Dataset, order: tuple[Tensor, ...]) -> Truth:
-    """Return a client's samples, with other samples of the same population as the reference for chance levels."""
+    """Return a client's samples, and other samples of the same dataset, from which chance levels are computed."""
     others = data.others()
     return Truth(
         data.inputs,

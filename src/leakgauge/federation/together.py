@@ -19,7 +19,7 @@ from leakgauge.core.params import Params
 from leakgauge.core.seeding import seeded
 from leakgauge.federation.client import order_of, protected, train_client
 from leakgauge.federation.defence import Defence, Protection, Trained
-from leakgauge.federation.fitting import explaining
+from leakgauge.federation.model_check import explaining
 from leakgauge.federation.training import Batch, State, Trainer
 
 #: The tensors of an optimiser, and the weights, these tensors and the buffers after a step.

@@ -49,8 +49,8 @@ from leakgauge.federation.aggregation import aggregate
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defence import Defence, ServerDefence, check_defences, clients_in_a_sum
 from leakgauge.federation.exposure import GRANTS, HIDEABLE
-from leakgauge.federation.fitting import check_differentiable, check_progress, prepared
 from leakgauge.federation.losses import named_loss
+from leakgauge.federation.model_check import check_differentiable, check_progress, prepared
 from leakgauge.federation.rounds import Federation, run_federation
 from leakgauge.models.factories import current_directory_importable, explained, find_factory
 from leakgauge.runtime.cache import source_digest
@@ -395,7 +395,7 @@ def load_parts(scenario: Scenario, where: str) -> None:
 
 
 def read_chain(items: object, where: str) -> tuple[Defence, ...]:
-    """Build a chain of defences from a list such as ``[{ name = "gaussian_noise", sigma = 0.01 }]``.
+    """Build the defences of a client from a list such as ``[{ name = "gaussian_noise", sigma = 0.01 }]``.
 
     Args:
         items: The list of tables, one for each defence.
@@ -417,7 +417,9 @@ def _is_named(item: Mapping[str, Any]) -> bool:
 
 
 def read_chains(tables: object, scenario: Scenario, where: str) -> dict[str, tuple[Defence, ...]]:
-    """Return a dictionary from titles to chains of defences. Raise an error if the model cannot use a defence.
+    """Return a dictionary from titles to the defences that a client applies in turn.
+
+    Raise an error if the model cannot use one of the defences.
 
     Args:
         tables: The tables ``[[defence]]``.

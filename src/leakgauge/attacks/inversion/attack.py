@@ -11,6 +11,14 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
 from leakgauge.attacks.base import Attack, Reconstruction
+from leakgauge.attacks.inversion.attempts import (
+    Attempt,
+    attempt_seed,
+    best_of,
+    better_of,
+    counted_from,
+    not_worse,
+)
 from leakgauge.attacks.inversion.fragility import Caution
 from leakgauge.attacks.inversion.labels import Labels, LastLayer
 from leakgauge.attacks.inversion.matching import average_epochs, match_epochs
@@ -29,8 +37,6 @@ from leakgauge.core.seeding import derive, generator
 
 #: A function ``match(inputs, labels, extra, step)``, which returns the first term of the loss.
 Match = Callable[[Tensor, Tensor, Params, int], Tensor]
-#: A solution, the number of copies of the samples in it, and the labels that were used.
-Attempt = tuple[Solution, int, Tensor]
 #: The fields of an inversion that hold groups of settings.
 GROUPS = ("matching", "space", "descent", "effort")
 
@@ -156,7 +162,7 @@ class Inversion(Attack):
         return invert_together(self, completed, seeds, report)
 
     def is_over(self, solution: Solution) -> bool:
-        """Return whether to make no further attempt. The solution converged, is good enough or was interrupted."""
+        """Return whether this attempt is the last one, because it converged, is good enough or was interrupted."""
         low = self.effort.enough is not None and solution.loss <= self.effort.enough
         return low or solution.outcome.kind in ("converged", "interrupted")
 
@@ -167,7 +173,7 @@ class Inversion(Attack):
             observation: The client's message (gradient or weights), as the server sees it.
             best: The solution.
             copies: The number of copies of each sample in the solution. It is the number of local epochs if each epoch
-                has its own variables, and otherwise 1.
+                has its own dummy samples, and otherwise 1.
             targets: The labels that the attack used.
         """
         data = self.space.units(observation.data)
@@ -225,9 +231,9 @@ class Inversion(Attack):
         return match
 
     def optimise(self, observation: Observation, targets: Tensor, seed: int, report: Report) -> tuple[Solution, int]:
-        """Return the solution with the lowest loss, and the number of dummy samples that stand for one of the client's.
+        """Return the solution with the lowest loss, and the number of dummy samples for each of the client's samples.
 
-        The number is 1, or the number of epochs if each epoch has its own dummy samples.
+        This number is 1, or the number of epochs if each epoch has its own dummy samples.
 
         Args:
             observation: The client's message, with known or estimated values of all training settings that the attack
@@ -248,7 +254,7 @@ class Inversion(Attack):
             counted = counted_from(report, 0, before + self.descent.steps)
             warm = self._warm(self.space.start, observation, targets, seed, counted)
             if warm[-1][0].outcome.kind == "interrupted":
-                return _best(warm)
+                return best_of(warm)
             starts = self._spread(self.space.start, warm, observation, client.copies, targets, seed)
             own_starts = self._spread(
                 replace(self.space.start, noise=0.0), warm, observation, client.copies, targets, seed
@@ -272,22 +278,22 @@ class Inversion(Attack):
         )
         if own_starts is not None:
             solutions = [
-                _not_worse(solution, start, terms) for solution, start in zip(solutions, own_starts, strict=True)
+                not_worse(solution, start, terms) for solution, start in zip(solutions, own_starts, strict=True)
             ]
-        return _best([(solution, client.copies) for solution in solutions])
+        return best_of([(solution, client.copies) for solution in solutions])
 
     def _warm(
         self, start: WarmStart, observation: Observation, targets: Tensor, seed: int, report: Report
     ) -> list[tuple[Solution, int]]:
-        """Run the cheaper inversion of a warm start once for each restart, and return the results.
+        """Run the cheaper inversion that supplies starting points, once for each restart, and return the results.
 
         The results are converted to the units in which this inversion optimises samples. If a run is interrupted, no
         further run is started.
         """
         data, units = self.space.units(observation.data), start.inversion.space.units(observation.data)
-        results = []
+        results, steps = [], start.inversion.descent.steps
         for restart in range(self.effort.restarts):
-            counted = _shifted(report, restart * start.inversion.descent.steps)
+            counted = counted_from(report, restart * steps, self.effort.restarts * steps)
             solution, copies = start.inversion.optimise(observation, targets, derive(seed, "warm", restart), counted)
             if units != data:
                 inputs = data.normalise(units.denormalise(solution.variables["inputs"]))
@@ -315,7 +321,7 @@ class Inversion(Attack):
         ]
 
     def _blind(self, observation: Observation, copies: int, draw: torch.Generator) -> Tensor:
-        """Draw the starting point of an inversion without a warm start."""
+        """Draw a random starting point, for an inversion that does not start from the result of another inversion."""
         data = self.space.units(observation.data)
         like = next(iter(observation.sent.values()))
         shape = (copies * int(observation.training.need("samples")), *data.shape)
@@ -324,75 +330,14 @@ class Inversion(Attack):
     def _labels_of_epochs(self, targets: Tensor, copies: int, samples: int) -> Tensor | None:
         """Return the labels of each epoch, (epochs, samples), or ``None`` if these labels are not needed.
 
-        They are not needed if all epochs have the samples in the same order, or if all epochs share their variables.
-        The result is also ``None`` if ``targets`` does not hold the labels of every epoch.
+        The labels are not needed if all epochs have the samples in the same order, or if all epochs share the same
+        dummy samples. The result is also ``None`` if ``targets`` does not hold the labels of every epoch.
         """
         same_order = getattr(self.matching.update_model, "new_orders", False)
         if copies == 1 or len(targets) != copies * samples or same_order:
             return None
         labels: Tensor = targets.unflatten(0, (copies, samples))
         return labels
-
-
-def _not_worse(solution: Solution, start: Tensor, terms: Callable[[Params, int], Params]) -> Solution:
-    """Return the solution, or the warm start (without noise) if the loss of the warm start is lower.
-
-    Both losses are computed with the weights of the last step, because some losses change their weights from step to
-    step.
-
-    Args:
-        solution: The result of the optimisation.
-        start: The inputs of the warm start, without noise.
-        terms: The function that computes the terms of the loss.
-    """
-    variables, last = solution.variables | {"inputs": start}, max(0, len(solution.trace.losses) - 1)
-    with torch.enable_grad():  # some models of the client differentiate
-        loss = float(sum(value.detach() for value in terms(variables, last).values()))
-    if not loss < solution.loss:
-        return solution
-    sentence = f"{solution.outcome}, and the warm start, whose loss is lower, is returned"
-    return replace(solution, variables=variables, loss=loss, outcome=replace(solution.outcome, sentence=sentence))
-
-
-def _best(results: list[tuple[Solution, int]]) -> tuple[Solution, int]:
-    """Return the result with the lowest loss, marked as interrupted if any result was interrupted."""
-    best, copies = min(results, key=lambda result: result[0].loss)
-    interrupted = [solution.outcome for solution, _ in results if solution.outcome.kind == "interrupted"]
-    return replace(best, outcome=interrupted[0]) if interrupted else best, copies
-
-
-def better_of(before: Attempt | None, now: Attempt) -> Attempt:
-    """Return the attempt with the lower loss, marked as interrupted if the new attempt was interrupted.
-
-    Args:
-        before: The best attempt so far.
-        now: The new attempt.
-    """
-    if before is None or now[0].loss < before[0].loss:
-        return now
-    if now[0].outcome.kind == "interrupted":
-        return replace(before[0], outcome=now[0].outcome), before[1], before[2]
-    return before
-
-
-def attempt_seed(seed: int, attempt: int) -> int:
-    """Return the seed of one of several attempts. The first attempt has the seed of the attack."""
-    return seed if attempt == 0 else derive(seed, "attempt", attempt)
-
-
-def counted_from(report: Report, before: int, total: int) -> Report:
-    """Return a progress function that adds the number of earlier steps to every reported step.
-
-    Args:
-        report: The progress function of the whole attack.
-        before: The number of earlier steps.
-        total: The number of steps of the whole attack.
-    """
-    return lambda step, _, loss: report(before + step, total, loss)
-
-
-def _shifted(report: Report, before: int) -> Report:
-    return lambda step, total, loss: report(before + step, total, loss)
 
 
 def _check_vectorisable(observation: Observation) -> None:

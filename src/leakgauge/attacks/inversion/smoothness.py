@@ -1,4 +1,4 @@
-"""The smoothness of a network and the cost of its forward pass, which decide whether L-BFGS is worth a try.
+"""Measures of a network's smoothness and of the cost of its forward pass. They decide whether L-BFGS is tried.
 
 Both are measured in one forward pass. This also covers functions such as ``torch.relu``, which are not modules of the
 network.

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.inversion.labels import granted_labels, outputs_for_labels
+from leakgauge.attacks.inversion.labels import granted_labels
+from leakgauge.attacks.inversion.last_layer import outputs_for_labels
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import DataSpec, Observation
 
@@ -48,7 +49,7 @@ def is_soft(targets: Tensor, data: DataSpec) -> bool:
     """Return whether targets are logits that the attack optimises, instead of labels or regression targets.
 
     Args:
-        targets: The targets.
+        targets: The labels, regression targets or logits.
         data: The kind of data.
     """
     return data.classes is not None and targets.is_floating_point()

@@ -64,8 +64,9 @@ class Audit(WorkflowResult):
         plan: The plan of the audit.
         results: The result of each attack on each client. Results on positive controls are not included. If an attack
             was repeated, only the attempt with the lowest loss is included.
-        controls: The findings on the positive controls, which are easier versions of the set-up.
-        ladder: The findings of the strongest attack on the rungs of the ladder.
+        controls: The results on the positive controls, which are easier versions of the set-up.
+        ladder: The results of the strongest attack on versions of the set-up with one changed value
+            (:mod:`leakgauge.workflows.audit.ladder`).
         forecast: The expected cost of the audit.
     """
 
@@ -77,7 +78,7 @@ class Audit(WorkflowResult):
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of the verdicts on all defences."""
+        """The verdict with the most leakage among the verdicts on all defences."""
         return worst_of(self.verdict_on(title) for title in self.tried)
 
     @property
@@ -87,7 +88,7 @@ class Audit(WorkflowResult):
         return [title for title in self.plan.chains if title in titles]
 
     def verdict_on(self, defence: str) -> Verdict:
-        """Return the verdict on one defence, from the findings of all attacks."""
+        """Return the verdict on one defence, from the results of all attacks."""
         return together([finding for finding in self.findings if finding.setup == defence])
 
     def reason_for(self, defence: str) -> str:
@@ -212,7 +213,7 @@ class _Run:
         return self.forecast
 
     def is_settled(self, work: Work) -> bool:
-        """Return whether an exact attack has already found every sample of this client, with this defence."""
+        """Return whether an exact attack has already recovered every sample of this client, with this defence."""
         return self.plan.portfolio and any(
             result.document.get("settled") and (result.work.defence, result.work.client) == (work.defence, work.client)
             for result in self.results.values()
@@ -239,8 +240,8 @@ class _Run:
     def unsuccessful(self) -> list[str]:
         """Return the names of attacks that failed in at least one case, and therefore need positive controls.
 
-        If every client of the audit has a defence, all attacks are returned, because the set-up without a defence is
-        the baseline with which the defence is compared.
+        If every client of the audit has a defence, all attacks are returned. The set-up without a defence is then the
+        baseline with which the defence is compared.
         """
         if UNDEFENDED in self.plan.controls:
             return list(self.plan.attacks)
@@ -249,7 +250,10 @@ class _Run:
         return [name for name in self.plan.attacks if name in failed]
 
     def climb(self, findings: Sequence[Finding]) -> list[Work]:
-        """Return the runs of the strongest attack on those rungs of the ladder for which the budget has time."""
+        """Return the runs of the strongest attack on versions of the set-up with one changed value.
+
+        Runs for which the budget has no time are left out.
+        """
         name = strongest_attack(findings)
         if name is None or not self.plan.portfolio or self.plan.budget is None:
             return []
@@ -260,7 +264,7 @@ class _Run:
         return [work for work in works if self.plan.applies(work)]
 
     def findings_on(self, versions: Collection[str]) -> list[Finding]:
-        """Return one finding for each attack on each of the named positive controls or rungs of the ladder."""
+        """Return the measures and the verdict of each attack on each of the named versions of the set-up."""
         groups: dict[tuple[str, str], list[dict[str, Measure]]] = {}
         for result in self.results.values():
             if result.work.control in versions:
@@ -302,7 +306,7 @@ def _key_of(finding: Finding) -> tuple[str, str, bool]:
 
 
 def _judged(plan: AuditPlan, results: Sequence[ClientResult]) -> list[Finding]:
-    """Return one finding for each combination of attack, defence and knowledge of the defence.
+    """Return the measures and the verdict for each combination of attack, defence and knowledge of the defence.
 
     These verdicts do not yet consider whether an attack that found nothing is too weak.
     """
@@ -316,7 +320,7 @@ def _judged(plan: AuditPlan, results: Sequence[ClientResult]) -> list[Finding]:
 
 
 def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with reasons. A verdict of no leakage becomes inconclusive if the attack may be too weak.
+    """Return the results with reasons. A verdict of no leakage becomes inconclusive if the attack may be too weak.
 
     The set-up without a defence is judged first, because the verdicts on defences depend on it.
     """
@@ -340,7 +344,7 @@ def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequen
 
 
 def _needed(plan: AuditPlan, controls: Mapping[str, Finding]) -> dict[str, Finding]:
-    """Return the positive controls on which an attack must succeed.
+    """Return the positive controls (easier versions of the set-up) on which an attack must succeed.
 
     If the message is too small to determine all samples, only the control with one sample is needed.
     """

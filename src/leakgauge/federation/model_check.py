@@ -40,29 +40,6 @@ def prepared(data: Dataset, weights: Params) -> Batch:
     return inputs, targets.to(like.dtype) if targets.is_floating_point() else targets
 
 
-def default_loss(model: nn.Module, data: Dataset, recipe: LocalTraining | None = None) -> str:
-    """Return the name of the loss that a client uses if the user names no loss.
-
-    The result is mean squared error for a regression, binary cross-entropy for two classes and a model with one output,
-    and cross-entropy otherwise.
-
-    Args:
-        model: The model that the client trains.
-        data: The client's samples.
-        recipe: The training settings, if the user gives any. A loss that differs from the default of
-            :class:`LocalTraining` is returned as it is.
-    """
-    if recipe is not None and recipe.loss != LocalTraining.loss:
-        return recipe.loss
-    if data.spec.classes is None:
-        return "mse"
-    if data.spec.classes != 2:
-        return "cross_entropy"
-    outputs = _outputs(model, data)
-    single = isinstance(outputs, Tensor) and outputs.numel() == min(PROBED, len(data))
-    return "binary_cross_entropy" if single else "cross_entropy"
-
-
 def check_weights(model: nn.Module) -> None:
     """Raise an error if the parameters or buffers of a model cannot be trained, such as those of a lazy layer.
 
@@ -99,7 +76,7 @@ def check_model(model: nn.Module, data: Dataset, loss: str) -> None:
 def _check_outputs_of(model: nn.Module, data: Dataset, loss: str) -> None:
     if takes_model(loss_of(LocalTraining(loss=loss))):  # such a loss calls the model itself
         return
-    outputs, targets = _outputs(model, data), data.targets[:PROBED]
+    outputs, targets = outputs_of(model, data), data.targets[:PROBED]
     if not isinstance(outputs, Tensor):
         if loss in OWN_LOSSES:
             raise InvalidInput(
@@ -141,7 +118,7 @@ def _check_loss(model: nn.Module, data: Dataset, loss: str) -> None:
             )
 
 
-def _outputs(model: nn.Module, data: Dataset) -> object:
+def outputs_of(model: nn.Module, data: Dataset) -> object:
     """Return the outputs of a model for one sample, in whatever form the model returns them."""
     check_weights(model)
     weights = parameters_of(model)
