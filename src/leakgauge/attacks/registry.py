@@ -16,7 +16,7 @@ from typing import Any
 
 from leakgauge.attacks.spec import AttackSpec, Reads, Recovers
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
-from leakgauge.core.options import check_options
+from leakgauge.core.option_check import check_options
 
 #: Folders that hold parts of attacks but no attacks.
 PARTS = ("leakgauge.attacks.inversion",)

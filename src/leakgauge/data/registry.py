@@ -6,7 +6,7 @@ from typing import Any
 
 from leakgauge.core.discovery import modules_of
 from leakgauge.core.errors import UnknownName
-from leakgauge.core.options import check_options
+from leakgauge.core.option_check import check_options
 from leakgauge.data.dataset import Dataset
 from leakgauge.data.dataset_source import Source
 from leakgauge.data.locations import Folder

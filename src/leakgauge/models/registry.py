@@ -10,7 +10,7 @@ from torch import nn
 from leakgauge.core.discovery import modules_of
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.files import machine_memory
-from leakgauge.core.options import check_options
+from leakgauge.core.option_check import check_options
 from leakgauge.models.factories import call_factory, current_directory_importable, find_factory, signature_of
 from leakgauge.models.recipe import attach_recipe, make_recipe
 

@@ -40,7 +40,7 @@ from leakgauge.attacks import registry
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName, shown
 from leakgauge.core.limits import SEED
 from leakgauge.core.observation import LocalTraining, Observation
-from leakgauge.core.options import check_options
+from leakgauge.core.option_check import check_options
 from leakgauge.core.seeding import derive, generator
 from leakgauge.core.truth import Truth
 from leakgauge.data import Dataset, from_csv, from_images, from_npz, load
