@@ -28,8 +28,8 @@ OWN_LOSSES = ("cross_entropy", "mse", "binary_cross_entropy")
 PROBED = 2
 #: The largest number of samples with which the derivatives of a model are tried.
 MOST_PROBED = 8
-#: A loss above this many times the loss before local training, plus one, means that training diverged.
-DIVERGED = 1e4
+#: A loss above this means that training diverged. Single precision ends at 3.4e38.
+DIVERGED = 1e30
 
 
 def prepared(data: Dataset, weights: Params) -> Batch:
@@ -177,7 +177,7 @@ def explaining(action: str = "the client's training failed") -> Iterator[None]:
 
 
 def check_progress(model: nn.Module, data: Batch, training: LocalTraining, before: Params, after: Params) -> None:
-    """Raise an error if local training diverged, so that the loss is not finite or far above the loss before.
+    """Raise an error if local training diverged, so that the loss is not finite or almost too large for a float.
 
     Args:
         model: The architecture.
@@ -189,7 +189,7 @@ def check_progress(model: nn.Module, data: Batch, training: LocalTraining, befor
     trainer = Trainer(model, training)
     with explaining(), seeded(0, "check"), torch.no_grad(), trainer.active():
         first, last = (float(trainer.loss(trainer.start(weights, None), data)) for weights in (before, after))
-    if not last <= DIVERGED * (abs(first) + 1):  # also if it is NaN
+    if not abs(last) <= DIVERGED:  # also if it is NaN
         rate = "" if training.lr is None else f" with the learning rate {training.lr:g}"
         raise InvalidInput(
             f"local training{rate} diverges, because the client's loss goes from {first:.3g} to {last:.3g}. "
