@@ -88,6 +88,25 @@ def audit(  # noqa: PLR0913
 
 
 @app.command()
+def forget(
+    folder: Annotated[Path, typer.Argument(help="A folder that a command wrote to (--output), or a cache.")],
+    quiet: Quiet = False,
+) -> None:
+    """Remove clients' samples from a folder of results: pictures, pages, reconstructions, and samples in the cache."""
+    from leakgauge.workflows.forget import forget as run
+
+    result = run(folder)
+    if quiet:
+        return
+    for path in result.removed:
+        screen.print(f"removed: {escape(str(path))}", soft_wrap=True)
+    for path in result.left:
+        screen.print(f"left, because Leakgauge did not write it: {escape(str(path))}", style="yellow", soft_wrap=True)
+    count = len(result.removed)
+    screen.print(f"{count} file{'s' * (count != 1)} held samples. Figures are kept." if count else "no samples found")
+
+
+@app.command()
 def init(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("audit.toml"),
     model: Annotated[str | None, typer.Option(help="A model's name, or module:factory.")] = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ from rich.markup import escape
 
 from leakgauge.cli.common import Engine, Jobs, Quiet, Seed, app, command_line, screen, show, watching
 from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.text import json_text
 
 if TYPE_CHECKING:
     from leakgauge.reproduction.results import RowResult
@@ -136,7 +136,7 @@ def _run(
             if save:
                 save_result(result, command)
             if as_json:
-                print(json.dumps(result.to_json()), flush=True)
+                print(json_text(result.to_json()), flush=True)
             elif not quiet:
                 _show_result(result)
 
@@ -164,7 +164,7 @@ def _measure_speed(repeats: int, *, as_json: bool, quiet: bool, names: bool) -> 
         return
     speed = measure_speed(repeats=repeats).to_json()
     if as_json:
-        print(json.dumps(speed), flush=True)
+        print(json_text(speed), flush=True)
     elif not quiet:
         head = ["figure", "value", "meaning"]
         show([head, *([name, f"{speed[name]:.3g}", meaning] for name, meaning in FIGURES.items())])

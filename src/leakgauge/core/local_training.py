@@ -153,7 +153,8 @@ class LocalTraining:
 
         If every step has the same gradient ``g``, SGD changes the weights by ``applied_gradients * lr * g``. For plain
         SGD, the result is the number of steps. With a schedule, each step counts with its factor. With momentum ``m``,
-        later steps apply a gradient again. A gradient with ``s`` later steps then counts as ``1+m+...+m^s`` gradients.
+        later steps apply a gradient again. A gradient then counts as ``1+m+...+m^s`` gradients, where ``s`` is the
+        number of later steps.
         For Adam, the result is the sum of the schedule's factors.
         """
         momentum, steps = float(self.momentum or 0.0), self.steps

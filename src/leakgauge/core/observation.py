@@ -1,4 +1,4 @@
-"""The message of one client in one round, as an honest-but-curious server sees it, which is the input of attacks.
+"""The message of one client in one round, as an honest-but-curious server sees it. It is the input of attacks.
 
 The fields state the threat model. A field that the attacker does not know is ``None``. Labels and other knowledge
 beyond the exchanged tensors have fields of their own. Reports list all such knowledge that the attacker is given.
@@ -77,6 +77,7 @@ class Observation:
         for name in TENSOR_TREES:
             tensors, expected = getattr(self, name), statistics if "buffers" in name else parameters
             if tensors is not None:
+                tensors = _in_type_of(self.sent, tensors) if name in ("gradient", "returned") else tensors
                 _check_tensors(name, tensors, expected)
                 # Attacks count layers, so the tensors are put into the order of the model.
                 object.__setattr__(self, name, {key: tensors[key] for key in expected})
@@ -278,6 +279,16 @@ def _check_tensors(field_name: str, tensors: Mapping[str, Tensor], expected: Map
                 f"{field_name}[{name!r}] holds NaN or Inf. The client's training probably diverged, "
                 "and a smaller lr helps."
             )
+
+
+def _in_type_of(sent: Mapping[str, Tensor], answer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return an answer in the number types of the weights that were sent. A client may answer in half precision."""
+    return {
+        name: value.to(sent[name].dtype)
+        if name in sent and value.is_floating_point() and sent[name].is_floating_point()
+        else value
+        for name, value in answer.items()
+    }
 
 
 def _check_whole(field_name: str, values: Tensor, below: int | None = None) -> None:

@@ -1,6 +1,6 @@
 """The class that compares samples with the originals of one client.
 
-Reconstructions and blind guesses are compared in the same way.
+Reconstructions, and guesses that are made without the update, are compared in the same way.
 """
 
 from __future__ import annotations

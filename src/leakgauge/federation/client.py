@@ -179,7 +179,11 @@ def fedavg(  # noqa: PLR0913
 
 
 def check_training(defences: Sequence[Defence], model: nn.Module, training: LocalTraining, exposure: Exposure) -> None:
-    """Raise an error if a defence that replaces local training does not fit the model, the settings or the exposure."""
+    """Raise an error if the defence that replaces local training, if any, cannot be used.
+
+    It must fit the model and the training settings. If the attacker is given the labels of each batch, the defence must
+    draw batches of a fixed size.
+    """
     defence = training_of(defences)
     if defence is not None:
         defence.check(model, training)

@@ -21,7 +21,7 @@ class Recipe:
     An argument that is ``None`` takes its value from ``base``.
 
     Args:
-        lr: The learning rate. A client that sends a single gradient needs none, neither here nor in ``base``.
+        lr: The learning rate. It may be missing here and in ``base`` if clients send a single gradient.
         epochs: The number of passes over the client's samples.
         batch_size: The number of samples in a batch. If neither this argument nor ``base`` has it, all samples form one
             batch.

@@ -117,7 +117,7 @@ def observe(
 
     Args:
         architecture: The attacker's copy of the model, from :func:`architecture_of`.
-        data: The client's samples, of which only the granted labels are used.
+        data: The client's samples. The observation holds their labels only if the attacker is given these labels.
         training: The settings of the client's training.
         exchanged: The tensors of the round.
         exposure: The attacker's knowledge.

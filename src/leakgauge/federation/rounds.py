@@ -265,7 +265,7 @@ class _Training:
             return self.train(self.shared, jobs, self.weights)
 
     def _record(self, number: int, jobs: Mapping[int, Job], answers: Mapping[int, Answer]) -> None:
-        """Record the messages of the watched clients. If the server gets only a mean, record this mean."""
+        """Record the messages of the watched clients, or the mean of all messages if the server gets only this mean."""
         seen = {
             index: self._observation(index, number, jobs[index], answer)
             for index, answer in answers.items()

@@ -172,7 +172,7 @@ def _plain_step(trainer: Trainer, state: State, batch: Batch, _: Sequence[Protec
 
 
 def _defended_step(trainer: Trainer, state: State, batch: Batch, protections: Sequence[Protection]) -> State:
-    """Return the state after one step of all clients at once, with defences that act on samples.
+    """Return the state after one step of all clients at once, with defences that change single samples' gradients.
 
     The gradients of all samples are computed together. Then the defences of each client change the gradients of this
     client.

@@ -64,7 +64,7 @@ class Point:
             out.
         knows_defence: Whether the stronger attacker knew the defence.
         verdict: The worse of the verdicts on the two attackers.
-        seconds: The time in seconds that the measurement of the point took.
+        seconds: The time in seconds that the measurement took.
     """
 
     title: str

@@ -206,8 +206,8 @@ class Scenario:
         """Build a network for one client.
 
         Each client has its own initial weights. If ``trained_rounds`` is set, the network is trained first and is the
-        same for all clients. A factory with arguments ``shape`` and ``classes`` gets the values of the data, unless the
-        options set them.
+        same for all clients. If the factory has the arguments ``shape`` and ``classes``, it gets the shape and the
+        classes of the data, unless the options set them.
         """
         spec, name = self.dataset.spec, self.model["name"]
         fitting = {"shape": list(spec.shape), "classes": spec.classes or 1}
@@ -223,7 +223,7 @@ class Scenario:
         """The federation that trains the model for ``trained_rounds`` rounds.
 
         All samples are put into a random order. The training clients hold the last samples of this order, at most half
-        of all. The model is tested on samples just before these.
+        of all samples. The model is tested on the samples just before them in the order.
         """
         untrained = replace(self, model={**self.model, "trained_rounds": 0})
         most = max(1, len(self.dataset) // 2)
@@ -386,7 +386,7 @@ def _check_values(document: Mapping[str, Any], where: str) -> None:
 
 
 def load_parts(scenario: Scenario, where: str) -> None:
-    """Load the data and build a network, to find mistakes. An error message names the table with the mistake."""
+    """Load the data and build a network, to find mistakes in the set-up. An error names the table with the mistake."""
     for table, load_part in (("data", lambda: scenario.dataset), ("model", scenario.network)):
         try:
             load_part()
@@ -417,7 +417,7 @@ def _is_named(item: Mapping[str, Any]) -> bool:
 
 
 def read_chains(tables: object, scenario: Scenario, where: str) -> dict[str, tuple[Defence, ...]]:
-    """Return a dictionary from titles to the defences that a client applies in turn.
+    """Return a dictionary from titles to the defences that a client applies one after another.
 
     Raise an error if the model cannot use one of the defences.
 

@@ -35,7 +35,7 @@ class GradientProblem:
         ]
 
     def inputs(self, shares: Tensor) -> Tensor:
-        """Return normalised records with a weighted mean of the possible values in the sensitive columns.
+        """Return normalised records whose sensitive columns hold a weighted mean of the possible values.
 
         Args:
             shares: The weight of each possible value for each record, (N, values).
@@ -82,11 +82,11 @@ class GradientProblem:
         return mixed
 
     def transposed(self, directions: Sequence[Tensor]) -> Tensor:
-        """Return the inner products of single records' gradients with one direction per round, (N, values).
+        """Return, for each record and each possible value, an inner product of gradients and directions, (N, values).
 
-        Each entry of the result belongs to one record and one value. With this value, the loss of the record has a
-        gradient in each round. The inner products of these gradients with the directions are added over rounds and
-        divided by N. This is the adjoint of :meth:`mixed`.
+        With this value, the loss of the record has one gradient in each round. The inner products of these gradients
+        with the direction of the same round are added over rounds and divided by N. This is the adjoint of
+        :meth:`mixed`.
         """
         columns = []
         for inputs in self.candidates:

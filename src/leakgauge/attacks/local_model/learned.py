@@ -92,7 +92,7 @@ class _Pairs:
 
 @dataclass(frozen=True)
 class Learned(LocalModelAttack):
-    """The attack that predicts updates with a network and searches for a model with no update (LMRA, algorithm 2).
+    """The attack that predicts updates with a network and searches for a model with a zero update (LMRA, algorithm 2).
 
     For every pair of a width and a weight decay, a network is trained by Adam with full batches. The network that
     predicts the held-out rounds best is used. L-BFGS then minimises the squared predicted update plus ``pull`` times
@@ -132,7 +132,7 @@ class Learned(LocalModelAttack):
             raise InvalidInput("widths and decays must each hold at least one candidate")
 
     def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
-        """Fit a network that predicts updates (equation 7), then search for a model without an update (equation 8)."""
+        """Fit a network that predicts updates (equation 7), then search for a model with a zero update (equation 8)."""
         if len(messages) < 2 * self.hold:
             raise InvalidInput(
                 f"a map learned from {len(messages)} rounds cannot be checked on held-out rounds; pass at least "
@@ -192,7 +192,10 @@ class Learned(LocalModelAttack):
         return best_error, best_network
 
     def _descend(self, network: nn.Module, zero: Tensor, start: Tensor) -> Tensor:
-        """Return the coordinates of the model with the shortest predicted update."""
+        """Search for the model whose predicted update is shortest, and return this model as a vector of coordinates.
+
+        The coordinates belong to the space that the models of all rounds span.
+        """
         point: Tensor = start.clone().requires_grad_()
         optimiser = torch.optim.LBFGS([point], max_iter=self.steps, line_search_fn="strong_wolfe")
 

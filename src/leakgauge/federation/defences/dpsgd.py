@@ -107,7 +107,7 @@ class DPSGD(TrainingDefence):
             return float(accountant.get_epsilon(delta=self.delta))
 
     def check(self, model: nn.Module, training: LocalTraining) -> None:
-        """Raise an error if Opacus cannot train the model with this recipe."""
+        """Raise an error if Opacus cannot train the model with these training settings."""
         _opacus()
         for name in ("clip_norm", "proximal", "accumulation", "schedule"):
             if getattr(training, name) != getattr(LocalTraining, name):
@@ -219,7 +219,7 @@ def _session(
 
 
 def _optimiser(training: LocalTraining, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the torch optimiser that a recipe describes."""
+    """Return the torch optimiser that the training settings describe."""
     lr, decay = training.need("lr"), float(training.weight_decay or 0.0)
     if training.is_sgd:
         momentum, dampening = float(training.momentum or 0.0), float(training.dampening or 0.0)
@@ -232,8 +232,8 @@ def _optimiser(training: LocalTraining, weights: list[nn.Parameter]) -> torch.op
 def _copy(model: nn.Module, training: LocalTraining, start: Trained) -> nn.Module:
     """Return a copy of the model with the weights of ``start``.
 
-    The copy is in train mode, which Opacus needs. If the recipe requires eval mode, only the dropout layers are in eval
-    mode.
+    The copy is in train mode, which Opacus needs. If the training settings require eval mode, only the dropout layers
+    are in eval mode.
     """
     copied = copy.deepcopy(model).train()
     with torch.no_grad():
@@ -269,7 +269,7 @@ def sampling_of(training: LocalTraining, participations: int) -> tuple[float, in
     """Return the probability that one step draws a given sample, and the number of steps in all rounds.
 
     Args:
-        training: The client's recipe.
+        training: The settings of the client's training.
         participations: The number of rounds in which the client takes part.
     """
     batches = len(training.batch_sizes)

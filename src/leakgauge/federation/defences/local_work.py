@@ -36,7 +36,7 @@ class LocalWork(RecipeDefence):
             raise InvalidInput("local work needs epochs, a batch_size, or both, and neither is given")
 
     def on_recipe(self, training: LocalTraining) -> LocalTraining:
-        """Return the changed recipe. A batch is never larger than the client's data."""
+        """Return the changed training settings. A batch is never larger than the client's data."""
         epochs = training.epochs if self.epochs is None else self.epochs
         size = training.batch_size if self.batch_size is None else self.batch_size
         if size is not None and training.samples is not None:

@@ -60,8 +60,8 @@ class Forecast:
         seconds: A dictionary from the name of each attack to the expected seconds for one client.
         jobs: The number of attacks that run at a time.
         budget: The seconds that the audit may take, or ``None`` for no limit.
-        weights: A dictionary from the titles of defences to the number of clients whose sum is one message. Attacks on
-            a sum take this many times longer.
+        weights: A dictionary from the title of each defence to the number of clients whose messages are added to one
+            message, as in secure aggregation. An attack on this message takes longer by this factor.
     """
 
     seconds: Mapping[str, float]

@@ -81,8 +81,8 @@ class AuditPlan:
     Args:
         scenario: The set-up.
         attacks: A dictionary from names to attackers.
-        chains: A dictionary from titles to chains of defences. A chain holds the defences that one client applies in
-            turn. Each chain is audited separately.
+        chains: A dictionary from titles to chains of defences. A chain holds the defences that one client applies one
+            after another. Each chain is audited separately.
         first_look: The estimate of the risk before any attack.
         clients: The number of clients to attack.
         threshold: The PSNR in dB above which a sample counts as recovered.
@@ -135,7 +135,7 @@ class AuditPlan:
         return [work for work in works if self.applies(work)]
 
     def applies(self, work: Work) -> bool:
-        """Return whether an attack can be run on a version of the set-up, such as on more samples."""
+        """Return whether an attack can be run on a version of the set-up, such as the version with more samples."""
         try:
             message, _ = self.scenario_of(work).observe(work.client, self.chain_of(work))
         except LeakgaugeError:
@@ -144,13 +144,16 @@ class AuditPlan:
 
     @cached_property
     def bounds(self) -> dict[str, Bound]:
-        """The proven limits on the success of every attack, by the title of the defence. Few defences have a proof."""
+        """A dictionary from titles of defences to proven limits on the success of every attack.
+
+        Most defences have no such proof, and are left out.
+        """
         found = {title: bound_on(self.scenario, chain) for title, chain in self.chains.items() if chain}
         return {title: bound for title, bound in found.items() if bound is not None}
 
     @cached_property
     def ladder(self) -> dict[str, Rung]:
-        """The versions of the set-up with one changed value, by name (:mod:`leakgauge.workflows.audit.ladder`)."""
+        """A dictionary from names to versions of the set-up, each with one changed value (rungs of the ladder)."""
         return rungs_of(self.scenario)
 
     def scenario_of(self, work: Work) -> Scenario:

@@ -72,7 +72,7 @@ def write_template(path: Path, *, model: str, data: str, sends: str, **numbers: 
         raise UnknownName("message (--sends)", sends, ("weights", "gradient"))
     names = {"model": json.dumps(model), "data": json.dumps(data), "sends": json.dumps(sends)}
     text = _TEXT.format(name=path.name, source=_source(data), **names, **numbers)
-    write_atomically(path, text.encode())
+    write_atomically(path, text.encode(), private=False)
     return path
 
 
