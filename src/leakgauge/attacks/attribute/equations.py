@@ -14,6 +14,7 @@ from leakgauge.attacks.attribute.records import Attributes, PublicRecords
 from leakgauge.attacks.local_model.base import LocalModel
 from leakgauge.attacks.local_model.messages import Messages, steps_in
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
+from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import Observation
 from leakgauge.core.one_gradient import mixes_linearly
@@ -128,6 +129,10 @@ class AttributeByEquations:
     rounds: int = 3
     steps: int = 30
     prior: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        whole_number("rounds", self.rounds)
+        whole_number("steps", self.steps)
 
     def __call__(
         self,
