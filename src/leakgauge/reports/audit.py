@@ -32,7 +32,8 @@ from leakgauge.reports.pictures import blurred, contact_sheet, to_png
 from leakgauge.runtime.display import duration
 
 if TYPE_CHECKING:
-    from leakgauge.workflows.audit.run import Audit, ClientResult
+    from leakgauge.workflows.audit.judging import ClientResult
+    from leakgauge.workflows.audit.run import Audit
 
 #: The number of samples that are shown for each defence, the best recovered first.
 SHOWN = 16
@@ -227,8 +228,12 @@ def _cost(audit: Audit) -> list[Section]:
     """Return a section about the budget and the time that was expected before the attacks ran."""
     if audit.forecast is None or not any(audit.forecast.seconds.values()):
         return []
-    seconds = sum(result.document["seconds"] for result in audit.results)
-    words = [audit.forecast.sentence(audit.plan.work), f"The attacks took {duration(seconds)} of one core."]
+    words = [
+        audit.forecast.sentence(audit.plan.work),
+        f"All attacks together took {duration(audit.seconds)} of one core, with positive controls and the ladder.",
+    ]
+    late = Counter(result.work.attack for result in audit.results if result.cut_short)
+    words += [f"{name} was cut short on {count} of its messages." for name, count in late.items()]
     return [Section("Time", words)]
 
 
