@@ -18,8 +18,8 @@ from leakgauge.core import container
 from leakgauge.core.errors import CorruptFile, FileError, FutureVersion, LeakgaugeError
 from leakgauge.core.observation_file import VERSION, observation_files
 from leakgauge.data import Dataset
-from leakgauge.federation.client import prepared
 from leakgauge.federation.defences import GaussianNoise, RandomPruning
+from leakgauge.federation.model_check import prepared
 from leakgauge.federation.training import local_sgd
 from tests.federation.networks import Tied, client, same, table
 

@@ -45,6 +45,10 @@ def _frozen() -> nn.Module:
     return model
 
 
+def linear(inputs: int = 6, outputs: int = 1) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, outputs))
+
+
 def mlp() -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.Tanh(), nn.Linear(5, CLASSES))
 

@@ -9,21 +9,29 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from leakgauge import Dataset, DataSpec, fedavg, fedsgd
+from leakgauge import fedavg, fedsgd
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.params import buffers_of, flatten, parameters_of
 from leakgauge.federation.training import LOSSES
-from tests.federation.networks import CLASSES, Spare, Tied, batch_norm, client, conv, dropout, make, mlp, same, table
+from tests.federation.networks import (
+    CLASSES,
+    Spare,
+    Tied,
+    batch_norm,
+    client,
+    conv,
+    dropout,
+    linear,
+    make,
+    same,
+    table,
+)
 
 AVG: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch_size": 3}
 
 
 def normalised(data):
     return (data.inputs - 0.4) / 0.3
-
-
-def linear(inputs=6, outputs=1):
-    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, outputs))
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
@@ -63,14 +71,6 @@ def test_fedavg_sends_the_weights_after_training_in_the_order_of_the_truth():
     training = observation.training
     assert (training.lr, training.epochs, training.batch_size, training.samples) == (0.1, 2, 3, 7)
     assert [len(rows) for rows in truth.order] == [3, 3, 1] * 2
-
-
-def test_one_full_batch_is_the_default_and_the_largest():
-    model, data = conv(), client(4)
-    for size in (None, 4, 99):
-        observation, truth = fedavg(model, data, lr=0.1, batch_size=size)
-        assert observation.training.batch_size == 4
-        assert len(truth.order) == 1
 
 
 def test_the_seed_decides_the_order_and_the_dropout():
@@ -210,77 +210,6 @@ def test_double_precision_models_get_double_precision_data():
     observation, _ = fedavg(make("batch norm"), client(6), **AVG)
     assert observation.returned is not None
     assert {value.dtype for value in observation.returned.values()} == {torch.float64}
-
-
-def two_outputs():
-    return linear(16, 2)
-
-
-@pytest.mark.parametrize(
-    ("model", "data", "options", "words"),
-    [
-        (conv, client(0), {}, "client 'someone' has no samples"),
-        (linear, client(3), {}, r"does not accept samples of shape \(1, 4, 4\)"),
-        (two_outputs, client(3), {}, "2 outputs, but 'someone' has 3 classes. Build the model with 3 outputs"),
-        (two_outputs, client(3), {"loss": "binary_cross_entropy"}, "'binary_cross_entropy' is for two classes, but"),
-        (lambda: linear(6, 2), table(3), {}, "2 outputs, but 'table' with the loss 'mse' needs 1"),
-        (linear, table(3), {"loss": "cross_entropy"}, "needs classes, but 'table' is a regression. Use loss='mse'"),
-        (lambda: nn.Flatten(), client(3), {}, "no parameters"),
-        (conv, client(3), {"granted": ["lables"]}, "did you mean 'labels'"),
-        (conv, client(3), {"hidden": ["momentun"]}, "did you mean 'momentum'"),
-        (conv, client(3), {"hidden": ["loss"]}, "known: accumulation, batch_size, betas"),
-        (conv, client(3), {"loss": "entropy"}, "no loss 'entropy'"),
-        (conv, client(3), {"mode": "test"}, "mode must be 'train' or 'eval'"),
-        (batch_norm, client(1), {}, "batch norm in train mode cannot train on a batch of one.*mode='eval'"),
-    ],
-)
-def test_what_does_not_fit_is_refused(model, data, options, words):
-    with pytest.raises(InvalidInput, match=words):
-        fedsgd(model(), data, **options)
-    with pytest.raises(InvalidInput, match=words):
-        fedavg(model(), data, lr=0.1, **options)
-
-
-def test_one_logit_for_two_classes_has_binary_cross_entropy_by_default():
-    data = Dataset(torch.rand(4, 6), torch.tensor([0, 1, 0, 1]), DataSpec((6,), 2), "pairs")
-    assert fedsgd(linear(), data)[0].training.loss == "binary_cross_entropy"
-    assert fedsgd(linear(6, 2), data)[0].training.loss == "cross_entropy"
-    with pytest.raises(InvalidInput, match="one output for two classes, which needs the loss 'binary_cross_entropy'"):
-        fedsgd(linear(), data, loss="cross_entropy")
-
-
-def test_a_loss_of_the_users_own_may_take_any_outputs(monkeypatch):
-    monkeypatch.setitem(LOSSES, "mine", lambda outputs, targets: outputs.square().mean())
-    assert fedsgd(linear(16, 7), client(3), loss="mine")[0].training.loss == "mine"
-
-
-def test_a_model_must_return_a_tensor():
-    class Pair(nn.Linear):
-        def forward(self, inputs):
-            return inputs, inputs
-
-    with pytest.raises(InvalidInput, match="must return a tensor of outputs, not tuple"):
-        fedsgd(Pair(4, 4), client(2))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"lr": -0.1}, "lr must be above 0"),
-        ({"lr": 0.0}, "lr must be above 0"),
-        ({"lr": float("nan")}, "lr must be a finite number"),
-        ({"lr": 0.1, "epochs": 0}, "epochs must be a whole number of at least 1, not 0"),
-        ({"lr": 0.1, "batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
-        ({"lr": 0.1, "batch_size": -2}, "batch_size must be a whole number of at least 1, not -2"),
-        ({"lr": 0.1, "batch_size": 1.5}, "batch_size must be a whole number"),
-        ({"lr": 0.1, "batch_size": "all"}, "batch_size must be a whole number"),
-        ({"lr": 0.1, "momentum": 1.0}, "momentum"),
-        ({"lr": 0.1, "weight_decay": -1.0}, "weight_decay"),
-    ],
-)
-def test_impossible_recipes_are_refused(options, words):
-    with pytest.raises(InvalidInput, match=words):
-        fedavg(mlp(), client(4), **options)
 
 
 def test_training_that_diverges_says_what_helps():

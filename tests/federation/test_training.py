@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName
 from leakgauge.core.observation import LocalTraining
 from leakgauge.core.params import buffers_of, parameters_of
-from leakgauge.federation.client import prepared
+from leakgauge.federation.model_check import prepared
 from leakgauge.federation.training import LOSSES, Trainer, draw_order, in_mode, local_sgd
 from tests.federation.networks import NETWORKS, client, make, same, samples
 

@@ -18,7 +18,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from leakgauge.attacks.base import Reconstruction
 from leakgauge.attacks.inversion.fragility import first_layer_share, label_probability
 from leakgauge.attacks.inversion.known_defences import known_defences, noise_share
-from leakgauge.attacks.inversion.labels import granted_labels, last_layer
+from leakgauge.attacks.inversion.labels import granted_labels
+from leakgauge.attacks.inversion.last_layer import last_layer
 from leakgauge.attacks.inversion.layers import layers_of_model
 from leakgauge.attacks.inversion.update_models import FullSimulation
 from leakgauge.core.errors import LeakgaugeError, MissingKnowledge

@@ -8,95 +8,23 @@ what the server sees (:class:`~leakgauge.core.observation.Observation`) and, sep
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from leakgauge.core.errors import InvalidInput
-from leakgauge.core.local_training import OF_ONE_GRADIENT
 from leakgauge.core.observation import LocalTraining, Mode, Observation
 from leakgauge.core.params import Params, buffers_of, parameters_of, subtract
 from leakgauge.core.seeding import generator, seeded
 from leakgauge.core.truth import Truth
 from leakgauge.data.dataset import Dataset
+from leakgauge.federation.client_recipe import Recipe, of_one_gradient
 from leakgauge.federation.defence import Defence, Protection, Trained, check_defences, recipe_with, training_of
 from leakgauge.federation.exposure import Exchanged, Exposure, architecture_of, observe
-from leakgauge.federation.losses import Loss, loss_of, named_loss, takes_model
-from leakgauge.federation.training import Batch, Trainer, draw_order, in_mode, local_sgd
-
-#: The losses of Leakgauge, which need a tensor of outputs.
-OWN_LOSSES = ("cross_entropy", "mse", "binary_cross_entropy")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """The training settings that all clients of a federation share.
-
-    An argument that is ``None`` takes its value from ``base``.
-
-    Args:
-        lr: The learning rate. A client that sends a single gradient needs none, neither here nor in ``base``.
-        epochs: The number of passes over the client's samples.
-        batch_size: The number of samples in a batch. If neither this argument nor ``base`` has it, all samples form one
-            batch.
-        momentum: The momentum of SGD.
-        weight_decay: The weight decay.
-        loss: A loss, as in :func:`fedavg`.
-        mode: The mode of the model during training, ``"train"`` or ``"eval"``.
-        base: The settings that have no argument here, and the values of arguments that are ``None``.
-    """
-
-    lr: float | None = None
-    epochs: int | None = None
-    batch_size: int | None = None
-    momentum: float | None = None
-    weight_decay: float | None = None
-    loss: str | Loss | None = None
-    mode: Mode | None = None
-    base: LocalTraining | None = None
-
-    def for_client(self, data: Dataset, model: nn.Module) -> LocalTraining:
-        """Return the training settings of a client that holds ``data``. A batch is never larger than the data.
-
-        Args:
-            data: The client's samples.
-            model: The model that the client trains.
-        """
-        if not len(data):
-            raise InvalidInput(f"client {data.name!r} has no samples to train on")
-        if self.base is not None and not isinstance(self.base, LocalTraining):
-            raise InvalidInput(f"recipe must be a LocalTraining, not {type(self.base).__name__}")
-        base = self.base or LocalTraining()
-        names = ("lr", "epochs", "batch_size", "momentum", "weight_decay", "mode")
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        loss = named_loss(self.loss) if self.loss is not None else default_loss(model, data, self.base)
-        training = replace(base, **given, samples=len(data), loss=loss)
-        size = training.batch_size or len(data)
-        return replace(training, epochs=training.epochs or 1, batch_size=min(size, len(data)))
-
-
-def default_loss(model: nn.Module, data: Dataset, recipe: LocalTraining | None = None) -> str:
-    """Return the name of the loss that a client uses if the user names no loss.
-
-    The result is mean squared error for a regression, binary cross-entropy for two classes and a model with one output,
-    and cross-entropy otherwise.
-
-    Args:
-        model: The model that the client trains.
-        data: The client's samples.
-        recipe: The training settings, if the user gives any. A loss that differs from the default of
-            :class:`LocalTraining` is returned as it is.
-    """
-    if recipe is not None and recipe.loss != LocalTraining.loss:
-        return recipe.loss
-    if data.spec.classes is None:
-        return "mse"
-    if data.spec.classes != 2:
-        return "cross_entropy"
-    outputs = _outputs(model, data)
-    return "binary_cross_entropy" if isinstance(outputs, Tensor) and outputs.numel() == 1 else "cross_entropy"
+from leakgauge.federation.losses import Loss
+from leakgauge.federation.model_check import check_model, prepared
+from leakgauge.federation.training import Batch, Trainer, draw_order, local_sgd
 
 
 def fedsgd(  # noqa: PLR0913
@@ -144,7 +72,7 @@ def fedsgd(  # noqa: PLR0913
     """
     exposure = Exposure.of(granted, hidden, knows_defence, share_statistics)
     exposure.check(data)
-    training = Recipe(loss=loss, mode=mode, base=_of_one_gradient(recipe)).for_client(data, model)
+    training = Recipe(loss=loss, mode=mode, base=of_one_gradient(recipe)).for_client(data, model)
     chain = check_defences(defences, model, training.mode)
     if recipe_with(chain, training) != training:
         raise InvalidInput("FedSGD has no local training, so its batches and epochs cannot be changed. Use fedavg().")
@@ -250,14 +178,6 @@ def fedavg(  # noqa: PLR0913
     return observation, truth_of(data, trained.order)
 
 
-def _of_one_gradient(recipe: LocalTraining | None) -> LocalTraining | None:
-    """Return training settings in which everything that has no effect on one gradient has its default."""
-    if recipe is None:
-        return None
-    kept = {name: getattr(recipe, name) for name in OF_ONE_GRADIENT if name != "samples"}
-    return LocalTraining(**kept)
-
-
 def check_training(defences: Sequence[Defence], model: nn.Module, training: LocalTraining, exposure: Exposure) -> None:
     """Raise an error if a defence that replaces local training does not support the model, settings or labels."""
     defence = training_of(defences)
@@ -358,65 +278,6 @@ def truth_of(data: Dataset, order: tuple[Tensor, ...]) -> Truth:
         None if others is None else others.inputs,
         None if others is None else others.targets,
     )
-
-
-def prepared(data: Dataset, weights: Params) -> Batch:
-    """Return the normalised samples and the targets of a client, with the device and number type of ``weights``."""
-    like = next(iter(weights.values()))
-    inputs = data.spec.normalise(data.inputs.to(like.device, like.dtype))
-    targets = data.targets.to(like.device)
-    return inputs, targets.to(like.dtype) if targets.is_floating_point() else targets
-
-
-def check_model(model: nn.Module, data: Dataset, loss: str) -> None:
-    """Raise an error if the model does not fit the data or the loss."""
-    if takes_model(loss_of(LocalTraining(loss=loss))):  # such a loss calls the model itself
-        return
-    outputs, targets = _outputs(model, data), data.targets[:1]
-    if not isinstance(outputs, Tensor):
-        if loss in OWN_LOSSES:
-            raise InvalidInput(
-                f"the model must return a tensor of outputs, not {type(outputs).__name__}. Pass a loss of your own, "
-                "loss=function or loss='module:function', which gets all that the model returns."
-            )
-        return
-    _check_outputs(outputs.numel(), targets.numel(), data, loss)
-
-
-def _outputs(model: nn.Module, data: Dataset) -> object:
-    """Return the outputs of a model for one sample, in whatever form the model returns them."""
-    weights = parameters_of(model)
-    if not weights:
-        raise InvalidInput("the model has no parameters, so there is nothing to train")
-    inputs, _ = prepared(data.share([0]), weights)
-    try:
-        with torch.no_grad(), in_mode(model, "eval"), seeded(0, "check"):
-            return functional_call(model, {**weights, **buffers_of(model)}, (inputs,))
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as problem:
-        first_line = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-        raise InvalidInput(f"the model does not accept samples of shape {data.spec.shape}: {first_line}") from problem
-
-
-def _check_outputs(outputs: int, targets: int, data: Dataset, loss: str) -> None:
-    """Raise an error if the number of outputs per sample does not fit the loss.
-
-    A loss that the user has defined allows any number of outputs.
-    """
-    if loss == "binary_cross_entropy" and data.spec.classes is not None and data.spec.classes > 2:
-        raise InvalidInput(f"the loss {loss!r} is for two classes, but {data.name!r} has {data.spec.classes}")
-    expected = {"cross_entropy": data.spec.classes, "binary_cross_entropy": targets, "mse": targets}.get(loss, outputs)
-    if expected is None:
-        raise InvalidInput(f"the loss {loss!r} needs classes, but {data.name!r} is a regression. Use loss='mse'.")
-    if outputs != expected:
-        if outputs == 1 and data.spec.classes == 2:
-            raise InvalidInput(
-                f"the model has one output for two classes, which needs the loss 'binary_cross_entropy', not {loss!r}. "
-                "Set this loss, or leave the loss out."
-            )
-        reason = f"has {expected} classes" if loss == "cross_entropy" else f"with the loss {loss!r} needs {expected}"
-        raise InvalidInput(
-            f"the model has {outputs} outputs, but {data.name!r} {reason}. Build the model with {expected} outputs."
-        )
 
 
 def explained(problem: ValueError) -> InvalidInput:

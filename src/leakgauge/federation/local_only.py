@@ -24,7 +24,8 @@ from leakgauge.core.observation import Mode
 from leakgauge.core.params import Params, buffers_of, parameters_of
 from leakgauge.core.seeding import generator, seeded
 from leakgauge.data.dataset import Dataset
-from leakgauge.federation.client import Recipe, check_model, prepared
+from leakgauge.federation.client_recipe import Recipe
+from leakgauge.federation.model_check import check_model, prepared
 from leakgauge.federation.training import Batch, State, Trainer, draw_order
 
 #: The number of checks without a lower loss after which training has converged. One check is not enough, because the

@@ -12,21 +12,22 @@ from torch import Tensor, nn
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import LocalTraining, Mode, Observation
 from leakgauge.core.params import Params, buffers_of, parameters_of, weighted_mean
-from leakgauge.core.seeding import derive, generator
+from leakgauge.core.seeding import derive
 from leakgauge.core.truth import Truth
 from leakgauge.data.dataset import Dataset
 from leakgauge.federation.aggregation import aggregate
-from leakgauge.federation.client import Recipe, check_model, check_training, order_of, prepared, truth_of
+from leakgauge.federation.client import order_of, truth_of
+from leakgauge.federation.client_recipe import Recipe
 from leakgauge.federation.defence import (
     Defence,
-    Protection,
-    ServerDefence,
     check_defences,
     recipe_with,
     training_of,
 )
 from leakgauge.federation.exposure import Exchanged, Exposure, architecture_of, observe
 from leakgauge.federation.losses import Loss
+from leakgauge.federation.model_check import prepared
+from leakgauge.federation.round_plan import Plan, Sampling, Testing, Watching, check_counts
 from leakgauge.federation.together import (
     Answer,
     CannotTrainTogether,
@@ -138,10 +139,10 @@ def run_federation(  # noqa: PLR0913
         progress: A function that is called after each round, with the number of finished rounds and the number of all
             rounds.
     """
-    _check_counts(clients, rounds, test, every=every, test_every=test_every)
-    sampling = _Sampling(clients_per_round, weighting, seed)
+    check_counts(clients, rounds, test, every=every, test_every=test_every)
+    sampling = Sampling(clients_per_round, weighting, seed)
     sampling.check(len(clients))
-    watching = _Watching(watch, every)
+    watching = Watching(watch, every)
     watching.check(len(clients))
     exposure = Exposure.of(granted, hidden, knows_defence, share_statistics)
     shared = Recipe(lr, epochs, batch_size, momentum, weight_decay, loss, mode, recipe)
@@ -149,7 +150,7 @@ def run_federation(  # noqa: PLR0913
     if trainings[0].lr is None:
         raise InvalidInput("local training needs a learning rate. Pass lr=..., or a recipe with lr.")
     chain = check_defences(defences, model, trainings[0].mode, server=True)
-    plan = _Plan(
+    plan = Plan(
         model=model,
         clients=clients,
         recipes=[recipe_with(chain, training) for training in trainings],
@@ -158,7 +159,7 @@ def run_federation(  # noqa: PLR0913
         sampling=sampling,
         exposure=exposure,
         watching=watching,
-        testing=_Testing(test, test_every),
+        testing=Testing(test, test_every),
         together=together,
     )
     plan.check()
@@ -193,99 +194,10 @@ def evaluate(model: nn.Module, data: Dataset, weights: Params, buffers: Params, 
     return total / len(data)
 
 
-@dataclass(frozen=True)
-class _Sampling:
-    """The rule that chooses the clients of a round and sets the weight of each client in the average."""
-
-    clients_per_round: int | None
-    weighting: str
-    seed: int
-
-    def check(self, clients: int) -> None:
-        """Raise an error if the number of clients per round or the weighting is not valid."""
-        if self.clients_per_round is not None and not 1 <= self.clients_per_round <= clients:
-            raise InvalidInput(f"clients_per_round must lie between 1 and {clients}, not {self.clients_per_round}")
-        if self.weighting not in ("samples", "uniform"):
-            raise InvalidInput(f"weighting must be 'samples' or 'uniform', not {self.weighting!r}")
-
-    def chosen(self, clients: int, number: int) -> list[int]:
-        """Return the indices of the clients that take part in a round."""
-        if self.clients_per_round is None or self.clients_per_round == clients:
-            return list(range(clients))
-        order = torch.randperm(clients, generator=generator(self.seed, "selection", number))
-        return sorted(order[: self.clients_per_round].tolist())
-
-    def share(self, data: Dataset) -> float:
-        """Return the weight of one client in the average."""
-        return float(len(data)) if self.weighting == "samples" else 1.0
-
-
-@dataclass(frozen=True)
-class _Watching:
-    """The clients whose messages are recorded, and the interval between recorded rounds."""
-
-    clients: Collection[int]
-    every: int
-
-    def check(self, clients: int) -> None:
-        """Raise an error if a watched client does not exist."""
-        for index in self.clients:
-            if not 0 <= index < clients:
-                raise InvalidInput(f"client {index} cannot be watched. The clients are 0 to {clients - 1}.")
-
-
-@dataclass(frozen=True, eq=False)
-class _Testing:
-    """The test data, and the interval between tested rounds."""
-
-    data: Dataset | None
-    every: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Plan:
-    """The settings of a federated training that are the same in every round."""
-
-    model: nn.Module
-    clients: Sequence[Dataset]
-    recipes: Sequence[LocalTraining]
-    defences: tuple[Defence, ...]
-    rounds: int
-    sampling: _Sampling
-    exposure: Exposure
-    watching: _Watching
-    testing: _Testing
-    together: bool | None
-
-    def check(self) -> None:
-        """Raise an error if the settings cannot work. This is called before the first round."""
-        for data, recipe in zip(self.clients, self.recipes, strict=True):
-            self.exposure.check(data)
-            check_model(self.model, data, recipe.loss)
-            check_training(self.defences, self.model, recipe, self.exposure)
-        for defence in self.defences:
-            if isinstance(defence, ServerDefence):
-                defence.check(self.sampling.clients_per_round or len(self.clients))
-        if self.together and self.protection.acts_on_steps:
-            raise InvalidInput(
-                f"clients cannot train together with {self.defences!r}, which act on each step. Use together=False."
-            )
-
-    @property
-    def protection(self) -> Protection:
-        """The defences of every client."""
-        return Protection(self.defences, self.sampling.seed)
-
-    @property
-    def only_sums(self) -> bool:
-        """Whether the server gets only the mean of all messages of a round."""
-        return any(isinstance(defence, ServerDefence) for defence in self.defences)
-
-
 class _Training:
     """The state of a federated training between rounds."""
 
-    def __init__(self, plan: _Plan) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.weights, self.buffers = parameters_of(plan.model), buffers_of(plan.model)
         #: The statistics that each client keeps for itself, if statistics are not shared.
@@ -419,14 +331,3 @@ class _Training:
             if count
         }
         return {index: epsilon for index, epsilon in budgets.items() if epsilon is not None}
-
-
-def _check_counts(clients: Sequence[Dataset], rounds: int, test: Dataset | None, **intervals: int) -> None:
-    """Raise an error if there are no clients or no test samples, or if ``rounds`` or an interval is below 1."""
-    if not clients:
-        raise InvalidInput("a federation needs at least one client")
-    for name, value in {"rounds": rounds, **intervals}.items():
-        if value < 1:
-            raise InvalidInput(f"{name} must be at least 1, not {value}")
-    if test is not None and not len(test):
-        raise InvalidInput("the test data holds no samples")

@@ -5,7 +5,8 @@ import torch
 
 from leakgauge import models
 from leakgauge.attacks import surrogate
-from leakgauge.attacks.inversion.labels import LastLayer, estimate_label_counts
+from leakgauge.attacks.inversion.label_counts import estimate_label_counts
+from leakgauge.attacks.inversion.labels import LastLayer
 from leakgauge.attacks.inversion.refined_labels import RefinedLabels
 from leakgauge.core.errors import InvalidInput, MissingKnowledge
 from leakgauge.federation.client import fedavg, fedsgd

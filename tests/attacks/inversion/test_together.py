@@ -19,7 +19,7 @@ from leakgauge.attacks import (
     lbfgs_simulation,
 )
 from leakgauge.attacks.inversion import together
-from leakgauge.attacks.inversion.attack import attempt_seed
+from leakgauge.attacks.inversion.attempts import attempt_seed
 from leakgauge.attacks.inversion.lbfgs import LBFGS
 from leakgauge.attacks.inversion.optimisers import Adam
 from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Outcome, Threshold

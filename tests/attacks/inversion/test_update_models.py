@@ -19,7 +19,8 @@ from leakgauge.core.errors import InvalidInput, MissingKnowledge
 from leakgauge.core.observation import LocalTraining, Observation
 from leakgauge.core.params import flatten, parameters_of
 from leakgauge.evaluation import score
-from leakgauge.federation.client import fedavg, fedsgd, prepared
+from leakgauge.federation.client import fedavg, fedsgd
+from leakgauge.federation.model_check import prepared
 from leakgauge.federation.training import local_sgd
 from tests.shared import digits
 

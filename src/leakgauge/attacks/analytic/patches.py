@@ -38,7 +38,8 @@ from torch import Tensor
 
 from leakgauge.attacks.analytic.tokens import PatchLayer, PositionParameter, find_patch_layer, find_positions
 from leakgauge.attacks.base import Attack, Reconstruction
-from leakgauge.attacks.inversion.labels import granted_labels, last_layer
+from leakgauge.attacks.inversion.labels import granted_labels
+from leakgauge.attacks.inversion.last_layer import last_layer
 from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.errors import MissingKnowledge

@@ -11,6 +11,14 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
 from leakgauge.attacks.base import Attack, Reconstruction
+from leakgauge.attacks.inversion.attempts import (
+    Attempt,
+    attempt_seed,
+    best_of,
+    better_of,
+    counted_from,
+    not_worse,
+)
 from leakgauge.attacks.inversion.fragility import Caution
 from leakgauge.attacks.inversion.labels import Labels, LastLayer
 from leakgauge.attacks.inversion.matching import average_epochs, match_epochs
@@ -29,8 +37,6 @@ from leakgauge.core.seeding import derive, generator
 
 #: A function ``match(inputs, labels, extra, step)``, which returns the first term of the loss.
 Match = Callable[[Tensor, Tensor, Params, int], Tensor]
-#: A solution, the number of copies of the samples in it, and the labels that were used.
-Attempt = tuple[Solution, int, Tensor]
 #: The fields of an inversion that hold groups of settings.
 GROUPS = ("matching", "space", "descent", "effort")
 
@@ -248,7 +254,7 @@ class Inversion(Attack):
             counted = counted_from(report, 0, before + self.descent.steps)
             warm = self._warm(self.space.start, observation, targets, seed, counted)
             if warm[-1][0].outcome.kind == "interrupted":
-                return _best(warm)
+                return best_of(warm)
             starts = self._spread(self.space.start, warm, observation, client.copies, targets, seed)
             own_starts = self._spread(
                 replace(self.space.start, noise=0.0), warm, observation, client.copies, targets, seed
@@ -272,9 +278,9 @@ class Inversion(Attack):
         )
         if own_starts is not None:
             solutions = [
-                _not_worse(solution, start, terms) for solution, start in zip(solutions, own_starts, strict=True)
+                not_worse(solution, start, terms) for solution, start in zip(solutions, own_starts, strict=True)
             ]
-        return _best([(solution, client.copies) for solution in solutions])
+        return best_of([(solution, client.copies) for solution in solutions])
 
     def _warm(
         self, start: WarmStart, observation: Observation, targets: Tensor, seed: int, report: Report
@@ -285,9 +291,9 @@ class Inversion(Attack):
         further run is started.
         """
         data, units = self.space.units(observation.data), start.inversion.space.units(observation.data)
-        results = []
+        results, steps = [], start.inversion.descent.steps
         for restart in range(self.effort.restarts):
-            counted = _shifted(report, restart * start.inversion.descent.steps)
+            counted = counted_from(report, restart * steps, self.effort.restarts * steps)
             solution, copies = start.inversion.optimise(observation, targets, derive(seed, "warm", restart), counted)
             if units != data:
                 inputs = data.normalise(units.denormalise(solution.variables["inputs"]))
@@ -332,67 +338,6 @@ class Inversion(Attack):
             return None
         labels: Tensor = targets.unflatten(0, (copies, samples))
         return labels
-
-
-def _not_worse(solution: Solution, start: Tensor, terms: Callable[[Params, int], Params]) -> Solution:
-    """Return the solution, or the warm start (without noise) if the loss of the warm start is lower.
-
-    Both losses are computed with the weights of the last step, because some losses change their weights from step to
-    step.
-
-    Args:
-        solution: The result of the optimisation.
-        start: The inputs of the warm start, without noise.
-        terms: The function that computes the terms of the loss.
-    """
-    variables, last = solution.variables | {"inputs": start}, max(0, len(solution.trace.losses) - 1)
-    with torch.enable_grad():  # some models of the client differentiate
-        loss = float(sum(value.detach() for value in terms(variables, last).values()))
-    if not loss < solution.loss:
-        return solution
-    sentence = f"{solution.outcome}, and the warm start, whose loss is lower, is returned"
-    return replace(solution, variables=variables, loss=loss, outcome=replace(solution.outcome, sentence=sentence))
-
-
-def _best(results: list[tuple[Solution, int]]) -> tuple[Solution, int]:
-    """Return the result with the lowest loss, marked as interrupted if any result was interrupted."""
-    best, copies = min(results, key=lambda result: result[0].loss)
-    interrupted = [solution.outcome for solution, _ in results if solution.outcome.kind == "interrupted"]
-    return replace(best, outcome=interrupted[0]) if interrupted else best, copies
-
-
-def better_of(before: Attempt | None, now: Attempt) -> Attempt:
-    """Return the attempt with the lower loss, marked as interrupted if the new attempt was interrupted.
-
-    Args:
-        before: The best attempt so far.
-        now: The new attempt.
-    """
-    if before is None or now[0].loss < before[0].loss:
-        return now
-    if now[0].outcome.kind == "interrupted":
-        return replace(before[0], outcome=now[0].outcome), before[1], before[2]
-    return before
-
-
-def attempt_seed(seed: int, attempt: int) -> int:
-    """Return the seed of one of several attempts. The first attempt has the seed of the attack."""
-    return seed if attempt == 0 else derive(seed, "attempt", attempt)
-
-
-def counted_from(report: Report, before: int, total: int) -> Report:
-    """Return a progress function that adds the number of earlier steps to every reported step.
-
-    Args:
-        report: The progress function of the whole attack.
-        before: The number of earlier steps.
-        total: The number of steps of the whole attack.
-    """
-    return lambda step, _, loss: report(before + step, total, loss)
-
-
-def _shifted(report: Report, before: int) -> Report:
-    return lambda step, total, loss: report(before + step, total, loss)
 
 
 def _check_vectorisable(observation: Observation) -> None:

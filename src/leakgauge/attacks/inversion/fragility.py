@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch import nn
 
-from leakgauge.attacks.inversion.labels import last_linear
+from leakgauge.attacks.inversion.last_layer import last_linear
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation
 

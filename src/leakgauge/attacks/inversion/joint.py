@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.base import Reconstruction
-from leakgauge.attacks.inversion.attack import Inversion, counted_from
+from leakgauge.attacks.inversion.attack import Inversion
+from leakgauge.attacks.inversion.attempts import counted_from
 from leakgauge.attacks.inversion.matching import match_greedily
 from leakgauge.attacks.inversion.solve import Solution, solve
 from leakgauge.attacks.inversion.stopping import Outcome

@@ -30,7 +30,8 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.base import Attack, Reconstruction
-from leakgauge.attacks.inversion.attack import Inversion, counted_from
+from leakgauge.attacks.inversion.attack import Inversion
+from leakgauge.attacks.inversion.attempts import counted_from
 from leakgauge.attacks.inversion.batch_statistics import revealed_statistics
 from leakgauge.attacks.inversion.compression import Message, pruning_of
 from leakgauge.attacks.inversion.labels import LastLayer

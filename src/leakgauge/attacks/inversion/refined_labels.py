@@ -8,14 +8,9 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.inversion.attack import Inversion
-from leakgauge.attacks.inversion.labels import (
-    LastLayer,
-    estimate_label_counts,
-    granted_labels,
-    input_statistics,
-    last_layer,
-    round_counts,
-)
+from leakgauge.attacks.inversion.label_counts import estimate_label_counts, input_statistics, round_counts
+from leakgauge.attacks.inversion.labels import LastLayer, granted_labels
+from leakgauge.attacks.inversion.last_layer import last_layer
 from leakgauge.attacks.inversion.update_models import FullSimulation
 from leakgauge.core.checks import whole_number
 from leakgauge.core.observation import Observation
@@ -27,9 +22,10 @@ from leakgauge.core.progress import silent
 class RefinedLabels:
     r"""A source of labels that estimates label counts, and corrects them by a simulation of the client.
 
-    :func:`estimate_label_counts` must guess the mean predictions on the client's samples during its local training. On
-    a recognisable reconstruction of the samples, the model makes nearly the same predictions. Let :math:`\bar g^{obs}`
-    be the observed mean gradient of the last bias over the local steps. Let :math:`\bar g^{sim}` be the same gradient,
+    :func:`~leakgauge.attacks.inversion.label_counts.estimate_label_counts` must guess the mean predictions on the
+    client's samples during its local training. On a recognisable reconstruction of the samples, the model makes nearly
+    the same predictions. Let :math:`\bar g^{obs}` be the observed mean gradient of the last bias over the local steps.
+    Let :math:`\bar g^{sim}` be the same gradient,
     simulated on the reconstruction :math:`\tilde x` with counts :math:`\lambda`. The corrected counts are
 
     .. math:: \lambda' = \lambda + N\,(\bar g^{sim}(\tilde x, \lambda) - \bar g^{obs}),

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.inversion.labels import granted_labels, outputs_for_labels
+from leakgauge.attacks.inversion.labels import granted_labels
+from leakgauge.attacks.inversion.last_layer import outputs_for_labels
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import DataSpec, Observation
 

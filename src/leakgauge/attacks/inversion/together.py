@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
 from leakgauge.attacks.base import Reconstruction
+from leakgauge.attacks.inversion.attempts import Attempt, attempt_seed, better_of, counted_from
 from leakgauge.attacks.inversion.soft_labels import is_soft
 from leakgauge.attacks.inversion.solve import Solution, solve
 from leakgauge.core.observation import Observation
@@ -87,8 +88,6 @@ def invert_together(
         seeds: One seed for each client.
         report: A function ``report(step, total, loss)`` that shows progress.
     """
-    from leakgauge.attacks.inversion.attack import Attempt, attempt_seed, better_of, counted_from
-
     best: dict[int, Attempt] = {}
     ended: set[int] = set()
     limit, attempts = attack.descent.steps, attack.effort.attempts

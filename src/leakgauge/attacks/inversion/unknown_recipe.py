@@ -27,7 +27,8 @@ from __future__ import annotations
 
 import torch
 
-from leakgauge.attacks.inversion.labels import dummy_statistics, last_layer
+from leakgauge.attacks.inversion.label_counts import dummy_statistics
+from leakgauge.attacks.inversion.last_layer import last_layer
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation
 from leakgauge.core.one_gradient import optimiser_of

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from leakgauge.core.local_training import LocalTraining
 from leakgauge.evaluation.bounds import Bound, dpsgd_bound, epsilon_bound
-from leakgauge.federation.client import Recipe
+from leakgauge.federation.client_recipe import Recipe
 from leakgauge.federation.defence import BatchDefence, Defence, recipe_with, training_of
 from leakgauge.federation.defences.dpsgd import DPSGD, sampling_of
 from leakgauge.workflows.scenario import Scenario

@@ -21,7 +21,8 @@ from leakgauge.attacks import registry
 from leakgauge.attacks.analytic.counting import convolution_equations, count_samples
 from leakgauge.attacks.analytic.dense import DoesNotFit, one_gradient_of
 from leakgauge.attacks.inversion.known_defences import known_defences
-from leakgauge.attacks.inversion.labels import granted_labels, last_layer
+from leakgauge.attacks.inversion.labels import granted_labels
+from leakgauge.attacks.inversion.last_layer import last_layer
 from leakgauge.attacks.inversion.layers import Layer, layers_of_model
 from leakgauge.attacks.spec import AttackSpec, Fit
 from leakgauge.core.errors import MissingKnowledge

@@ -1,0 +1,209 @@
+r"""Estimates of the number of samples of each class, from the last layer of the update.
+
+For cross-entropy after a linear layer with kernel :math:`W` and bias :math:`b` the mean gradient over :math:`N`
+samples is
+
+.. math::
+    \partial \ell / \partial b_k = \bar p_k - \lambda_k / N, \qquad
+    \textstyle\sum_j \partial \ell / \partial W_{kj} \approx O\,(\bar p_k - \lambda_k / N),
+
+with :math:`\bar p_k` the mean predicted probability, :math:`\lambda_k` the number of samples of class :math:`k` and
+:math:`O` the mean sum of the activations that enter the layer. For one sample only the entry of its class is negative
+(Zhao et al. 2020, iDLG). For several samples, :math:`\bar p` and :math:`O` are estimated with random dummy inputs:
+
+==================  =======================================================================================
+``"server"``        at the weights that the server sent (Geng et al. 2021)
+``"client"``        at the weights that the client returned
+``"interpolated"``  at both, and interpolated between the two for each local step (DLF, section 4.5)
+==================  =======================================================================================
+
+A model with one logit and binary cross-entropy is treated as a model with two logits, of which the first is always 0.
+Label smoothing :math:`a` over :math:`K` classes replaces :math:`\lambda_k / N` by :math:`(1-a)\lambda_k / N + a / K`.
+An update of Adam shows little more than which classes the client has (``_counts_from_signs``).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from leakgauge.attacks.inversion.known_defences import CLIPPING, known_defences
+from leakgauge.attacks.inversion.last_layer import Part, last_layer
+from leakgauge.core.observation import Observation
+from leakgauge.core.one_gradient import optimiser_of
+from leakgauge.core.params import Params
+from leakgauge.federation.training import in_mode
+
+Place = Literal["server", "client", "interpolated"]
+
+
+def estimate_label_counts(
+    observation: Observation,
+    generator: torch.Generator,
+    *,
+    at: Place = "interpolated",
+    read: Part | None = None,
+    dummies: int = 1000,
+) -> Tensor:
+    """Estimate the number of samples of each class from the last layer's update.
+
+    The counts add up to the number of samples. The formulas are at the top of this module. For a FedAvg update, they
+    use the mean gradient over the local steps. If the attacker knows that the client clips its gradients, the length of
+    the gradient before clipping is estimated first.
+
+    Args:
+        observation: The client's message (gradient or weights), as the server sees it.
+        generator: The random generator for the dummy inputs.
+        at: The weights at which the dummy inputs are evaluated, as in
+            :class:`~leakgauge.attacks.inversion.labels.LastLayer`.
+        read: The part of the last layer that is read, as in the same class.
+        dummies: The number of random dummy inputs.
+    """
+    reading = last_layer(observation, read)
+    samples = int(observation.training.need("samples"))
+    if reading.part == "bias" and samples == 1:
+        seen = reading.values(observation.difference())
+        counts = torch.zeros(len(seen), dtype=torch.long)
+        counts[int(seen.argmin())] = 1
+        return counts
+    seen = reading.mean_gradient(observation, observation.difference())
+    places = _places(observation, at)
+    draws = generator.get_state()  # the same dummy inputs at all weights
+    statistics = []
+    for weights in places:
+        generator.set_state(draws)
+        statistics.append(dummy_statistics(observation, weights, reading.layer, dummies, generator))
+    probabilities, activations = (torch.stack(values) for values in zip(*statistics, strict=True))
+    if len(places) == 2:
+        steps = observation.training.steps
+        share = torch.arange(steps, device=observation.device) / steps
+        probabilities = torch.lerp(probabilities[0], probabilities[1], share.to(probabilities)[:, None])
+        activations = torch.lerp(activations[0], activations[1], share.to(activations))
+    if reading.part == "kernel":
+        seen = (seen / activations[:, None]).mean(0)
+    smoothing = float(observation.training.label_smoothing or 0.0)
+    expected = probabilities.mean(0) - smoothing / len(seen)
+    if observation.kind == "weights" and optimiser_of(observation) != "sgd":
+        return _counts_from_signs(expected, seen, samples)
+    if any(defence.name in CLIPPING for defence in known_defences(observation)):
+        seen = seen * _unclipped(expected, seen)
+    elif observation.training.clip_norm:
+        # If the client has many samples of each class, no class may be empty. Then half the factor is in the middle.
+        seen = seen * _unclipped(expected, seen) * (1.0 if samples < 2 * len(seen) else 0.5)
+    return round_counts(samples * (expected - seen) / (1 - smoothing), samples)
+
+
+def _counts_from_signs(expected: Tensor, seen: Tensor, samples: int) -> Tensor:
+    """Return label counts from an update of Adam, which changes the bias of every class by nearly the same amount.
+
+    The entry of a class is negative if the class has more samples than the model predicts, and positive if the class
+    has fewer. A class with a positive entry gets half of the predicted samples, which is the middle of the possible
+    counts. Each class with a negative entry gets at least one sample. These classes share the remaining samples in
+    proportion to the sizes of their entries.
+
+    Args:
+        expected: The mean predicted probability of each class.
+        seen: The mean update of the last layer for each class.
+        samples: The number of samples.
+    """
+    present = (-seen).clamp_min(0)
+    if not bool(present.any()):
+        return round_counts(samples * expected, samples)
+    fewer = torch.where(present > 0, 0.0, samples * expected.clamp_min(0) / 2)
+    estimate = (fewer + (samples - fewer.sum()) * present / present.sum()).double().cpu()
+    counts = torch.zeros(len(present), dtype=torch.long)
+    counts[present.argsort(descending=True, stable=True)[: min(samples, int((present > 0).sum()))].cpu()] = 1
+    while int(counts.sum()) < samples:
+        counts[int((estimate - counts).argmax())] += 1
+    return counts
+
+
+def _unclipped(expected: Tensor, seen: Tensor) -> float:
+    """Return the factor by which a clipped gradient is multiplied to undo the clipping.
+
+    The result is the largest factor for which no class has a count below zero. With this factor, a class without
+    samples has a count of zero. Such a class exists if the batch is smaller than the number of classes.
+    """
+    growing = seen > 0
+    return float((expected[growing] / seen[growing]).min()) if bool(growing.any()) else 1.0
+
+
+def _places(observation: Observation, at: Place) -> list[Params]:
+    """Return the weights at which the dummy inputs are evaluated, which are the sent or returned weights, or both."""
+    if at == "server" or observation.returned is None:
+        return [observation.sent]
+    return [observation.returned] if at == "client" else [observation.sent, observation.returned]
+
+
+def round_counts(estimate: Tensor, total: int) -> Tensor:
+    """Round estimated counts to non-negative integers with a given sum, by the largest-remainder method.
+
+    If the sum of the integer parts already exceeds the total, the counts with the smallest remainders are reduced by
+    one.
+
+    Args:
+        estimate: The estimated count of each class.
+        total: The sum of the rounded counts.
+    """
+    estimate = estimate.detach().double().cpu().nan_to_num().clamp(0, total)
+    counts = estimate.floor().long()
+    order = torch.argsort(estimate - counts, descending=True, stable=True).tolist()
+    missing = total - int(counts.sum())
+    while missing > 0:
+        for position in order[:missing]:
+            counts[position] += 1
+        missing = total - int(counts.sum())
+    while missing < 0:
+        for position in [position for position in reversed(order) if counts[position] > 0][:-missing]:
+            counts[position] -= 1
+        missing = total - int(counts.sum())
+    return counts
+
+
+def dummy_statistics(
+    observation: Observation, weights: Params, layer: nn.Linear, dummies: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return the mean class probabilities and the mean sum of the last layer's inputs, for random dummy inputs.
+
+    Args:
+        observation: The client's message (gradient or weights), as the server sees it.
+        weights: The weights of the model.
+        layer: The last layer.
+        dummies: The number of dummy inputs.
+        generator: The random generator for the dummy inputs.
+    """
+    like = next(iter(observation.sent.values()))
+    inputs = torch.randn(dummies, *observation.data.shape, generator=generator).to(like.device, like.dtype)
+    return input_statistics(observation, weights, layer, inputs)
+
+
+def input_statistics(
+    observation: Observation, weights: Params, layer: nn.Linear, inputs: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the mean class probabilities and the mean sum of the last layer's inputs, for given inputs.
+
+    Args:
+        observation: The client's message (gradient or weights), as the server sees it.
+        weights: The weights of the model.
+        layer: The last layer.
+        inputs: The inputs of the model.
+    """
+    entering: list[Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, arguments: entering.append(arguments[0]))
+    try:
+        with torch.no_grad(), in_mode(observation.model, observation.training.mode):
+            # Batch norm in train mode changes its statistics, so the statistics are copied.
+            buffers = {name: value.clone() for name, value in observation.model_buffers().items()}
+            outputs = [
+                functional_call(observation.model, {**weights, **buffers}, (part,)) for part in inputs.split(250)
+            ]
+    finally:
+        hook.remove()
+    activations = torch.cat(entering).flatten(1).sum(1).mean()
+    logits = torch.cat(outputs)
+    if observation.data.classes == 2 and logits.numel() == len(inputs):  # one logit z is the logits (0, z)
+        logits = torch.stack([torch.zeros_like(logits), logits], -1).reshape(len(inputs), 2)
+    return logits.softmax(-1).mean(0), activations

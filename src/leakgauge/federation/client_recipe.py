@@ -1,0 +1,91 @@
+"""The training settings that the clients of a federation share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+
+from leakgauge.core.errors import InvalidInput
+from leakgauge.core.local_training import OF_ONE_GRADIENT
+from leakgauge.core.observation import LocalTraining, Mode
+from leakgauge.data.dataset import Dataset
+from leakgauge.federation.losses import Loss, named_loss
+from leakgauge.federation.model_check import outputs_of
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The training settings that all clients of a federation share.
+
+    An argument that is ``None`` takes its value from ``base``.
+
+    Args:
+        lr: The learning rate. A client that sends a single gradient needs none, neither here nor in ``base``.
+        epochs: The number of passes over the client's samples.
+        batch_size: The number of samples in a batch. If neither this argument nor ``base`` has it, all samples form one
+            batch.
+        momentum: The momentum of SGD.
+        weight_decay: The weight decay.
+        loss: A loss, as in :func:`~leakgauge.federation.client.fedavg`.
+        mode: The mode of the model during training, ``"train"`` or ``"eval"``.
+        base: The settings that have no argument here, and the values of arguments that are ``None``.
+    """
+
+    lr: float | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
+    loss: str | Loss | None = None
+    mode: Mode | None = None
+    base: LocalTraining | None = None
+
+    def for_client(self, data: Dataset, model: nn.Module) -> LocalTraining:
+        """Return the training settings of a client that holds ``data``. A batch is never larger than the data.
+
+        Args:
+            data: The client's samples.
+            model: The model that the client trains.
+        """
+        if not len(data):
+            raise InvalidInput(f"client {data.name!r} has no samples to train on")
+        if self.base is not None and not isinstance(self.base, LocalTraining):
+            raise InvalidInput(f"recipe must be a LocalTraining, not {type(self.base).__name__}")
+        base = self.base or LocalTraining()
+        names = ("lr", "epochs", "batch_size", "momentum", "weight_decay", "mode")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        loss = named_loss(self.loss) if self.loss is not None else default_loss(model, data, self.base)
+        training = replace(base, **given, samples=len(data), loss=loss)
+        size = training.batch_size or len(data)
+        return replace(training, epochs=training.epochs or 1, batch_size=min(size, len(data)))
+
+
+def default_loss(model: nn.Module, data: Dataset, recipe: LocalTraining | None = None) -> str:
+    """Return the name of the loss that a client uses if the user names no loss.
+
+    The result is mean squared error for a regression, binary cross-entropy for two classes and a model with one output,
+    and cross-entropy otherwise.
+
+    Args:
+        model: The model that the client trains.
+        data: The client's samples.
+        recipe: The training settings, if the user gives any. A loss that differs from the default of
+            :class:`LocalTraining` is returned as it is.
+    """
+    if recipe is not None and recipe.loss != LocalTraining.loss:
+        return recipe.loss
+    if data.spec.classes is None:
+        return "mse"
+    if data.spec.classes != 2:
+        return "cross_entropy"
+    outputs = outputs_of(model, data)
+    return "binary_cross_entropy" if isinstance(outputs, Tensor) and outputs.numel() == 1 else "cross_entropy"
+
+
+def of_one_gradient(recipe: LocalTraining | None) -> LocalTraining | None:
+    """Return training settings in which everything that has no effect on one gradient has its default."""
+    if recipe is None:
+        return None
+    kept = {name: getattr(recipe, name) for name in OF_ONE_GRADIENT if name != "samples"}
+    return LocalTraining(**kept)
