@@ -229,7 +229,7 @@ def _cost(audit: Audit) -> list[Section]:
     if audit.forecast is None or not any(audit.forecast.seconds.values()):
         return []
     words = [
-        audit.forecast.sentence(audit.plan.work),
+        audit.forecast.sentence(audit.plan.work, audit.plan.exact_work, audit.plan.possible_controls),
         f"All attacks together took {duration(audit.seconds)} of one core, with positive controls and the ladder.",
     ]
     late = Counter(result.work.attack for result in audit.results if result.cut_short)

@@ -59,6 +59,15 @@ def test_time_that_nobody_needs_is_divided_equally_so_that_only_a_clear_overrun_
     assert set(expected.allowances(works("cheap", 1)).values()) == {Allowance(1.0, 52.0)}  # one task uses one core
 
 
+def test_the_forecast_names_what_may_make_the_audit_shorter_or_longer():
+    expected, everything = Forecast({"cheap": 1.0, "dear": 100.0}, jobs=1, budget=500.0), works("cheap", 4)
+    sentence = expected.sentence([*everything, *works("dear", 4)], everything, works("dear", 1))
+    assert "about 6.7 min (1 attack at a time), within the budget of 8.3 min" in sentence
+    assert "exact attacks find every sample, it takes about 4.0 s" in sentence
+    assert "positive controls take up to 96 s more" in sentence
+    assert "If" not in expected.sentence(everything)
+
+
 def test_one_attack_cannot_use_the_time_of_two_cores():
     expected = Forecast({"dear": 100.0}, jobs=2, budget=50.0)
     assert expected.allowances(works("dear", 1)) == {works("dear", 1)[0]: Allowance(0.5, 75.0)}

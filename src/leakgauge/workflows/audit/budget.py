@@ -38,7 +38,7 @@ DEFAULT_BUDGET = 240.0
 #: The multiple of its expected time after which an attack is ended, if the budget has no time to spare.
 OVERRUN = 1.5
 #: The assumed seconds of an attack that cannot estimate its own time.
-USUAL = {Cost.INSTANT: 1.0, Cost.SECONDS: 20.0, Cost.MINUTES: 120.0, Cost.HOURS: 7200.0}
+USUAL = {Cost.INSTANT: 0.5, Cost.SECONDS: 20.0, Cost.MINUTES: 120.0, Cost.HOURS: 7200.0}
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _FORM = re.compile(r"^(?P<number>\d+(\.\d+)?)\s*(?P<unit>s|m|min|h|)$")
 
@@ -128,21 +128,36 @@ class Forecast:
             for work, seconds in planned.items()
         }
 
-    def sentence(self, works: Sequence[Work]) -> str:
-        """Return a sentence for people about the expected time of these attacks."""
+    def sentence(self, works: Sequence[Work], exact: Sequence[Work] = (), controls: Sequence[Work] = ()) -> str:
+        """Return sentences for people about the expected time of an audit.
+
+        Args:
+            works: The attacks on the set-up itself.
+            exact: Those of these attacks after which the others are left out, if they find every sample.
+            controls: The attacks on positive controls, which run only if an attack finds nothing.
+        """
         whole = self.total(works)
         cores = f"{self.jobs} attack{'s' if self.jobs > 1 else ''} at a time"
         if self.budget is None:
-            return f"This takes about {duration(whole)} ({cores}). There is no budget."
-        if whole <= self.budget:
-            return f"This takes about {duration(whole)} ({cores}), within the budget of {duration(self.budget)}."
+            main = f"This takes about {duration(whole)} ({cores}). There is no budget."
+        elif whole <= self.budget:
+            main = f"This takes about {duration(whole)} ({cores}), within the budget of {duration(self.budget)}."
+        else:
+            main = (
+                f"The budget is {duration(self.budget)}. Without a budget this takes about {duration(whole)} ({cores})."
+                f" The budget shortens {self._shortened(works)}."
+            )
+        if exact and len(exact) < len(works):
+            main += f" If the exact attacks find every sample, it takes about {duration(self.total(exact))}."
+        if controls and (self.budget is None or whole < self.budget):
+            more = self.total(controls) if self.budget is None else min(self.total(controls), self.budget - whole)
+            main += f" If attacks find nothing, their positive controls take up to {duration(more)} more."
+        return main
+
+    def _shortened(self, works: Sequence[Work]) -> str:
         allowances = self.allowances(works)
         least = {work.attack: allowance.share for work, allowance in allowances.items() if allowance.share < 1}
-        shortened = ", ".join(f"{name} to {share:.0%} of its steps" for name, share in least.items())
-        return (
-            f"The budget is {duration(self.budget)}. Without a budget this takes about {duration(whole)} ({cores}). "
-            f"The budget shortens {shortened}."
-        )
+        return ", ".join(f"{name} to {share:.0%} of its steps" for name, share in least.items())
 
 
 def equal_limit(costs: Sequence[float], available: float) -> float:

@@ -218,7 +218,8 @@ class _Run:
         else:
             self.forecast = forecast(self.plan, jobs)
         if running.watch is not None:
-            running.watch.note(self.forecast.sentence(self.plan.work))
+            plan = self.plan
+            running.watch.note(self.forecast.sentence(plan.work, plan.exact_work, plan.possible_controls))
 
     def _expected(self) -> Forecast:
         """Return the forecast, with the measured times of attacks that have run instead of the expected times."""
@@ -272,7 +273,9 @@ class _Run:
         name = strongest_attack(findings)
         if name is None or not self.plan.portfolio or self.plan.budget is None:
             return []
-        seconds = self._expected().seconds[name] / max(1, self.plan.scenario.samples)
+        expected, measured = self.forecast, self._expected()  # a rung that fails takes longer than a success
+        longest = max(measured.seconds[name], 0.0 if expected is None else expected.seconds[name])
+        seconds = longest / max(1, self.plan.scenario.samples)
         left = (self.plan.budget - self.spent) / 2  # the times of rungs are rough estimates
         works = []
         for rung in sorted(self.plan.ladder.values(), key=lambda rung: rung.weight):
