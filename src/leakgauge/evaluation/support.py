@@ -118,10 +118,11 @@ def _weakness(finding: Finding, evidence: Evidence) -> str:
 
 def _strength(evidence: Evidence) -> str:
     if evidence.undefended is not None and evidence.undefended.verdict is Verdict.RECOVERS_DATA:
-        return "The same attack recovers data without the defence."
+        return "The same attack recovers data without the defence, so it is strong enough to test the defence."
     if evidence.undefended is not None:
         return "Nothing comes back without the defence either, although the attack succeeds on easier versions."
-    return f"The same attack recovers data on easier versions of this set-up ({', '.join(evidence.controls)})."
+    easier = ", ".join(evidence.controls)
+    return f"The same attack recovers data on easier versions of this set-up ({easier}), so it works on this model."
 
 
 def _guess_is_right(measures: Mapping[str, Measure]) -> bool:
