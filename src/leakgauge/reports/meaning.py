@@ -50,12 +50,17 @@ def _reasons(audit: Audit) -> Iterator[str]:
 
 def _scope(audit: Audit) -> str:
     """Return sentences about what the verdict covers and what it does not cover."""
-    rounds = "one message of each client"
     proof = " The section on what no attack can exceed has a limit for every attack." if audit.plan.bounds else ""
+    counting = (
+        " The message holds fewer numbers than the samples of a client, so it alone does not determine all of them. It "
+        "may still determine single samples."
+        if audit.plan.underdetermined
+        else ""
+    )
     return (
-        f"What it covers: {rounds}, read by an honest server that knows what the section Threat model lists. It does "
-        "not cover servers that change the model to attack, many rounds of the same client, or what the trained model "
-        f"itself reveals.{proof}"
+        "What it covers: one message of each client, read by an honest server that knows what the section Threat model "
+        "lists. It does not cover servers that change the model to attack, many rounds of the same client, or what the "
+        f"trained model itself reveals.{proof}{counting}"
     )
 
 
@@ -68,11 +73,16 @@ def _next_steps(audit: Audit) -> Iterator[str]:
     if audit.verdict.leaks and safe:
         named = " or ".join(f"“{title}”" for title in safe)
         yield (
-            f"What to do next: use {named}, on which nothing came back, and measure with leakgauge frontier how much "
-            "accuracy the defence costs."
+            f"What to do next: prefer {named}, where these attacks found nothing above chance, and measure with "
+            "leakgauge frontier how much accuracy the defence costs."
         )
     elif audit.verdict is Verdict.INCONCLUSIVE and _all_late(audit):
         yield "What to do next: run the audit again with a larger --budget. Until then, nothing is known."
+    elif audit.verdict is Verdict.NOTHING_ABOVE_CHANCE and audit.plan.bounds:
+        yield (
+            "What to do next: check that real clients add the same noise. Count every round in which a client takes "
+            "part, because each of them uses up privacy. Run the audit again when the model or the recipe changes."
+        )
     elif audit.verdict in _NEXT:
         yield f"What to do next: {_NEXT[audit.verdict]}"
 
