@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint docs benchmarks bench gauntlet assault clean
+.PHONY: demo test lint docs benchmarks bench gauntlet assault long clean
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -53,6 +53,10 @@ gauntlet: $(VENV)/.test
 # Wrong input, hostile files, damaged caches, kills and faults of clients, some minutes. `make test` has the short form.
 assault: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist worksteal --long tests/assault
+
+# The long forms of all tests. `make test` has a cheaper form of each.
+long: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2 --dist worksteal --long -m long
 
 clean:
 	rm -rf $(VENV) site

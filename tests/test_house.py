@@ -2,6 +2,7 @@
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,12 @@ SAME_IDEA = {
     "together",
 }  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
+
+
+@cache
+def tree_of(path):
+    """Return the syntax tree of a file, which several tests look at."""
+    return ast.parse(path.read_text())
 
 
 def functions(tree):
@@ -42,7 +49,7 @@ def test_no_function_is_longer_than_a_screen():
     long = [
         f"{path.relative_to(SOURCE)}: {function.name} has {code_lines(function)} lines"
         for path in FILES
-        for function in functions(ast.parse(path.read_text()))
+        for function in functions(tree_of(path))
         if code_lines(function) > LONGEST
     ]
     assert long == []
@@ -59,7 +66,7 @@ def test_no_module_name_stands_in_two_rooms_for_two_ideas():
 def test_no_docstring_begins_as_a_question(word):
     wrong = []
     for path in FILES:
-        tree = ast.parse(path.read_text())
+        tree = tree_of(path)
         kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
         for node in ast.walk(tree):
             text = ast.get_docstring(node) if isinstance(node, kinds) else None

@@ -6,8 +6,6 @@ import pickle
 import random
 import resource
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -54,6 +52,12 @@ def attacked(recorded, output, data=None, **options):
     return run_capture_attack(captures, ATTACK, output, data)
 
 
+@pytest.fixture(scope="module")
+def scored(recorded, tmp_path_factory):
+    """The attacks on all captures, scored with the clients' data."""
+    return attacked(recorded, tmp_path_factory.mktemp("scored"), ClientData(recorded / "data"))
+
+
 def test_without_the_truth_the_page_shows_what_the_server_sees(recorded, tmp_path):
     found = attacked(recorded, tmp_path)
     assert len(found.attacked) == 2 * CLIENTS
@@ -66,8 +70,8 @@ def test_without_the_truth_the_page_shows_what_the_server_sees(recorded, tmp_pat
     assert page.count("<img") == 2 * CLIENTS
 
 
-def test_with_the_clients_data_captures_are_scored_beside_chance(recorded, tmp_path):
-    found = attacked(recorded, tmp_path, ClientData(recorded / "data"))
+def test_with_the_clients_data_captures_are_scored_beside_chance(recorded, scored, tmp_path):
+    found = scored
     assert all(one.score is not None for one in found.attacked)
     assert found.verdict is Verdict.RECOVERS_DATA
     head, *rows = captures_table(found)
@@ -83,9 +87,10 @@ def test_with_the_clients_data_captures_are_scored_beside_chance(recorded, tmp_p
     assert len(document["captures"]) == 2 * CLIENTS
 
 
-def test_samples_can_be_kept_out_of_pictures(recorded, tmp_path):
-    found = attacked(recorded, tmp_path, ClientData(recorded / "data"))
-    pages = {kind: write_captures(found, tmp_path / kind, redact=kind).read_text() for kind in ("none", "blur", "omit")}
+def test_samples_can_be_kept_out_of_pictures(scored, tmp_path):
+    pages = {
+        kind: write_captures(scored, tmp_path / kind, redact=kind).read_text() for kind in ("none", "blur", "omit")
+    }
     assert [pages[kind].count("<img") for kind in pages] == [2 * CLIENTS, 2 * CLIENTS, 0]
     assert pages["blur"] != pages["none"]
     assert not list((tmp_path / "omit").glob("*.png"))
@@ -95,7 +100,7 @@ def test_engines_give_the_same_reconstructions(recorded, tmp_path):
     runs = {}
     for engine in ("in-process", "processes"):
         name = "tests.workflows.test_attack_captures:network"
-        options = {"model": name, "data": recorded / "data", "engine": engine, "options": {"steps": 3}}
+        options = {"model": name, "data": recorded / "data", "engine": engine, "jobs": 1, "options": {"steps": 3}}
         runs[engine] = lg.attack(recorded / "captures", "inverting_gradients", tmp_path / engine, **options)
     first, second = (run.attacked for run in runs.values())
     for one, other in zip(first, second, strict=True):
@@ -279,34 +284,24 @@ def test_ten_thousand_mutated_captures_fail_in_words(recorded, tmp_path):
     assert [item.name for item in tmp_path.iterdir()] == ["x.safetensors"]
 
 
-def test_a_folder_of_mutated_captures_ends_in_words_on_the_command_line(recorded, tmp_path):
+def test_a_folder_of_mutated_captures_ends_in_words_on_the_command_line(recorded, tmp_path, monkeypatch, command):
     folder = tmp_path / "captures"
     folder.mkdir()
     good = observation_files(recorded / "captures")[0]
     for number, data in enumerate(mutations(good.read_bytes(), 40, seed=1)):
         (folder / f"\x1b[2J{number:03d}.safetensors").write_bytes(data)
-    (tmp_path / "own_network.py").write_text("from tests.workflows.test_attack_captures import network\n")
-    command = [
-        sys.executable,
-        "-c",
-        "from leakgauge.cli import main; main()",
-        "attack",
-        str(folder),
-        "--option",
-        "steps=1",
-    ]
-    command += ["--model", "own_network:network"]
-    options = {"cwd": tmp_path, "capture_output": True, "text": True, "env": {**os.environ, "PYTHONPATH": os.getcwd()}}
-    done = subprocess.run(command, check=False, **options)
-    assert done.returncode == 2
-    assert "\x1b[2J" not in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stderr.startswith("leakgauge: ")
+    (tmp_path / "own_network_of_test.py").write_text("from tests.workflows.test_attack_captures import network\n")
+    monkeypatch.chdir(tmp_path)
+    words = ["attack", folder, "--option", "steps=1", "--model", "own_network_of_test:network"]
+    code, out, err = command(*words)
+    assert code == 2
+    assert "\x1b[2J" not in out + err
+    assert err.startswith("leakgauge: ")
     (folder / "good.safetensors").write_bytes(good.read_bytes())
-    done = subprocess.run(command, check=False, **options)
-    assert done.returncode == 2  # some files were refused
-    assert "client-0" in done.stdout
-    assert "28 more files" in done.stdout
+    code, out, _ = command(*words)
+    assert code == 2  # some files were refused
+    assert "client-0" in out
+    assert "28 more files" in out
 
 
 def test_texts_from_files_cannot_steer_a_terminal():

@@ -163,10 +163,10 @@ class Attack(ABC):
         return None
 
     def scaled(self, factor: float) -> Self:
-        """Return the attack with a multiple of its steps. An attack without steps is returned unchanged.
+        """Return a copy of the attack with more or fewer steps. An attack without steps is returned unchanged.
 
         Args:
-            factor: The multiple, which is below 1 for a cheaper attack.
+            factor: The factor by which the number of steps is multiplied. It is below 1 for a cheaper attack.
         """
         return self
 

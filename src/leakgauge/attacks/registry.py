@@ -1,7 +1,7 @@
 """The registry, which finds every attack by its name.
 
-The registry imports each module of :mod:`leakgauge.attacks` on first use and collects the descriptions that the modules
-declare as ``SPECS`` (or as ``SPEC`` for a single description). A new file in ``attacks/papers`` needs no other
+On first use, the registry imports each module of :mod:`leakgauge.attacks`. It collects the descriptions that the
+modules declare as ``SPECS`` (or as ``SPEC`` for a single description). A new file in ``attacks/papers`` needs no other
 registration.
 """
 

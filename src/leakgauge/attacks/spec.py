@@ -93,10 +93,10 @@ class AttackSpec:
 
 
 def always(reason: str) -> Fits:
-    """Return a rule by which an attack applies to any message.
+    """Return a function that accepts every message, for attacks that always apply.
 
     Args:
-        reason: The reason that is shown to people.
+        reason: The phrase about the attack that is shown to people.
     """
     return lambda observation: Fit(True, reason)
 
@@ -115,10 +115,12 @@ def one_gradient(observation: Observation) -> Fit:
 
 
 def local_training(reason: str) -> Fits:
-    """Return a rule by which an attack applies only to local training with a known learning rate.
+    """Return a function that decides whether an attack on local training applies to a message.
+
+    The attack needs weights after local training, and a known learning rate.
 
     Args:
-        reason: The reason that is shown to people if the attack applies.
+        reason: The phrase about the attack that is shown to people if the attack applies.
     """
 
     def rule(observation: Observation) -> Fit:

@@ -1,4 +1,4 @@
-"""The command line. If the user makes a mistake, it prints one sentence and exits with code 2, without a traceback.
+"""The command line. After a mistake of the user, the program prints one sentence and exits with code 2.
 
 Each module of this package defines some commands, which are registered when the module is imported. A command imports
 other modules only when it runs, so that ``leakgauge --help`` does not import torch.

@@ -122,7 +122,7 @@ def printable(text: str, longest: int = 300) -> str:
     """Replace control characters in a text and shorten the text, so that a terminal can print the text safely.
 
     Args:
-        text: The text.
+        text: The text to print, which may come from a file.
         longest: The number of characters after which the text is cut.
     """
     clean = "".join(

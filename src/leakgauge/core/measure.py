@@ -32,7 +32,8 @@ class Measure:
         chance_source: A description of the guess that reaches the chance level.
         data_range: The range of pixel values that the metric assumes.
         luck: The value that a guess without the message reaches with luck, in about one of twenty cases, or ``None`` if
-            this is not known. A single client is evidence of leakage only beyond this value.
+            this is not known. The result of a single client is evidence of leakage only if it is better for the
+            attacker than this value.
         per_sample: One value for each original sample, or ``None`` if the metric is computed over all samples together.
     """
 

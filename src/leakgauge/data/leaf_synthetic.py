@@ -5,9 +5,9 @@ classes and p clusters of clients:
 
 - Once, draw the entries of :math:`Q \in R^{(d+1) \times k \times p}` from N(0, 1), and each cluster's centre
   :math:`\mu_c \sim N(b_c, I_p)` with :math:`b_c \sim N(0, 1)`.
-- For each client, draw a cluster uniformly. The client's model is :math:`W = Q u` with
-  :math:`u \sim N(\mu_c, 0.1^2 I_p)`. The client's inputs are :math:`x \sim N(v, \Sigma)` with
-  :math:`v \sim N(b, I_d)`, :math:`b \sim N(0, 1)` and :math:`\Sigma = diag(j^{-1.2})`.
+- For each client, draw a cluster uniformly. The client's model is :math:`W = Q u` with :math:`u \sim N(\mu_c, 0.1^2
+  I_p)`. The client's inputs are :math:`x \sim N(v, \Sigma)` with :math:`v \sim N(b, I_d)`, :math:`b \sim N(0, 1)` and
+  :math:`\Sigma = diag(j^{-1.2})` for the features :math:`j = 1, \ldots, d`.
 - For each sample, the scores are :math:`z = W^T (1, x) + N(0, 0.1^2 I_k)`, and the label is the class with the largest
   softmax.
 

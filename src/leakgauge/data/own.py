@@ -231,7 +231,8 @@ def _numeric_columns(table: _Table, sensitive: str | None) -> dict[str, list[flo
 def _are_classes(values: NDArray[np.float64], regression: bool | None) -> bool:
     """Return whether the targets are classes, and not numbers to predict.
 
-    Classes are whole numbers. If ``regression`` is ``None``, there must also be at most 100 different values.
+    Targets that are not whole numbers are never classes. For whole numbers, the user's ``regression`` decides. If it is
+    ``None``, targets with at most 100 different values are classes.
     """
     if regression is True or not bool(np.all(values == np.round(values))):
         return False

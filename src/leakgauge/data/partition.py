@@ -85,9 +85,9 @@ def by_group(
     limit: int | None = None,
     seed: int = 0,
 ) -> list[Dataset]:
-    """Make one client for each person or device that samples belong to, such as each writer.
+    """Make one client for each owner of samples. An owner is a person or a device, such as a writer.
 
-    The groups of the dataset define these owners. Clients and samples keep the order that they have in the dataset.
+    Each group of the dataset has one owner. Clients and samples keep the order that they have in the dataset.
 
     Args:
         dataset: The dataset to divide, which must have groups.
@@ -134,8 +134,8 @@ def adult_phd(dataset: Dataset, seed: int = 0, total: int | None = 12_300) -> li
     The sizes of the clients differ from Table 3 of the paper. In Table 3, the first three clients have 2, 3 and 2 % of
     the 12,300 records, which is about 860 people. Adult has only 594 people with a doctorate (127, 281 and 186 in the
     three groups), and 544 of these have no missing value. Therefore, Table 3 cannot be reproduced. This function keeps
-    every person with a doctorate. If the dataset holds the training and test rows without missing values, the first
-    three clients have 1.0, 2.2 and 1.3 % of the records, and the other seven have 13.7 % each.
+    every person with a doctorate. With all training and test rows without missing values, the first three clients have
+    1.0, 2.2 and 1.3 % of the records. The other seven clients have 13.7 % each.
 
     The paper does not explain how its 12,300 records were chosen, or which 53 features they have.
 
@@ -174,11 +174,12 @@ def orl_lmra(dataset: Dataset, seed: int = 0, images: tuple[int, int] = (3, 4)) 
     """Divide the ORL faces among ten clients as in Local Model Reconstruction Attacks (Driouich et al., appendix C.1).
 
     Each client holds all pictures of four people, and a few random pictures of every other person. The same picture can
-    therefore belong to several clients. No two clients have the same person among their four people. The paper leaves
-    this open.
+    therefore belong to several clients. No two clients have the same person among their four people. The paper does not
+    mention this detail.
 
     Clients 0, 1, 2, 3 and 9 get the larger number of random pictures, because Table 4 of the paper lists more records
-    for them. The size of each of these clients, and of each other client, is:
+    for them. The list below gives the share of the records that each of these clients holds, and then the share that
+    each other client holds:
 
     - 12 % and 8 % of 1,800 records in Table 4 of the paper.
     - 11.1 % and 8.9 % of 1,660 records with ``images=(3, 4)``, which are the numbers in the text of the paper.

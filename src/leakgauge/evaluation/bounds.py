@@ -85,7 +85,7 @@ class Bound:
 
     @property
     def useless(self) -> bool:
-        """Whether the bound excludes hardly anything, because it allows a probability of success of 90% or more."""
+        """Whether the bound is too weak to be useful, because it allows a probability of success of 90% or more."""
         return self.success >= USELESS
 
     @property
@@ -179,7 +179,7 @@ def supports_nothing_found(bound: Bound) -> bool:
     large.
 
     Args:
-        bound: The bound.
+        bound: The proven upper bound on the success of every attack.
     """
     return all(success <= LARGEST_SUCCESS[prior] for prior, success in bound.ladder)
 
@@ -258,7 +258,7 @@ def _check_mechanism(noise: float, rate: float, steps: int) -> None:
 
 @lru_cache(maxsize=64)
 def _curve(noise: float, rate: float, steps: int) -> tuple[Values, Values] | None:
-    """Return the power of the best test as a curve, given by its false-positive rates and its powers.
+    """Return the false-positive rates and the powers of the best tests for the presence of the sample.
 
     The result is ``None`` if the privacy loss of one step is too large to be computed.
     """
@@ -296,7 +296,7 @@ class _OneStep:
 
 
 def _loss(noised: float | Values, noise: float, rate: float) -> Values:
-    """Return the privacy loss of one step, the log-likelihood ratio of a noisy value with and without the sample."""
+    """Return the privacy loss of one step, which is the log-likelihood ratio of a value with and without the sample."""
     exponent = (2 * np.asarray(noised, dtype=np.float64) - 1) / (2 * noise**2)
     return np.logaddexp(math.log1p(-rate), math.log(rate) + exponent)
 
@@ -356,7 +356,7 @@ def _mass(points: Values) -> Values:
 
 
 def _range(one: _OneStep, steps: int, width: float) -> tuple[int, int]:
-    """Return the smallest and largest likely sum of the losses of all steps, in grid cells, by Chernoff's bound."""
+    """Return the range, in grid cells, in which the sum of the privacy losses of all steps lies almost certainly."""
     losses = width * np.arange(one.first, one.first + len(one.with_sample))
     tilts = np.geomspace(1e-3, 1e3, 80) / max(1e-12, float(np.ptp(losses)))
     ends = []
@@ -370,7 +370,7 @@ def _range(one: _OneStep, steps: int, width: float) -> tuple[int, int]:
 
 
 def _composed(masses: Values, first: int, steps: int, low: int, high: int) -> Values:
-    """Return the distribution of the sum of independent losses, for sums between two grid cells."""
+    """Return the distribution of the sum of all steps' privacy losses, for sums from cell ``low`` to cell ``high``."""
     size = 1 << (max(high - low + 1, len(masses)) - 1).bit_length()
     cycle = np.zeros(size)
     np.add.at(cycle, np.arange(first, first + len(masses)) % size, masses)

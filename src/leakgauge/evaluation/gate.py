@@ -109,7 +109,7 @@ class Check:
     """The result of one condition for one attack.
 
     Args:
-        condition: The condition.
+        condition: The condition that was checked.
         attack: The attack whose value was compared.
         setup: The set-up that was attacked.
         value: The value that was compared. ``None`` if the value was not measured.
@@ -178,7 +178,7 @@ def check(conditions: Sequence[Condition], findings: Sequence[Finding]) -> list[
     If no attack measured the value of a condition, there is one failed check for this condition.
 
     Args:
-        conditions: The conditions.
+        conditions: The conditions under which the check fails.
         findings: The results of the attacks.
     """
     checks = []
@@ -196,7 +196,7 @@ def check(conditions: Sequence[Condition], findings: Sequence[Finding]) -> list[
 
 
 def _by_setup(findings: Sequence[Finding]) -> list[Finding]:
-    """Return one finding for each set-up, with the verdict of all attacks on this set-up together."""
+    """Combine the results of all attacks on each set-up, and return one verdict for each set-up."""
     groups: dict[str, list[Finding]] = {}
     for finding in findings:
         groups.setdefault(finding.setup, []).append(finding)

@@ -31,7 +31,7 @@ def mean_interval(
     """Return the mean of the values with Student's t interval. A single value has no interval.
 
     Args:
-        values: The values.
+        values: The values to average, (N,).
         confidence: The confidence of the interval.
         limits: The lowest and the highest possible value. The interval does not extend beyond them.
 

@@ -1,7 +1,7 @@
 """The evidence that an attack without success is strong enough to show the absence of leakage.
 
-An attack that finds nothing may be too weak. The verdict on such an attack is "inconclusive", unless all of these
-conditions hold. Then the verdict is "nothing above chance".
+An attack that finds nothing may be too weak. The verdict on such an attack is "nothing above chance" only if all of
+these conditions hold. Otherwise the verdict is "inconclusive".
 
 - The time budget did not end the attack early, and had time for its positive controls.
 - The attack returned samples, and these samples are not worse than a guess. A result that is worse than a guess shows
@@ -69,10 +69,10 @@ class Evidence:
 
 
 def with_support(finding: Finding, evidence: Evidence) -> Finding:
-    """Add the reason for the verdict to a finding. A verdict of no leakage becomes inconclusive if evidence is missing.
+    """Add the reason for the verdict to a result. A verdict of no leakage becomes inconclusive if evidence is missing.
 
     Args:
-        finding: The finding.
+        finding: The result of an attack on a set-up, with its measures and its verdict.
         evidence: The evidence about the strength of the attack on this set-up.
     """
     labels_only = finding.verdict is Verdict.RECOVERS_ATTRIBUTES

@@ -43,7 +43,7 @@ class Verdict(Enum):
 
     @property
     def leaks(self) -> bool | None:
-        """Whether the clients' data leaks, or ``None`` if the verdict leaves this open."""
+        """Whether the clients' data leaks, or ``None`` if the verdict does not decide this."""
         if self in (Verdict.INCONCLUSIVE, Verdict.NOT_SCORED):
             return None
         return self is not Verdict.NOTHING_ABOVE_CHANCE
@@ -160,11 +160,11 @@ def worst_of(verdicts: Iterable[Verdict]) -> Verdict:
 def together(findings: Sequence[Finding]) -> Verdict:
     """Return one verdict on all attacks on one set-up.
 
-    An attack that succeeded on its positive control is strong enough to support "nothing above chance". Its verdict
-    then replaces the verdicts on attacks that were too weak.
+    An attack that succeeded on an easier version of the set-up (its positive control) is strong enough to support
+    "nothing above chance". Its verdict then replaces the verdicts on attacks that were too weak.
 
     Args:
-        findings: The findings of all attacks on the set-up.
+        findings: The measures and the verdict of each attack on the set-up.
     """
     samples = {finding.verdict for finding in findings if finding.about_samples}
     if Verdict.NOTHING_ABOVE_CHANCE in samples:
@@ -205,7 +205,7 @@ def _over_clients(name: str, measures: Sequence[Measure]) -> Measure:
 def _excess(scores: Sequence[Mapping[str, Measure]], metric: str) -> torch.Tensor | None:
     """Return the difference of a metric from chance for each client, or ``None`` if a client has no such value.
 
-    For the share of features, the difference is divided by the share that a guess has wrong.
+    For the share of recovered features, the difference is divided by the share of features that a guess gets wrong.
     """
     found = [score[metric].excess if metric in score else None for score in scores]
     known = [value for value in found if value is not None]
@@ -229,10 +229,10 @@ def _samples_leak(scores: Sequence[Mapping[str, Measure]], metric: str, one: flo
 
 
 def _all_above(scores: Sequence[Mapping[str, Measure]], metric: str, above: torch.Tensor) -> bool:
-    """Return whether a figure is above chance by more than luck.
+    """Return whether a metric is better for the attacker than chance, and not only by luck.
 
-    From :data:`FEW` clients on, the interval of the mean decides. With fewer clients, the interval is wide or missing,
-    so every client must be beyond a lucky guess.
+    With at least :data:`FEW` clients, the interval of the mean decides. With fewer clients, this interval is wide or
+    missing. The value of every client must then be better than the value of a lucky guess.
     """
     if len(scores) < FEW:
         return all(score[metric].beyond_luck for score in scores) and bool((above > 0).all())

@@ -1,4 +1,4 @@
-"""The derivative of a whole local training by the adjoint method, which holds one step's graph at a time in memory.
+"""Functions that differentiate a local training by the adjoint method, which stores only one step's graph at a time.
 
 The formulas are in :mod:`leakgauge.federation.training`.
 """
@@ -35,7 +35,7 @@ def differentiable_run(trainer: Trainer, start: State, batches: Sequence[Batch])
 
 
 class _AdjointRun:
-    """The values that an adjoint run stores between its forward and its backward pass."""
+    """The values that a training run stores between its forward pass and its backward pass."""
 
     def __init__(self, trainer: Trainer, start: State, steps: int) -> None:
         self.trainer, self.start, self.steps = trainer, start, steps
@@ -58,7 +58,14 @@ class _AdjointRun:
         return state
 
     def states_of_segment(self, first: int, batches: Sequence[Batch]) -> list[State]:
-        """Repeat the training steps from a stored state to the next one, and return the state before each step."""
+        """Repeat the training steps of one segment, and return the state before each step.
+
+        A segment lies between two stored states.
+
+        Args:
+            first: The index of the segment's first step, at which a state is stored.
+            batches: The inputs and targets of every batch.
+        """
         states = [self.states[first]]
         for index in range(first, min(first + self.segment, self.steps) - 1):
             with self.random[index].restored():
@@ -85,7 +92,7 @@ class _RandomState:
 
 
 class _Adjoint(torch.autograd.Function):
-    """An autograd function from all batches to the final weights, which covers a whole training."""
+    """An autograd function that computes the final weights of a whole training from all its batches."""
 
     @staticmethod
     def forward(ctx: Any, run: _AdjointRun, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -133,13 +140,13 @@ def _step_adjoint(
     adjoint: Params,
     of_slots: dict[str, Params],
 ) -> tuple[Params, dict[str, Params], Tensor | None, Tensor | None]:
-    """Propagate the adjoints of the weights and of the optimiser's tensors back through one step.
+    """Propagate the adjoints of the weights and of the optimiser's tensors (such as momentum) back through one step.
 
     The adjoint of a tensor is the derivative of the attack's loss with respect to this tensor.
 
     Returns:
         The adjoints of the weights and of the optimiser's tensors before the step, and the gradients of the inputs and
-        the targets. A gradient that is not wanted is ``None``.
+        the targets. If ``wanted`` excludes one of these gradients, it is ``None``.
     """
     with torch.enable_grad():
         weights = {name: state.weights[name].detach().requires_grad_() for name in trainer.trainable}

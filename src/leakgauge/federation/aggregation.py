@@ -3,8 +3,9 @@ r"""The view of a server that gets only the sum of several clients' messages.
 Let client :math:`k` have :math:`N_k` samples. The sum is computed as a mean of the messages, in which client :math:`k`
 has the weight :math:`N_k`. If the clients send gradients, this mean is exactly the gradient of one batch with the
 samples of all clients. If the clients send weights, this mean is, to first order, the message of an imaginary client
-that holds the samples of all clients. Each batch of the imaginary client joins one batch of every real client. The
-observation of the sum has the training recipe of the imaginary client. Attacks treat the sum like any other message.
+that holds the samples of all clients. Each batch of the imaginary client consists of one batch of every real client.
+The observation of the sum has the training recipe of the imaginary client. Attacks treat the sum like any other
+message.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def fedavg(  # noqa: PLR0913
 
 
 def check_training(defences: Sequence[Defence], model: nn.Module, training: LocalTraining, exposure: Exposure) -> None:
-    """Raise an error if a defence that replaces local training does not support the model, settings or labels."""
+    """Raise an error if a defence that replaces local training does not fit the model, the settings or the exposure."""
     defence = training_of(defences)
     if defence is not None:
         defence.check(model, training)
@@ -255,20 +255,20 @@ def train_client(
 
 
 def protected(protection: Protection, sent: Params, returned: Params) -> Params:
-    """Return the weights that a client sends, after its defences have changed its update."""
+    """Apply the client's defences to its update, and return the weights that the client then sends."""
     update = subtract(sent, returned)
     changed = protection.on_update(update)
     return returned if changed is update else subtract(sent, changed)
 
 
 def order_of(training: LocalTraining, seed: int) -> tuple[Tensor, ...]:
-    """Return the indices of the samples in each local step of a client, from the client's seed."""
+    """Return the indices of the samples in each local step of a client. The client's seed determines them."""
     samples, size, epochs = (int(training.need(name)) for name in ("samples", "batch_size", "epochs"))
     return draw_order(samples, size, epochs, generator(seed, "order"))
 
 
 def truth_of(data: Dataset, order: tuple[Tensor, ...]) -> Truth:
-    """Return a client's samples, with other samples of the same population as the reference for chance levels."""
+    """Return a client's samples, and other samples of the same dataset, from which chance levels are computed."""
     others = data.others()
     return Truth(
         data.inputs,

@@ -84,7 +84,7 @@ def default_loss(model: nn.Module, data: Dataset, recipe: LocalTraining | None =
 
 
 def of_one_gradient(recipe: LocalTraining | None) -> LocalTraining | None:
-    """Return training settings in which everything that has no effect on one gradient has its default."""
+    """Return a copy of the settings, with the default for each setting that does not affect a single gradient."""
     if recipe is None:
         return None
     kept = {name: getattr(recipe, name) for name in OF_ONE_GRADIENT if name != "samples"}

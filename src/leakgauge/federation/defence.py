@@ -324,7 +324,7 @@ def recipe_with(defences: Sequence[Defence], training: LocalTraining) -> LocalTr
 
 
 def clients_in_a_sum(defences: Sequence[Defence]) -> int:
-    """Return the smallest number of clients whose messages are combined. It is 1 if messages are not combined."""
+    """Return the smallest number of clients in one sum of messages, or 1 if the server gets every message."""
     return max((defence.clients for defence in defences if isinstance(defence, ServerDefence)), default=1)
 
 

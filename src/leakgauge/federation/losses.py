@@ -121,7 +121,7 @@ class WithLoss(nn.Module):
     """A model and its loss as one module, whose output is the loss.
 
     Args:
-        model: The model.
+        model: The model, which the loss function calls.
         loss: The function ``loss(model, inputs, targets)``.
     """
 

@@ -133,8 +133,8 @@ def run_federation(  # noqa: PLR0913
             model is scored with the statistics of each client, and the mean score is taken.
         test_every: The interval between tested rounds. The last round is always tested.
         together: Whether clients with equal training settings train in one vectorised step. By default, they do so if
-            the model is small and can be vectorised, and if no defence needs the gradient of each sample or acts on
-            steps.
+            the model is small and can be vectorised. However, a defence that needs the gradient of each sample or acts
+            on steps prevents this.
         seed: The seed of all random numbers.
         progress: A function that is called after each round, with the number of finished rounds and the number of all
             rounds.

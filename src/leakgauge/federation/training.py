@@ -94,7 +94,7 @@ class State:
         weights: The current weights of the model.
         slots: The tensors that the optimiser keeps for the trained weights, such as ``{"velocity": {...}}``.
         buffers: The batch-norm statistics and other buffers.
-        anchor: The weights that the server sent, to which FedProx's term pulls.
+        anchor: The weights that the server sent. FedProx's term pulls the current weights towards them.
         batches: The number of batches so far.
     """
 
@@ -117,8 +117,8 @@ class Trainer:
         functional: Whether gradients are computed with ``torch.func``. This is needed for ``torch.func.vmap`` over
             steps.
         protection: The client's defences.
-        as_attacker: Whether an attacker simulates the client. Only the client knows the masks of dropout layers, so the
-            attacker leaves dropout out. The derivatives of Adam are smoothed.
+        as_attacker: Whether an attacker simulates the client. If so, the simulation has no dropout, because only the
+            client knows the dropout masks. The derivatives of Adam are smoothed.
     """
 
     def __init__(
@@ -319,7 +319,7 @@ class Trainer:
         return State(weights, slots, buffers, state.anchor, state.batches + 1)
 
     def _place(self, batch: int) -> tuple[int, float, bool]:
-        """Return where a batch belongs if gradients are accumulated.
+        """Return the place of a batch among the steps. A step may accumulate the gradients of several batches.
 
         Returns:
             The index of the batch's step, the share of the batch in the step's gradient, and whether the batch is the
@@ -333,7 +333,7 @@ class Trainer:
         return epoch * len(groups) + step, 1 / groups[step], offset == groups[step] - 1
 
     def repeated_step(self, state: State, batch: Batch) -> Params:
-        """Return the update of one step on a batch, divided by the learning rate, if all steps have the same gradient.
+        """Return the update of one step divided by the learning rate, assuming that all gradients are equal.
 
         An attack multiplies this update by the number of applied gradients
         (:attr:`~leakgauge.core.local_training.LocalTraining.applied_gradients`) to predict the update of all steps. The

@@ -14,9 +14,9 @@ and constant :math:`\varepsilon`, a step of each optimiser is
 =========  =====================================================================================================
 
 with :math:`\hat m_t = m_t / (1 - \beta_1^t)` and :math:`\hat v_t = v_t / (1 - \beta_2^t)`. Before the step, FedProx's
-term with weight :math:`\mu_{\mathrm{prox}}` is added to the gradient (Li et al. 2020, equation 2), and the sum is
-clipped to the norm :math:`C`, as by ``clip_grad_norm_`` of torch. :math:`\theta^s` are the weights that the server
-sent.
+term with weight :math:`\mu_{\mathrm{prox}}` is added to the gradient (Li et al. 2020, equation 2). The sum is clipped
+to the norm :math:`C`, as by ``clip_grad_norm_`` of torch. With the sent weights :math:`\theta^s`, the gradient of the
+step is
 
 .. math::
     g_t = c\,\tilde g_t, \qquad \tilde g_t = \nabla\ell_t + \mu_{\mathrm{prox}} (\theta_t - \theta^s), \qquad
@@ -127,10 +127,10 @@ class UpdateRule:
     def step(
         self, weight: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], moment: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return a weight and the tensors of its optimiser after one step.
+        """Return one weight tensor and the optimiser's tensors for it after one step.
 
         Args:
-            weight: The weight.
+            weight: The values of the weight tensor before the step.
             gradient: The gradient of the weight, with FedProx's term and after clipping.
             slots: The tensors that the optimiser keeps for this weight.
             moment: The index and the learning rate of the step.
@@ -163,7 +163,7 @@ class UpdateRule:
         return weight.add(self._normalised(corrected, root), alpha=-moment.lr), {"mean": mean, "square": square}
 
     def repeated(self, gradient: Params, weights: Params) -> Params:
-        """Return the change of weights in one step, divided by the learning rate, if all steps have the same gradient.
+        """Return the change of weights in one step divided by the learning rate, assuming that all gradients are equal.
 
         The result is exact for the first step. Momentum is left out, because it only changes how often a gradient is
         applied. If all gradients are equal, Adam's corrected moments are the gradient and its square.
@@ -185,7 +185,7 @@ class UpdateRule:
         return gradient.add(weight, alpha=self.weight_decay) if self.weight_decay else gradient
 
     def _normalised(self, mean: Tensor, root: Tensor) -> Tensor:
-        """Return ``mean / (root + eps)``. With ``smooth``, the derivative is that for a larger ``eps``."""
+        """Return ``mean / (root + eps)``. With ``smooth``, the derivative is computed with a larger ``eps``."""
         exact = mean / (root + self.eps)
         if not self.smooth:
             return exact

@@ -39,7 +39,7 @@ def current_directory_importable() -> Iterator[None]:
 
 
 def find_factory(name: str) -> Factory:
-    """Import the function that builds a user's own model. Its name has the form ``"module:factory"``."""
+    """Import the function that builds a user's own model. ``name`` has the form ``"module:factory"``."""
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
         raise InvalidInput(f"the name of your own model must be 'module:factory', not {name!r}")

@@ -74,7 +74,7 @@ STEMS: dict[str, Callable[[int, int, str], nn.Sequential]] = {
 
 
 class BasicBlock(nn.Module):
-    """A block of two 3x3 convolutions with a shortcut. It computes ``relu(body(x) + shortcut(x))``."""
+    """A block of two 3x3 convolutions (the body) with a shortcut. It computes ``relu(body(x) + shortcut(x))``."""
 
     def __init__(self, before: int, after: int, stride: int, norm: str) -> None:
         super().__init__()

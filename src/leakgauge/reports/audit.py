@@ -180,7 +180,7 @@ def _every_attack(audit: Audit) -> Section:
 
 
 def _diagnoses(audit: Audit) -> list[Section]:
-    """Return a section about the likely causes why attacks found nothing, from what the attacker sees."""
+    """Return a section about the likely causes of failed attacks. They are derived from what the attacker sees."""
     rows = [["attack", "defence", "likely causes, and what to try"]]
     for finding in audit.findings:
         if finding.verdict is not Verdict.RECOVERS_DATA:
@@ -196,7 +196,10 @@ def _diagnoses(audit: Audit) -> list[Section]:
 
 
 def _left_out(audit: Audit) -> dict[str, str]:
-    """Return, for each attack, the number of clients that it left out because an exact attack had all their samples."""
+    """Return, for each attack, a text with the number of clients that were not attacked.
+
+    A client is left out if an exact attack has already recovered all samples of the client.
+    """
     done = Counter(result.work.attack for result in audit.results)
     planned = Counter(work.attack for work in audit.plan.work)
     if not audit.complete:
@@ -209,7 +212,7 @@ def _left_out(audit: Audit) -> dict[str, str]:
 
 
 def _ladder(audit: Audit) -> list[Section]:
-    """Return a section about how many samples, local steps and how much noise the strongest attack gets through."""
+    """Return a section about the numbers of samples and local steps and the noise at which an attack still succeeds."""
     if not audit.ladder:
         return []
     rows = [["version of this set-up", "result", "verdict"]]

@@ -32,7 +32,7 @@ SHOWN = (
 
 
 def metrics_in(findings: Sequence[Finding]) -> list[str]:
-    """Return the names of the metrics that at least one finding has, in the order of the columns in tables."""
+    """Return the names of the metrics that at least one attack measured, in the order of the columns in tables."""
     return [name for name in SHOWN if any(name in finding.measures for finding in findings)]
 
 
@@ -46,7 +46,7 @@ def cell(measure: Measure | None) -> str:
 
 
 def main_metric(finding: Finding) -> str | None:
-    """Return the name of the metric by which the strength of an attack is shown, or ``None`` if there is none."""
+    """Return the name of the metric that shows the strength of an attack, or ``None`` if there is none."""
     for name in ("psnr", "features", "attribute_accuracy", "source_accuracy", "label_errors", "target_error"):
         if name in finding.measures:
             return name
@@ -54,10 +54,14 @@ def main_metric(finding: Finding) -> str | None:
 
 
 def strongest(findings: Sequence[Finding]) -> Finding | None:
-    """Return the finding of the strongest attack, or ``None`` if the attacks cannot be compared.
+    """Return the result of the strongest attack, or ``None`` if the attacks cannot be compared.
 
-    Attacks are compared by the first of these metrics that a finding has: the PSNR, the share of recovered features,
-    the share of inferred attributes, and the share of records whose owner is found.
+    Attacks are compared by the first of these metrics that they have:
+
+    - the PSNR,
+    - the share of recovered features,
+    - the share of inferred attributes,
+    - the share of records whose owner is inferred correctly.
     """
     for name in ("psnr", "features", "attribute_accuracy", "source_accuracy"):
         having = [finding for finding in findings if name in finding.measures]
@@ -67,10 +71,10 @@ def strongest(findings: Sequence[Finding]) -> Finding | None:
 
 
 def brief_table(findings: Sequence[Finding], setup: str = "set-up") -> list[list[str]]:
-    """Return the findings as a table for a terminal. The first row holds the headings.
+    """Return a table of measures and verdicts for a terminal. The first row holds the headings.
 
     Args:
-        findings: The findings.
+        findings: The results of attacks, each with its measures and its verdict.
         setup: The heading of the column that names what was attacked, such as "defence".
     """
     rows = [["attack", setup, "result (chance)", "n", "verdict"]]
@@ -108,7 +112,7 @@ def controls_section(controls: Sequence[Finding]) -> list[Section]:
     """Return a section about the positive controls, or nothing if there are none.
 
     Args:
-        controls: The findings of the attacks on easier versions of the set-up.
+        controls: The results of the attacks on easier versions of the set-up.
     """
     if not controls:
         return []
@@ -148,7 +152,7 @@ def document(result: WorkflowResult) -> dict[str, Any]:
 
 
 def plain_finding(finding: Finding) -> dict[str, Any]:
-    """Convert a finding to a dictionary of plain values, for a JSON file."""
+    """Convert the result of an attack to a dictionary of plain values, for a JSON file."""
     return {
         "attack": finding.attack,
         "setup": finding.setup,

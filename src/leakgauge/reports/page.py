@@ -61,7 +61,7 @@ def write_page(page: Page, path: str | Path) -> Path:
     """Write the page as one HTML file, and return the path of the file.
 
     Args:
-        page: The page.
+        page: The content of the page.
         path: The file to write.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined

@@ -81,8 +81,8 @@ class _Layout:
     def corner(self, index: int) -> tuple[int, int]:
         """Return the upper left corner, in pixels, of a sample's topmost image.
 
-        Each sample has a column, with one image in each row. Samples that find no column have a further block of rows
-        below.
+        Each sample has a column, with one image in each row. Samples beyond the last column are drawn in a further
+        block of rows below.
         """
         x = _MARGIN + self.title_width + (index % self.columns) * (self.size + _GAP)
         return x, _MARGIN + (index // self.columns) * self.block_height

@@ -103,9 +103,9 @@ def single(name: str, value: float, clients: int = 1, chance: float | None = Non
 
     Args:
         name: The name of the metric.
-        value: The value.
+        value: The value of the metric.
         clients: The number of clients that the value was computed from.
-        chance: The chance level.
+        chance: The chance level of the metric.
     """
     return _measure(name, Interval(value, None, None), clients, chance)
 

@@ -72,7 +72,7 @@ def save_result(result: RowResult, command: str) -> Path:
     """Append a result to the paper's ``results.csv``, with one line for each metric, and return the path of the file.
 
     Args:
-        result: The result.
+        result: The result to append.
         command: The command line of the measurement.
     """
     path = result.row.folder / "results.csv"

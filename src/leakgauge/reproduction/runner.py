@@ -56,8 +56,8 @@ def run_rows(
 ) -> Iterator[RowResult]:
     """Run benchmark rows, and yield the result of each method as soon as the method has attacked its last client.
 
-    If a row has a reference method, the results of the other methods are yielded after the result of the reference
-    method, because these other results contain the speed-up over the reference method.
+    The results contain the speed-up over the reference method, if the row has one. The result of the reference method
+    is therefore yielded first.
 
     Args:
         rows: The benchmark rows.

@@ -140,8 +140,8 @@ def _training(case: Case) -> Run:
 def _attack_step(case: Case, update_model: UpdateModel, objective: Objective) -> Run:
     """Return a function that runs one attack step.
 
-    The step predicts the update, compares the prediction with the observed update, and computes the gradient of the
-    distance with respect to the samples and the other variables.
+    The step predicts the update, and compares the prediction with the observed update. Then it computes the gradient of
+    their distance with respect to the samples and the other variables.
     """
     observation = case.observation
     client = update_model.begin(observation, functional=False)

@@ -52,7 +52,7 @@ class Figure:
 
     Args:
         row: The benchmark row.
-        method: The method.
+        method: The method of the row, which is an attack with its options.
         metric: The name of the metric.
         line: The measurement that the page of the paper shows. It is ``None`` if there is no measurement.
     """
@@ -91,7 +91,7 @@ def is_full(row: Row, method: Method, line: Line) -> bool:
 
     Args:
         row: The benchmark row.
-        method: The method.
+        method: The method of the row, which is an attack with its options.
         line: The measurement.
     """
     if line.is_short and (row.short.changes or row.short.steps is not None):
@@ -102,12 +102,12 @@ def is_full(row: Row, method: Method, line: Line) -> bool:
 def latest_of(row: Row, method: Method, lines: Iterable[Line]) -> dict[str, Line]:
     """Return, for each metric of a method, the measurement that the paper's page shows.
 
-    The measurement with the most clients is chosen. If several measurements have equally many clients, a full setting
-    is preferred to a short setting, then more steps are preferred, and then the newest measurement.
+    The measurement with the most clients is chosen. Among measurements with equally many clients, a full setting is
+    preferred to a short setting. Then more steps are preferred, and then the newest measurement.
 
     Args:
         row: The benchmark row.
-        method: The method.
+        method: The method of the row, which is an attack with its options.
         lines: The measurements of the method, oldest first.
     """
     chosen: dict[str, tuple[tuple[int, bool, int, str, int], Line]] = {}

@@ -3,11 +3,11 @@
 The process that runs this loop is called the driver.
 
 **Memory.** A task starts only if it fits into the free memory. Tasks of the same kind need about the same memory. The
-expected memory of a task is the larger of two values, which are the memory that the task states and the largest peak
-that was measured for its kind. Workers send their peak memory with every report, once a second, and at the end of a
-task. If nothing is known about a kind, only one task of this kind starts. The others wait until this task has reported
-a step, has ended or has run for ten seconds. Memory that running tasks are expected to need but have not taken yet is
-reserved. At least one task always runs, even if it does not fit.
+expected memory of a task is the memory that the task states, or the largest peak that was measured for its kind if that
+is larger. Workers send their peak memory with every report, once a second, and at the end of a task. If nothing is
+known about a kind, only one task of this kind starts. The others wait until this task has reported a step, has ended or
+has run for ten seconds. Memory that running tasks are expected to need but have not taken yet is reserved. At least one
+task always runs, even if it does not fit.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Workers(Protocol):
 
         Args:
             attempt: The index of this attempt to run the task.
-            task: The task.
+            task: The task to start.
             need: The memory in bytes that the task is expected to need, or ``None`` if it is unknown.
         """
 
@@ -152,7 +152,7 @@ class _Loop:
         return free - sum(max(0, (self._need(run.task) or 0) - run.peak) for run in self.running.values())
 
     def handle(self, event: Event) -> Iterator[tuple[Task, Any]]:
-        """Handle one message of a worker. If its task is done, yield the task with its result."""
+        """Handle one message of a worker. If the worker's task is done, yield the task with its result."""
         attempt = self.running.get(event.attempt)
         if attempt is None:  # the attempt was stopped
             return

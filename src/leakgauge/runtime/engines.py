@@ -38,7 +38,7 @@ START = 3.0
 
 
 def check_engine(engine: str, jobs: int | None = None) -> None:
-    """Raise an error if an engine does not exist, is not installed, or cannot run so many tasks at a time.
+    """Raise an error if an engine does not exist, is not installed, or cannot run ``jobs`` tasks at a time.
 
     Args:
         engine: The name of the engine, such as ``processes``, or ``ray:ADDRESS`` for a running Ray cluster.

@@ -1,8 +1,9 @@
 """The engine ``ray``, which runs tasks on a Ray cluster. It uses a running cluster, or starts one on this machine.
 
 A cluster that is started here listens on the loopback address only, has no dashboard, sends no usage statistics, and
-ends when the tasks are done. Ray runs each task on a machine that has a free core and enough memory, if the memory that
-the task needs is known. The driver, which is the process that sends the tasks, decides which tasks are restarted.
+ends when the tasks are done. Ray runs each task on a machine that has a free core. If the memory that the task needs is
+known, the machine also has enough memory. The driver, which is the process that sends the tasks, decides which tasks
+are restarted.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Watch:
     """A listener whose methods are called when tasks start, progress and end. This base class does nothing."""
 
     def note(self, sentence: str) -> None:
-        """Receive a sentence for people, such as the expected time of the sweep."""
+        """Receive a sentence for people, such as the expected time of all tasks."""
 
     def planned(self, tasks: Sequence[Task]) -> None:
         """Receive all tasks, before the first of them starts."""
@@ -90,7 +90,7 @@ def execute(task: Task, common: Mapping[str, Any], send: Callable[..., None], *,
     the largest memory in bytes that the worker has held since the task began.
 
     Args:
-        task: The task.
+        task: The task to execute.
         common: The keyword arguments that are passed to every task.
         send: The function that sends a message to the driver. It is called from two threads.
         pace: The smallest number of seconds between two ``step`` messages.

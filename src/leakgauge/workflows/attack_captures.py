@@ -54,7 +54,7 @@ class AttackedCapture:
     """One capture and the result of the attack on it.
 
     Args:
-        capture: The capture.
+        capture: The attacked capture.
         reconstruction: The result of the attack.
         score: The score of the result. It is ``None`` if the client's own data is not given.
         cached: Whether the result was computed in an earlier run.
@@ -73,7 +73,7 @@ class CaptureAttack(WorkflowResult):
     Args:
         attack: The attack with its settings.
         attacked: The attacked captures, sorted by file.
-        controls: The findings on the positive controls, which are simulated messages of fewer samples.
+        controls: The results on the positive controls, which are simulated messages of fewer samples.
     """
 
     attack: Attack
@@ -169,8 +169,8 @@ def run_capture_attack(
     """Attack each capture, save the reconstructions, and return all results.
 
     Args:
-        captures: The captures.
-        attack: The attack.
+        captures: The captures to attack.
+        attack: The attack to run on each capture.
         output: The folder for the reconstructions and the cache.
         data: The clients' own samples, for scoring.
         seed: The seed of the attack.
@@ -251,8 +251,8 @@ def attack_file(
 
     Args:
         captures: The captures that the file belongs to.
-        attack: The attack.
-        file: The file.
+        attack: The attack to run.
+        file: The file of the observation.
         seed: The seed of the attack.
         report: The function that is called after each step.
         device: The device of the attack.

@@ -47,7 +47,7 @@ def controls_of(
     running: Running,
     name: str,
 ) -> list[Finding]:
-    """Run an attack on the positive controls of the first captures, and return one finding for each control.
+    """Run an attack on easier versions of the first captures (positive controls), and return the results.
 
     A control that cannot be simulated is left out, and so is a control on which the attack raises an error.
 
@@ -96,7 +96,7 @@ def attack_easier(
 
     Args:
         captures: The captures that the file belongs to.
-        attack: The attack.
+        attack: The attack to run on the easier message.
         file: The file of the captured message.
         truth: The client's own samples.
         samples: The number of samples of the easier message.
@@ -120,8 +120,9 @@ def easier_message(observation: Observation, truth: Truth, samples: int) -> tupl
         truth: The client's own samples.
         samples: The number of samples of the simulated client.
 
-    Returns: The simulated message and the samples behind it, or ``None`` if too few training settings are known to
-    simulate a client.
+    Returns:
+        The simulated message and the samples behind it, or ``None`` if too few training settings are known to
+        simulate a client.
     """
     data = Dataset(truth.inputs[:samples], truth.targets[:samples], truth.data, name=observation.client)
     recipe = replace(observation.training, samples=None)

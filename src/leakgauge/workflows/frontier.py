@@ -11,8 +11,8 @@ The TOML file has the tables of :mod:`leakgauge.workflows.scenario` and one more
                         training), ``test`` (the number of samples that test the model)
 ======================  ===========================================================================================
 
-The clients that train and the clients that are attacked use the same defence. If the attack can make use of knowing the
-defence, there are two attackers, and one of them knows the defence. The result of the stronger attacker counts.
+The clients that train and the clients that are attacked use the same defence. If the attack adapts to known defences,
+there are two attackers, and only one of them knows the defence. The result of the stronger attacker counts.
 """
 
 from __future__ import annotations
@@ -226,7 +226,11 @@ def run_frontier(plan: FrontierPlan, folder: Location | None, running: Running |
 
 
 def _findings(plan: FrontierPlan, points: Sequence[Point]) -> list[Finding]:
-    """Return one finding for each point. The point without a defence is the positive control of the other points."""
+    """Return the measures and the verdict for each defence.
+
+    The set-up without a defence is the positive control. If the attack fails there too, its failure against a defence
+    is inconclusive.
+    """
     found = {
         point.title: Finding(plan.attack.name, point.title, point.leakage, point.verdict, point.knows_defence)
         for point in points

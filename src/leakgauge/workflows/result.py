@@ -63,7 +63,7 @@ class WorkflowResult:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of all attacks."""
+        """The verdict with the most leakage among the verdicts on all attacks."""
         return worst_of(finding.verdict for finding in self.findings)
 
     @property

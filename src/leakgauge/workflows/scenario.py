@@ -391,7 +391,7 @@ def check_table(table: object, keys: Keys, where: str) -> None:
 
 
 def read_chain(items: object, where: str) -> tuple[Defence, ...]:
-    """Build a chain of defences from a list such as ``[{ name = "gaussian_noise", sigma = 0.01 }]``.
+    """Build the defences of a client from a list such as ``[{ name = "gaussian_noise", sigma = 0.01 }]``.
 
     Args:
         items: The list of tables, one for each defence.
@@ -409,7 +409,9 @@ def read_chain(items: object, where: str) -> tuple[Defence, ...]:
 
 
 def read_chains(tables: object, scenario: Scenario, where: str) -> dict[str, tuple[Defence, ...]]:
-    """Return a dictionary from titles to chains of defences. Raise an error if the model cannot use a defence.
+    """Return a dictionary from titles to the defences that a client applies in turn.
+
+    Raise an error if the model cannot use one of the defences.
 
     Args:
         tables: The tables ``[[defence]]``.

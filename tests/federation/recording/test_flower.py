@@ -337,21 +337,25 @@ def own(tmp_path):
     return {"samples_a_client": 8, "own_captures": tmp_path / "own"}
 
 
-def audited(tmp_path, example, place, *words):
-    """Return what ``leakgauge attack`` prints for captures, scored with the clients' data."""
-    paths = [str(flower_runs.APP), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200"}  # tables are not wrapped
+@pytest.fixture
+def audited(tmp_path, example, monkeypatch, command):
+    """Return a function that returns what ``leakgauge attack`` prints for captures, scored with the clients' data."""
     truth = tmp_path / "truth"
-    subprocess.run([sys.executable, flower_runs.APP / "client_data.py", truth, "2", "8"], env=environment, check=True)
-    command = [flower_runs.BIN / "leakgauge", "attack", place, "--model", "quickstart.task:Net", "--option", "steps=3"]
-    options = {"env": environment, "cwd": tmp_path, "capture_output": True, "text": True}
-    done = subprocess.run([*command, "--data", truth, *words], check=False, **options)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+
+    def run(place, *words):
+        monkeypatch.setattr(sys, "argv", ["client_data.py", str(truth), "2", "8"])
+        runpy.run_path(str(flower_runs.APP / "client_data.py"))
+        monkeypatch.chdir(tmp_path)
+        options = ("--model", "quickstart.task:Net", "--option", "steps=3", "--data", truth)
+        code, out, err = command("attack", place, *options, *words)
+        assert code == 0, err
+        return out
+
+    return run
 
 
 @pytest.mark.flower
-def test_simulations_are_recorded_and_audited(tmp_path, example):
+def test_simulations_are_recorded_and_audited(tmp_path, audited):
     two = ("--federation-config", "num-supernodes=2")
     with flower_runs.simulation(tmp_path) as federation:
         federation.run(*two, num_server_rounds=2, **own(tmp_path))
@@ -369,7 +373,7 @@ def test_simulations_are_recorded_and_audited(tmp_path, example):
     torch.manual_seed(0)  # as the client does
     train(model, client_data(0, 8), lr=0.05, epochs=1, batch_size=4)
     assert all(torch.allclose(value, first.returned[name], atol=1e-6) for name, value in model.state_dict().items())
-    printed = audited(tmp_path, example, "captures", "--client", "client-0")
+    printed = audited("captures", "--client", "client-0")
     assert "psnr" in printed
     assert "Attacked: 2 captures." in printed
 
@@ -377,11 +381,11 @@ def test_simulations_are_recorded_and_audited(tmp_path, example):
     assert same(plain.sent, noisy.sent)
     noise = torch.cat([(noisy.returned[name] - value).flatten() for name, value in plain.returned.items()])
     assert noise.std() == pytest.approx(0.048, rel=0.05)  # what Flower's mod adds at the example's epsilon
-    assert "psnr" in audited(tmp_path, example, "noisy", "--client", "client-0")
+    assert "psnr" in audited("noisy", "--client", "client-0")
 
 
 @pytest.mark.flower
-def test_under_secure_aggregation_the_sum_is_recorded_and_audited(tmp_path, example):
+def test_under_secure_aggregation_the_sum_is_recorded_and_audited(tmp_path, audited):
     with flower_runs.simulation(tmp_path) as federation:
         settings = {"num_server_rounds": 1, "privacy": "secagg", **own(tmp_path)}
         logged = federation.run("--federation-config", "num-supernodes=3", **settings)
@@ -392,11 +396,11 @@ def test_under_secure_aggregation_the_sum_is_recorded_and_audited(tmp_path, exam
     [one] = lg.load_all(tmp_path / "captures", Net())
     assert one.client == "sum of 3 clients"
     assert (one.training.samples, one.training.batch_size) == (24, 12)
-    assert "sum of 3 clients" in audited(tmp_path, example, "captures")
+    assert "sum of 3 clients" in audited("captures")
 
 
 @pytest.mark.flower
-def test_a_deployment_on_loopback_is_recorded_and_audited(tmp_path, example):
+def test_a_deployment_on_loopback_is_recorded_and_audited(tmp_path, audited):
     with flower_runs.deployment(tmp_path, nodes=2) as federation:
         federation.run(num_server_rounds=1, **own(tmp_path))
     from quickstart.task import Net
@@ -404,7 +408,7 @@ def test_a_deployment_on_loopback_is_recorded_and_audited(tmp_path, example):
     server, clients = (lg.load_all(tmp_path / folder, Net()) for folder in ("captures", "own"))
     assert [one.client for one in server] == ["client-0", "client-1"]
     assert all(same(one.returned, other.returned) for one, other in zip(server, clients, strict=True))
-    assert "psnr" in audited(tmp_path, example, "captures", "--client", "client-1")
+    assert "psnr" in audited("captures", "--client", "client-1")
 
 
 @pytest.mark.flower

@@ -23,6 +23,7 @@ from leakgauge.workflows.infer_captures import InferenceTask, run_inference
 from tests.attacks.local_model.cases import network, table_clients
 
 METHOD = inference.build("lmra", samples=16, steps=20, training=20)
+FEW_STEPS = inference.build("lmra", samples=4, steps=3, training=3)
 QUICK = inference.LastReturned()
 
 
@@ -116,17 +117,17 @@ def test_one_client_has_no_sources_but_columns(recorded, tmp_path):
 
 
 def test_a_model_that_was_rebuilt_is_not_rebuilt_again(recorded, tmp_path, monkeypatch):
-    first = inferred(recorded, tmp_path, METHOD, seed=1)
+    first = inferred(recorded, tmp_path, FEW_STEPS, seed=1)
     runs = []
-    original = type(METHOD).run
-    monkeypatch.setattr(type(METHOD), "run", lambda *a: runs.append(1) or original(*a))
-    again = inferred(recorded, tmp_path, METHOD, seed=1)
+    original = type(FEW_STEPS).run
+    monkeypatch.setattr(type(FEW_STEPS), "run", lambda *a: runs.append(1) or original(*a))
+    again = inferred(recorded, tmp_path, FEW_STEPS, seed=1)
     assert not runs
     assert again.losses == first.losses
     assert again.models["client-0"].outcome == first.models["client-0"].outcome
     for change in ({"seed": 2}, {"seed": 2, "know": {"momentum": 0.0, "lr": 0.04}}):
         runs.clear()
-        inferred(recorded, tmp_path, METHOD, **change)
+        inferred(recorded, tmp_path, FEW_STEPS, **change)
         assert len(runs) == 3
 
 
@@ -182,14 +183,14 @@ def test_what_is_given_and_what_was_trained_on_are_compared(recorded, tmp_path):
 
 
 def test_a_damaged_model_is_rebuilt_and_another_architecture_is_noticed(recorded, tmp_path):
-    first = inferred(recorded, tmp_path, METHOD)
+    first = inferred(recorded, tmp_path, FEW_STEPS)
     for file in (tmp_path / "cache" / "tensors").iterdir():
         file.write_bytes(b"half")
-    assert inferred(recorded, tmp_path, METHOD).losses == first.losses
+    assert inferred(recorded, tmp_path, FEW_STEPS).losses == first.losses
     other = network()
     other.features[1] = nn.Tanh()
     files, data = observation_files(recorded / "captures"), ClientData(recorded / "data")
-    changed = infer_captures(files, METHOD, tmp_path, model=other, data=data)
+    changed = infer_captures(files, FEW_STEPS, tmp_path, model=other, data=data)
     assert changed.losses != first.losses
 
 

@@ -1,12 +1,13 @@
-r"""Statements about what a gradient determines, from ranks and counts of equations, without any attack.
+r"""Functions that estimate how much a gradient reveals, from its rank or from a count of equations, without an attack.
 
 - The gradient of a dense layer is a sum with one term for each sample. Its rank is the number of distinct samples,
   if there are fewer samples than the layer has inputs and outputs.
 - The gradient and the weights of a first convolution give linear equations for a single sample (R-GAP, Zhu and
-  Blaschko, "R-GAP: Recursive Gradient Attack on Privacy", ICLR 2021, section 4). With :math:`z = K * x`, each output is
-  one equation, if it is known, and each entry of the kernel's gradient
-  :math:`\partial K = \sum_p \delta_p x_p^T` is one more. If there are fewer equations than pixels, other samples have
-  the same gradient, and a closed form does not exist.
+  Blaschko, "R-GAP: Recursive Gradient Attack on Privacy", ICLR 2021, section 4). The layer computes :math:`z = K * x`
+  from a sample :math:`x` and a kernel :math:`K`. Each known output gives one equation. Each entry of the kernel's
+  gradient :math:`\partial K = \sum_p \delta_p x_p^T` gives another equation, where :math:`x_p` is the part of the
+  sample at position :math:`p` and :math:`\delta_p` the gradient at the output. If there are fewer equations than
+  pixels, several samples have the same gradient, so no formula can give the sample.
 """
 
 from __future__ import annotations

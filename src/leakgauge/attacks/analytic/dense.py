@@ -32,7 +32,7 @@ class DoesNotFit(InvalidInput):
 
 
 class Reached(Exception):
-    """The signal that ends a forward pass at the input of a layer.
+    """The exception that ends a forward pass at the input of a layer, and holds this input.
 
     Args:
         inputs: The inputs of this layer.
@@ -44,7 +44,7 @@ class Reached(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Entrance:
-    """The map from samples to the inputs of the first dense layer: a permutation, or a scale and shift of each value.
+    """The map from samples to inputs of the first dense layer, which reorders, scales and shifts the values.
 
     Args:
         order: For each input of the layer, the index of its value in the flattened sample.
@@ -70,9 +70,10 @@ class Entrance:
 
 
 class DenseChain:
-    """A copy of the model in double precision with the weights that the server sent, cut at a dense layer.
+    """A copy of the model in double precision with the sent weights, which can be run from a dense layer on.
 
-    The dense layer is the one that gets the samples, or the first one that gets features of the samples.
+    This dense layer is the layer that gets the samples, or else the first dense layer that gets features of the
+    samples.
 
     Args:
         observation: The message of the client. If the model has no such layer with a bias, :class:`DoesNotFit` is
@@ -234,7 +235,7 @@ class DenseChain:
     def samples(self, inputs: Tensor, data: DataSpec) -> Tensor:
         """Convert inputs of the first dense layer back to samples, and undo the normalisation.
 
-        The chain must be cut at a layer that gets the samples themselves.
+        This works only if the dense layer gets the samples themselves.
 
         Args:
             inputs: The inputs of the first dense layer, one row for each sample.

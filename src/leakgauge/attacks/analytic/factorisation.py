@@ -1,23 +1,24 @@
 r"""Dense factorisation, an attack that solves exactly for whole batches from the gradients of two dense layers.
 
 The gradient of a dense layer with a bias is :math:`[\partial W \mid \partial b] = \frac1N \sum_i \delta_i [x_i, 1]^T`.
-It is a product of two unknown matrices, of which one holds the inputs and the other the gradients :math:`\delta_i` at
-the layer's outputs. Both lie in known spaces, and the known network connects the two factors.
+It is a product of two unknown matrices. One matrix holds the inputs, and the other matrix holds the gradients
+:math:`\delta_i` of the loss with respect to the layer's outputs. The row space and the column space of the layer's
+gradient limit both matrices, and the known network connects them.
 
 1. Every :math:`[x_i, 1]` lies in the row space of the first dense layer's gradient, and every :math:`\delta_i` in its
    column space. The dimension of both is the number of distinct samples.
 2. :math:`\delta_i = \phi'(W_1 x_i + b_1) \odot W_2^T \delta^{(2)}_i`, and :math:`\delta^{(2)}_i` lies in the column
    space of the next dense layer's gradient. For an output layer, this space is known in advance.
-3. If the activation has two slopes, as ReLU and leaky ReLU have, every neuron fulfils one of two linear equations for
-   :math:`\delta_i` and :math:`\delta^{(2)}_i` (:mod:`.mixture`). The gradients :math:`\delta_i` of all samples
-   determine the inputs.
+3. If the activation :math:`\phi` has two slopes, as ReLU and leaky ReLU have, every neuron fulfils one of two linear
+   equations for :math:`\delta_i` and :math:`\delta^{(2)}_i` (:mod:`.mixture`). The gradients :math:`\delta_i` of all
+   samples determine the inputs.
 4. For all other activations, the equations are solved for the input and for :math:`\delta^{(2)}_i` by the
-   Levenberg-Marquardt method (:mod:`.curves`).
+   Levenberg-Marquardt method (:mod:`.smooth_search`).
 5. The attacker proves each solution with the known network, which also gives the label (:mod:`.proof`). The gradients
    of proven samples are subtracted, and the search is repeated for the other samples.
 
 SPEAR (Dimitrov et al., NeurIPS 2024) and SPEAR++ (2025) factorise the same gradient for ReLU layers. They use the zeros
-of :math:`\delta_i` only. This attack also uses the entries that are not zero, so it needs no sparsity and works for
+of :math:`\delta_i` only. This attack also uses the entries that are not zero, so it needs no sparsity. It works for
 trained networks, in which most neurons may be active. Unlike :mod:`.spans`, it applies to networks with one hidden
 layer and more samples than classes. We know of no earlier description of steps 2 to 4.
 
@@ -108,7 +109,7 @@ def fits(observation: Observation) -> Fit:
 def dense_factorisation(
     *, starts: int = 48, iterations: int = 60, attempts: int = 6, tolerance: float = 0.02
 ) -> DenseFactorisation:
-    """Solve for the samples of one gradient, as one factor of the gradient of a dense layer.
+    """Solve for the samples behind one gradient, by a factorisation of the gradient of a dense layer.
 
     The samples must enter the first of two consecutive dense layers, possibly after a reshape, with an elementwise
     activation between the layers. The second layer may be the output layer, also with more samples than classes. The
@@ -119,7 +120,7 @@ def dense_factorisation(
         starts: The number of starting points of each search.
         iterations: The largest number of iterations of each search.
         attempts: The largest number of searches in a row without a new sample. The attack then gives up.
-        tolerance: The largest relative error of a proof.
+        tolerance: The largest relative error with which a sample still counts as proven.
     """
     return DenseFactorisation(SearchSettings(starts, iterations, attempts, tolerance))
 

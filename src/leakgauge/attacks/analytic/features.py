@@ -1,13 +1,15 @@
 r"""The attack that solves for the features that enter two dense layers, then searches separately for each picture.
 
 If a convolutional network ends in two dense layers, the inputs of these layers are features :math:`f(x_i)` and not
-samples. :mod:`.spans` solves for these features exactly. Then the attack searches for each picture separately:
+samples. The module :mod:`.spans` solves for these features exactly. Then the attack searches for each picture
+separately:
 
 .. math:: \arg\min_x \; \lVert f(x) - f_i \rVert^2 / \lVert f_i \rVert^2 .
 
-The search needs no labels, no priors and no other samples of the batch. Adam starts from random pixels from N(0, 1),
-and the learning rate falls to zero. Pixels are clamped to their range in each step. A high loss shows that a search
-has ended in a local minimum. The search for this picture then starts again. We know of no earlier description of this
+Here :math:`f` is the network up to the two layers, and :math:`f_i` are the solved features of sample :math:`i`. The
+search needs no labels, no priors and no other samples of the batch. Adam starts from random pixels from N(0, 1), and
+the learning rate falls to zero. Pixels are clamped to their range in each step. A high loss shows that a search has
+ended in a local minimum. The search for this picture then starts again. We know of no earlier description of this
 attack.
 
 The attacker can prove the features, but not the pictures, because pooling and ReLU can map several pictures to nearly
@@ -283,7 +285,7 @@ def dense_tail_features(
         starts: The number of starting points of each search for features.
         iterations: The largest number of Levenberg-Marquardt iterations of each search.
         attempts: The largest number of searches in a row without a new sample. The attack then gives up.
-        tolerance: The largest relative error of a proof.
+        tolerance: The largest relative error with which the features of a sample still count as proven.
     """
     return DenseTailFeatures(SearchSettings(starts, iterations, attempts, tolerance), steps, lr, restarts)
 

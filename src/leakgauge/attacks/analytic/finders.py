@@ -1,4 +1,10 @@
-"""Three ways to find points of the first span that may be samples. All of them need two consecutive dense layers."""
+"""Three searches for inputs of a dense layer that may be samples. All of them need two consecutive dense layers.
+
+With a bias, an input :math:`x` of the layer gives the augmented input :math:`[x, 1]`. The augmented inputs of all
+samples lie in the row space of the first layer's gradient, which is called the first span. A point is a vector of
+coordinates in this space. The gradients of the samples' losses with respect to the layer's outputs lie in the column
+space of the same gradient.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +40,13 @@ class Found(NamedTuple):
     """The result of one search.
 
     Args:
-        points: The points that may be samples, in coordinates of the first span.
+        points: The inputs that may be samples, as coordinates in the row space of the first layer's gradient.
         residuals: The squared relative residual of each point.
-        progress: Whether the search has found something that helps later searches.
-        strictness: The factor by which the proofs of these points must be better than usual.
-        gradients: The gradients at the first layer from which the points were computed, in coordinates of its column
-            space, one row for each point. ``None`` if they were computed in another way.
+        progress: Whether the search has found a gradient of a sample, which helps later searches.
+        strictness: The number by which the tolerance of the proofs is divided, because these points are only
+            approximate.
+        gradients: The gradient at the outputs of the first layer from which each point was computed, as coordinates in
+            the column space. ``None`` if the points were computed in another way.
     """
 
     points: Tensor
@@ -54,7 +61,7 @@ Finder = Callable[[LayerSpan, LayerSpan], Found]
 
 
 class SecondSpanFinder:
-    """The search for points whose activations lie in the row space of the second layer's gradient.
+    """The search for inputs of the first layer whose activations lie in the row space of the second layer's gradient.
 
     Args:
         chain: The two dense layers.
@@ -67,7 +74,12 @@ class SecondSpanFinder:
         self.chain, self.starts, self.iterations, self.random = chain, starts, iterations, random
 
     def __call__(self, first: LayerSpan, second: LayerSpan) -> Found:
-        """Search from new starting points."""
+        """Search from new random starting points, and return the inputs that may be samples.
+
+        Args:
+            first: The gradient of the first layer, without the samples that are already proven.
+            second: The gradient of the second layer, without the samples that are already proven.
+        """
         if len(second.core) < len(first.core):
             return Found(first.core[:0], first.core[:0, 0])
         layer = self.chain.augmented_weight() @ first.right
@@ -77,10 +89,15 @@ class SecondSpanFinder:
 
 
 class CurveFinder(SecondSpanFinder):
-    """The search for points whose gradients lie in the column spaces of both layers' gradients."""
+    """The search for inputs of the first layer that cause gradients in the column spaces of both layers' gradients."""
 
     def __call__(self, first: LayerSpan, second: LayerSpan) -> Found:
-        """Search from new starting points."""
+        """Search from new random starting points, and return the inputs that may be samples.
+
+        Args:
+            first: The gradient of the first layer, without the samples that are already proven.
+            second: The gradient of the second layer, without the samples that are already proven.
+        """
         problem = CurveProblem(
             self.chain.augmented_weight() @ first.right,
             self.chain.last_entry(first.right),
@@ -94,13 +111,14 @@ class CurveFinder(SecondSpanFinder):
 
 
 class KinkFinder(SecondSpanFinder):
-    r"""The search for the gradients of all samples, if the activation has two slopes.
+    r"""The search for the gradients of all samples at the first layer, if the activation has two slopes.
 
-    The gradients :math:`\delta_i = L a_i` of all samples determine the inputs. With the first layer's gradient
-    :math:`L S R^T`, the input with the coordinates :math:`c_i` fulfils :math:`a_j^T S^{-1} c_i = 0` for all other
-    samples :math:`j`. So the inputs are known as soon as the gradients of all remaining samples are known. Each search
-    starts from points that fulfil this equation for all gradients that are already known. If some gradients are still
-    unknown, the points are only approximations, which may be good enough for a proof.
+    The gradient of the first layer is :math:`L S R^T` with orthonormal bases :math:`L` and :math:`R` and a diagonal
+    :math:`S`. In these bases, the gradient of sample :math:`i` is :math:`\delta_i = L a_i`, and its input is :math:`R
+    c_i`. The gradients of all samples determine the inputs, because :math:`a_j^T S^{-1} c_i = 0` for all other samples
+    :math:`j`. So the inputs are known as soon as the gradients of all remaining samples are known. Each search starts
+    from points that fulfil this equation for all gradients that are already known. If some gradients are still unknown,
+    the points are only approximations, which may be good enough for a proof.
 
     Args:
         chain: The two dense layers.
@@ -121,7 +139,7 @@ class KinkFinder(SecondSpanFinder):
         self.record = (-len(branches.low), 0)
 
     def __call__(self, first: LayerSpan, second: LayerSpan) -> Found:
-        """Search from new starting points, and return a point for each gradient that is known."""
+        """Search from new random starting points, and return one input for each known gradient of a sample."""
         before = self._known_in(first)
         fitted = self._fit(first, second, before)
         order = fitted.residuals.argsort()
@@ -144,7 +162,10 @@ class KinkFinder(SecondSpanFinder):
         return found
 
     def _known_in(self, first: LayerSpan) -> Tensor:
-        """Return the known gradients in coordinates of the column space, without those that are no longer in it."""
+        """Return the known gradients as coordinates in the column space of the first layer's gradient.
+
+        Gradients that no longer lie in this space are left out, because their samples have been subtracted.
+        """
         inside = self.known @ first.left
         stays = inside.norm(dim=1) > 1 - SAME_DIRECTION
         self.known, self.misses = self.known[stays], self.misses[stays]
@@ -169,9 +190,9 @@ class KinkFinder(SecondSpanFinder):
     def _inputs(self, first: LayerSpan, gradients: Tensor) -> Found:
         """Return the inputs that belong to known gradients.
 
-        The inputs are exact if the gradients of all remaining samples are known, or if the other gradients are
-        orthogonal to the known ones in the coordinates of the column space. The latter is nearly true if the gradients
-        of the other samples are much smaller.
+        The inputs are exact if the gradients of all remaining samples are known. They are also exact if the unknown
+        gradients are orthogonal to the known gradients, in coordinates of the column space. This is nearly true if the
+        unknown gradients are much smaller.
         """
         if not len(gradients):
             return Found(first.core[:0], first.core[:0, 0])
@@ -180,12 +201,16 @@ class KinkFinder(SecondSpanFinder):
 
 
 def inputs_from(first: LayerSpan, gradients: Tensor, last: Tensor | None) -> Tensor:
-    """Return the inputs that belong to gradients at the first layer, in coordinates of the first span.
+    """Compute the inputs of all samples from their gradients at the outputs of the first layer.
+
+    The inputs are returned as coordinates in the row space of the layer's gradient.
 
     Args:
-        first: The gradient of the first layer, with a diagonal core.
-        gradients: The gradients of samples in coordinates of the column space, on any scale.
-        last: The coefficients of the coordinates in the sum that gives the last entry of the augmented input.
+        first: The gradient of the first layer. Its matrix ``core`` must be diagonal.
+        gradients: The gradient of each sample, as coordinates in the column space of the layer's gradient, on any
+            scale.
+        last: The coefficients with which the last entry of an input, which must be 1, is computed from coordinates.
+            ``None`` if the layer has no bias.
     """
     points: Tensor = (first.core.diagonal()[:, None] * torch.linalg.pinv(gradients)).T
     points = points if last is None else points / (points @ last)[:, None]
@@ -200,17 +225,20 @@ def starting_points(
     known: Tensor | None = None,
     only_neurons: bool = False,
 ) -> Tensor:
-    """Return starting points, one half from single neurons and the other half at random.
+    """Return starting points for a search, one half from single neurons and the other half at random.
 
     The gradient of a neuron's weights divided by the gradient of its bias is a weighted sum of samples, with weights
-    that add up to 1. The sums with a small norm are nearest to single samples, so a search starts from these sums.
+    that add up to 1. The sums with a small norm are nearest to single samples, so a search starts from these sums. All
+    points are coordinates in the row space of the first layer's gradient.
 
     Args:
         first: The gradient of the first layer.
-        last: The coefficients of the coordinates in the sum that gives the last entry of the augmented input.
+        last: The coefficients with which the last entry of an input, which must be 1, is computed from coordinates.
+            ``None`` if the layer has no bias.
         count: The number of starting points.
         random: The generator of the starting points.
-        known: Gradients of samples in coordinates of the column space. These samples are no part of the weighted sums.
+        known: Gradients of samples, as coordinates in the column space of the layer's gradient. These samples are
+            removed from the weighted sums.
         only_neurons: Whether all starting points are from single neurons.
     """
     neurons = first.left

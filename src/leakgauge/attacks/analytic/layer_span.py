@@ -1,12 +1,13 @@
 r"""The gradient of a dense layer as a small matrix in two bases, from which single samples can be subtracted.
 
-The gradient :math:`G = \frac1N \sum_i m_i \delta_i x_i^T` of a layer with augmented inputs :math:`x_i = [\cdot, 1]`
-has a rank of at most the number of distinct samples. For a true sample,
+A dense layer with a bias has the gradient :math:`G = \frac1N \sum_i m_i \delta_i x_i^T` for :math:`N` samples. Here
+:math:`x_i` is the input of the layer with an appended 1, which is called the augmented input, and :math:`\delta_i` is
+the gradient at the layer's outputs. The rank of :math:`G` is at most the number of distinct samples. For a true sample,
 
 .. math:: \delta_i^T (G^+)^T x_i = N / m_i ,
 
-where :math:`m_i` is the number of copies of the sample that the client has, mostly 1. For wrong inputs or a wrong
-label, the left-hand side has another value.
+where :math:`G^+` is the pseudo-inverse and :math:`m_i` is the number of copies of the sample that the client has,
+mostly 1. For wrong inputs or a wrong label, the left-hand side has another value.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ SMALL = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class LayerSpan:
-    """The gradient ``left @ core @ right.T`` of one layer, cut to its rank.
+    """The gradient of one layer as a product ``left @ core @ right.T``, without singular values that are only noise.
 
     Args:
         left: The orthonormal basis of the column space, (outputs, rank).
-        core: The gradient in both bases, (rank, rank).
-        right: The orthonormal basis of the row space, (inputs + 1, rank).
+        core: The gradient as a matrix in the bases ``left`` and ``right``, (rank, rank).
+        right: The orthonormal basis of the row space, (inputs + 1, rank). The last row belongs to the bias.
     """
 
     left: Tensor
@@ -38,7 +39,7 @@ class LayerSpan:
 
     @classmethod
     def of(cls, gradient: Tensor, rank: int) -> LayerSpan:
-        """Return a gradient as a small matrix in two bases, cut to a rank.
+        """Return a gradient as a small matrix in two bases. Only its largest singular values are kept.
 
         Args:
             gradient: The gradient of a layer's kernel and bias as one matrix. The bias is the last column.
@@ -48,7 +49,7 @@ class LayerSpan:
         return cls(left[:, :rank], torch.diag(values[:rank]), right[:rank].T)
 
     def reduced(self, rank: int) -> LayerSpan:
-        """Return the gradient cut to a lower rank, with a diagonal core.
+        """Return the gradient with fewer singular values and a diagonal core (the matrix between the bases).
 
         Args:
             rank: The number of singular values to keep.
@@ -57,7 +58,7 @@ class LayerSpan:
         return LayerSpan(self.left @ inner.left, inner.core, self.right @ inner.right)
 
     def without(self, gradients: Tensor, inputs: Tensor, weights: Tensor) -> LayerSpan:
-        """Return the gradient without the parts of some samples, in the same bases.
+        """Subtract the parts of some samples from the gradient, and return the rest in the same bases.
 
         Args:
             gradients: The gradient of each sample's loss with respect to the layer's outputs.
@@ -70,7 +71,7 @@ class LayerSpan:
     def coefficients(self, gradients: Tensor, inputs: Tensor) -> Tensor:
         """Return, for each row, the left-hand side of this module's equation. It is :math:`N / m_i` for a true sample.
 
-        The core must be diagonal.
+        The attribute ``core`` must be diagonal.
 
         Args:
             gradients: The gradient of each row's loss with respect to the layer's outputs.
@@ -79,7 +80,7 @@ class LayerSpan:
         return ((gradients @ self.left) / self.core.diagonal() * (inputs @ self.right)).sum(1)
 
     def outside(self, gradients: Tensor) -> Tensor:
-        """Return how much of each gradient lies outside the column space, as a share of the gradient's length.
+        """Return, for each given gradient, the share of its length that lies outside the column space.
 
         Args:
             gradients: The gradient of each row's loss with respect to the layer's outputs.
@@ -90,13 +91,13 @@ class LayerSpan:
 
 
 def rank_of(gradient: Tensor, precision: float, samples: int = 0) -> int:
-    """Return the number of singular values that are larger than rounding errors and noise.
+    """Return the rank of a gradient, which is the number of singular values above rounding errors and noise.
 
     Args:
         gradient: The gradient of a layer.
         precision: The relative precision of the values in the gradient.
-        samples: The number of samples. If nearly all singular values belong to samples, none shows the noise, and the
-            rank is the number of singular values that are larger than rounding errors. 0 if the number is unknown.
+        samples: The number of samples, or 0 if it is unknown. If there are nearly as many samples as singular values,
+            no singular value shows the noise. The rank is then the number of singular values above rounding errors.
     """
     values = torch.linalg.svdvals(gradient)
     index = first_noise(gradient, values)
@@ -116,10 +117,10 @@ def largest_rank(gradient: Tensor) -> int:
 
 
 def first_noise(gradient: Tensor, values: Tensor) -> int:
-    """Return the index of the singular value that is taken for noise. The rank of a gradient must not be higher.
+    """Return the index of a singular value that is assumed to be noise. The rank of the gradient is at most this index.
 
-    The index is three quarters of the number of singular values. It is lower if many rows or columns are zeros, as
-    those of black pixels and silent neurons, because some singular values then hold no noise.
+    The index is three quarters of the number of singular values. It is lower if many rows or columns are zero, for
+    example those of black pixels, because some singular values are then zero and not noise.
 
     Args:
         gradient: The gradient of a layer.

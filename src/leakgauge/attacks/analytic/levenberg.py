@@ -1,14 +1,17 @@
-r"""The Levenberg-Marquardt method from many starting points at once, and the problem of two spans.
+r"""The Levenberg-Marquardt method from many starting points at once, and a search problem for two dense layers.
 
-A point of the first span is :math:`c = c_0 + T p`, in coordinates of this span. :math:`c_0` and the directions
-:math:`T` keep the last entry of the augmented input at 1. The residual of a point is the relative distance of a vector
-:math:`u` from a span with orthonormal basis :math:`Q`:
+The augmented input of a dense layer is its input with an appended 1, which belongs to the bias. The augmented inputs of
+all samples lie in the row space of the first layer's gradient, which is called the first span. A point is a vector of
+coordinates :math:`c = c_0 + T p` in a basis of this space. The start :math:`c_0` and the directions :math:`T` are
+chosen such that the last entry of the augmented input stays 1. The residual of a point is the relative distance of a
+vector :math:`u` from a second space with the orthonormal basis :math:`Q`:
 
 .. math:: r(p) = (I - Q Q^T)\, u / \lVert u \rVert .
 
-In the problem of two spans, :math:`u = [\phi(M c), 1]` is the augmented activation. With
-:math:`A = \mathrm{d}u / \lVert u \rVert`, :math:`a = A^T r` and :math:`b = A^T u / \lVert u \rVert`, the
-gradient and the Gauss-Newton matrix of :math:`\lVert r \rVert^2 / 2` are
+In the problem of two spans, :math:`Q` is a basis of the row space of the second layer's gradient. The vector :math:`u =
+[\phi(M c), 1]` is the input of the second layer with an appended 1, where :math:`M` maps coordinates to outputs of the
+first layer and :math:`\phi` is the activation. With :math:`A = \mathrm{d}u / \lVert u \rVert`, :math:`a = A^T r` and
+:math:`b = A^T u / \lVert u \rVert`, the gradient and the Gauss-Newton matrix of :math:`\lVert r \rVert^2 / 2` are
 
 .. math::
     g = a - \lVert r \rVert^2 b, \qquad
@@ -40,16 +43,16 @@ State = tuple[Tensor, ...]
 
 
 class LeastSquares(Protocol):
-    """A problem with one squared residual for each point."""
+    """A least-squares problem that :func:`search` solves from many starting points."""
 
     def onto_plane(self, points: Tensor) -> Tensor:
-        """Return, for each point, the nearest point that is allowed."""
+        """Return, for each point, the nearest point that fulfils the constraint of the problem."""
 
     def directions(self) -> Tensor:
         """Return a basis of the directions in which points may move, one in each column."""
 
     def evaluate(self, points: Tensor) -> State:
-        """Return the values at each point. The last one is the squared residual."""
+        """Return the values that the other methods need at each point. The last value is the squared residual."""
 
     def normal_equations(self, directions: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Return the gradient and the Gauss-Newton matrix of half the squared residual, for each point."""
@@ -57,12 +60,15 @@ class LeastSquares(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The search for points of a first span whose activations lie in a second span.
+    """The search for inputs of the first layer whose activations lie in the row space of the second layer's gradient.
+
+    A point is a vector of coordinates in the row space of the first layer's gradient. Its augmented input, which is the
+    input with an appended 1 for the bias, must have the last entry 1.
 
     Args:
-        layer: The matrix from coordinates in the first span to outputs of the first layer, (width, rank).
-        last: The coefficients of the coordinates in the sum that gives the last entry of the augmented input, (rank,).
-        span: The orthonormal basis of the second span, (width + 1, rank of the second span).
+        layer: The matrix that maps points to outputs of the first layer, (width, rank).
+        last: The coefficients with which the last entry of the augmented input is computed from a point, (rank,).
+        span: The orthonormal basis of the row space of the second layer's gradient, (width + 1, rank of this gradient).
         activation: The activation between the layers.
     """
 
@@ -72,19 +78,19 @@ class Problem:
     activation: Activation
 
     def onto_plane(self, points: Tensor) -> Tensor:
-        """Return, for each point, the nearest point whose augmented input has the last entry 1."""
+        """Return, for each point, the nearest point that belongs to an input with an appended 1."""
         return onto_plane(points, self.last)
 
     def directions(self) -> Tensor:
-        """Return an orthonormal basis of the directions that do not change the last entry of the augmented input."""
+        """Return an orthonormal basis of the directions in which a point can move while the appended entry stays 1."""
         return plane_directions(self.last)
 
     def residuals(self, points: Tensor) -> Tensor:
-        """Return the squared relative distance of each point's activation from the second span."""
+        """Return the squared relative distance of each point's activations from ``span``."""
         return self.evaluate(points)[-1]
 
     def evaluate(self, points: Tensor) -> State:
-        """Return the slopes, the activations, their parts outside the second span, and the squared residuals."""
+        """Return the slopes, the activations, the parts of activations outside ``span``, and the squared residuals."""
         values, slope = self.activation(points @ self.layer.T)
         augmented = torch.cat([values, torch.ones_like(values[:, :1])], 1)
         norm = augmented.norm(dim=1, keepdim=True)
@@ -113,21 +119,21 @@ class Problem:
 
 
 def onto_plane(points: Tensor, last: Tensor) -> Tensor:
-    """Return, for each point, the nearest point whose augmented input has the last entry 1.
+    """Return, for each point, the nearest point that belongs to an input with an appended 1.
 
     Args:
-        points: Points in coordinates of the first span.
-        last: The coefficients of the coordinates in the sum that gives the last entry.
+        points: The coordinates of each point in the row space of the first layer's gradient.
+        last: The coefficients with which the appended entry is computed from coordinates.
     """
     gap = 1 - points @ last
     return points + gap[:, None] * last / last.square().sum()
 
 
 def plane_directions(last: Tensor) -> Tensor:
-    """Return an orthonormal basis of the directions that do not change the last entry of the augmented input.
+    """Return an orthonormal basis of the directions in which a point can move while the appended entry stays 1.
 
     Args:
-        last: The coefficients of the coordinates in the sum that gives the last entry.
+        last: The coefficients with which the appended entry is computed from the coordinates of a point.
     """
     complete: Tensor = torch.linalg.qr(last[:, None], mode="complete")[0]
     return complete[:, 1:]
@@ -146,7 +152,7 @@ def corrections(a: Tensor, b: Tensor, residual: Tensor) -> Tensor:
 
 
 def search(problem: LeastSquares, starts: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """Search from each starting point, and return the final points and their squared residuals.
+    """Minimise the residual of a problem from each starting point. Return the final points and their squared residuals.
 
     Args:
         problem: The search problem.

@@ -5,20 +5,21 @@ The gradient of one sample's loss with respect to the outputs of the first dense
 .. math:: \delta_k = \phi'(z_k)\, (W_2^T \delta^{(2)})_k ,
 
 where :math:`\delta^{(2)}` is the gradient at the outputs of the next dense layer. Both gradients lie in known spaces,
-which are the column spaces of the layers' gradients: :math:`\delta = L a` and :math:`W_2^T \delta^{(2)} = K b`. The
-slope :math:`\phi'(z_k)` is one of two known numbers, 0 and 1 for ReLU. So every neuron fulfils one of two linear
-equations,
+which are the column spaces of the layers' gradients. With bases of these spaces, :math:`\delta = L a` and :math:`W_2^T
+\delta^{(2)} = K b` for unknown coordinates :math:`a` and :math:`b`. The slope :math:`\phi'(z_k)` is one of two known
+numbers, 0 and 1 for ReLU. So every neuron fulfils one of two linear equations,
 
 .. math:: (L a)_k = \phi'_{\mathrm{low}} (K b)_k \quad \text{or} \quad (L a)_k = \phi'_{\mathrm{high}} (K b)_k ,
 
-and the unknowns are far fewer than the neurons. This is a mixture of two linear regressions with shared unknowns.
-Expectation-maximisation (Dempster et al. 1977) solves it from many starting points: it weights both equations of a
-neuron with the probability that they hold, and solves the weighted equations. In trained networks most neurons may be
+and there are far fewer unknowns than neurons. This is a mixture of two linear regressions with shared unknowns.
+Expectation-maximisation (Dempster et al. 1977) solves it from many starting points. Each step weights both equations of
+a neuron with the probability that they hold, and solves the weighted equations. In trained networks most neurons may be
 active, so that :math:`\delta` has few zeros. The second equation then determines the unknowns. SPEAR (Dimitrov et al.
 2024) uses the zeros only.
 
 The equations have no right-hand side. Each step therefore solves :math:`M [a, b] = [t, w]` with the matrix :math:`M` of
-the normal equations, as the inverse power iteration does. The vectors :math:`t` and :math:`w` choose the sample.
+the normal equations, as the inverse power iteration does. Different vectors :math:`t` and :math:`w` lead to different
+samples.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Branches:
         return cls(low, high) if bool((gap > 0).all()) and bool(two.all()) else None
 
     def share(self, slopes: Tensor) -> Tensor:
-        """Return 0 for the smaller slope and 1 for the larger slope.
+        """Return, for each given slope, 0 if it is the smaller slope of its neuron, and 1 if it is the larger slope.
 
         Args:
             slopes: The slopes at some points, (points, neurons).
@@ -72,11 +73,12 @@ class Branches:
 
 
 class Fitted(NamedTuple):
-    """The result of the search from each starting point.
+    """The solutions of the search, one for each starting point.
 
     Args:
-        gradients: The gradient at the first layer in coordinates of its column space, of length 1.
-        downstream: The gradient at the next layer in coordinates of its column space, on the same scale.
+        gradients: The gradient at the first layer's outputs, as coordinates :math:`a` in its column space, of length 1.
+        downstream: The gradient at the next layer's outputs, as coordinates :math:`b` in its column space, on the same
+            scale.
         shares: The probability that a neuron has the larger slope.
         residuals: The squared relative residual of the equations.
     """
@@ -93,8 +95,8 @@ class Mixture:
 
     Args:
         left: The orthonormal basis of the column space of the first layer's gradient, (width, rank).
-        downstream: The matrix from coordinates in the column space of the next layer's gradient to the first layer's
-            activations, (width, rank of the next layer's gradient).
+        downstream: The matrix that maps coordinates in the column space of the next layer's gradient to gradients at
+            the first layer's activations, (width, rank of the next layer's gradient).
         branches: The two slopes of each neuron.
     """
 
@@ -107,7 +109,7 @@ class Mixture:
 
         Args:
             shares: The first probability that a neuron has the larger slope, (starts, width).
-            pulls: The vectors t and w of each start.
+            pulls: The right-hand sides t and w of the equations for each start. They decide which sample is found.
             iterations: The largest number of steps.
         """
         ends = self._maximise(shares, pulls)
@@ -126,7 +128,7 @@ class Mixture:
         return ends
 
     def _maximise(self, shares: Tensor, pulls: tuple[Tensor, Tensor]) -> Fitted:
-        """Return the solution of the weighted equations."""
+        """Solve the equations, weighted with the probabilities of the two slopes, and return one solution per start."""
         low, high = self.branches.low, self.branches.high
         pull, downstream_pull = pulls
         size = self.downstream.shape[1]
@@ -147,7 +149,7 @@ class Mixture:
         return fitted._replace(residuals=torch.where(empty, torch.ones_like(residuals), residuals))
 
     def _expect(self, fitted: Fitted) -> Tensor:
-        """Return the probability that a neuron has the larger slope, given the current solution."""
+        """Return the probability that each neuron has the larger slope, given the current solution."""
         of_low, of_high = self._misses(fitted)
         variance = (fitted.residuals / len(self.left)).clamp_min(SOLVED / len(self.left))[:, None]
         prior = fitted.shares.mean(1, keepdim=True).clamp(0.02, 0.98)

@@ -14,13 +14,13 @@ If the positions :math:`e_t` are trained, the server sees every :math:`g_t`. The
 patches. The second equation contains no patch, so it shows whether the message is free of noise.
 
 - The equations determine all patches if the :math:`g_t` are linearly independent. This is possible for at most
-  ``width`` patches, or for ``width - 1`` patches if the tokens enter layer norms, because the entries of each
-  :math:`g_t` then add up to zero. With more patches, the attack returns the solution with the least total variation,
-  which is not exact.
+  ``width`` patches. If the tokens enter layer norms, it is possible for at most ``width - 1`` patches, because the
+  entries of each :math:`g_t` then add up to zero. With more patches, the attack returns the solution with the least
+  total variation, which is not exact.
 - After local training on one sample, the equations still hold. Every step adds :math:`\sum_t g_t p_t^\top` with the
   same patches, so the equations hold for the sums over all steps, also with momentum. They do not hold for optimisers
   such as Adam.
-- Several samples share the positions. The server sees only the sum of the samples' :math:`g_t`, so the attack does not
+- If the client has several samples, the server sees only the sum of the samples' :math:`g_t`, so the attack does not
   apply.
 - If the positions are fixed, the server does not see the :math:`g_t`, so the attack does not apply. The paper then
   matches gradients by optimisation.
@@ -118,7 +118,7 @@ def _noise(equations: Equations, right: Tensor) -> float:
     """Return the root mean square of the noise in one equation, or infinity if no equation shows the noise.
 
     Args:
-        equations: The equations.
+        equations: The linear equations for the patches, and the gradient of the bias.
         right: An orthonormal basis of the span of the token gradients, (rank, width).
     """
     width = equations.token_gradients.shape[1]
@@ -291,7 +291,7 @@ def _outcome(solution: Solution, layer: PatchLayer, positions: PositionParameter
         solution: The solution of the equations.
         layer: The patch layer.
         positions: The trained positions.
-        contrast: The size of the model's units, in units of the range of pixels.
+        contrast: The factor that converts an error in the model's input units to a share of the range of pixels.
     """
     exact = not solution.free.shape[1] and 255 * contrast * solution.error <= LARGEST_ERROR
     return Outcome("converged" if exact else "finished", 0, _sentence(solution, layer, positions, contrast))
@@ -350,8 +350,8 @@ def april() -> PatchEquations:
 
     The gradient of the positions shows the gradient at each token. The gradient of the patch layer's weights is a sum
     over tokens, of which each term is the gradient at the token times the patch. This is a linear equation for the
-    patches, which the attack solves. The layers are found by what they compute, so any module works. The attack has no
-    options. It does not apply to several samples or to fixed positions.
+    patches, which the attack solves. The layers are recognised by what they compute and not by their names, so any
+    module works. The attack has no options. It does not apply to several samples or to fixed positions.
     """
     return PatchEquations()
 

@@ -56,7 +56,7 @@ class SearchSettings:
         starts: The number of starting points of each search.
         iterations: The largest number of Levenberg-Marquardt iterations of each search.
         attempts: The largest number of searches in a row without a new sample. The attack then gives up.
-        tolerance: The largest relative error of a proof.
+        tolerance: The largest relative error with which a sample still counts as proven.
     """
 
     starts: int = 48
@@ -77,7 +77,7 @@ class Peeling:
         settings: The settings of the search.
         chain: The two dense layers.
         observation: The message of the client.
-        finders: The searches, which take turns.
+        finders: The search functions, which are used in turn.
         most: The largest number of distinct samples that the searches can separate.
     """
 
@@ -153,7 +153,7 @@ class Peeling:
     def _refined(
         self, found: Candidates, gradients: Tensor, prove: Prover, spans: tuple[LayerSpan, LayerSpan]
     ) -> Candidates:
-        """Return the candidates after their inputs are computed again with better gradients.
+        """Improve the candidates (inputs that may be samples) with more exact gradients, and return them.
 
         The known network gives the gradient of a proven sample more exactly than the search. The inputs of all samples
         depend on these gradients, and those of samples with small gradients depend on them most.
@@ -173,9 +173,11 @@ class Peeling:
         return found
 
     def _wrong(self, first: LayerSpan) -> Tensor:
-        """Return augmented inputs of the first layer that are no samples, but means of two different points.
+        """Return inputs of the first layer that are certainly not samples.
 
-        Only one point is possible if one sample is left, so there are no wrong ones.
+        Each returned input is the mean of two different inputs, either of which may be a sample. If the layer has a
+        bias, each input has an appended 1. The result is empty if only one sample is left, because only one input is
+        then possible.
         """
         if len(first.core) == 1:
             return first.right.T[:0]
@@ -260,7 +262,7 @@ def factor_finders(chain: TwoLayers, settings: SearchSettings, random: torch.Gen
 
 
 def span_finders(chain: TwoLayers, settings: SearchSettings, random: torch.Generator) -> list[Finder]:
-    """Return the search that uses the row spaces of both layers' gradients.
+    """Return a list with the one search that uses the row spaces of both layers' gradients.
 
     Args:
         chain: The two dense layers.
@@ -304,10 +306,10 @@ def separable_samples(chain: TwoLayers) -> int:
 
 
 def visible_samples(chain: TwoLayers, observation: Observation) -> str:
-    """Return words about samples that the rank of the first layer's gradient does not show, or an empty string.
+    """Return a note about samples that the rank of the first layer's gradient does not show, or an empty text.
 
-    If the gradient has its full rank and there are more samples, their inputs are linearly dependent, and
-    :class:`DoesNotFit` is raised.
+    If the gradient has its full rank and there are more samples than this rank, the inputs are linearly dependent.
+    :class:`DoesNotFit` is then raised.
 
     Args:
         chain: The two dense layers.
@@ -337,7 +339,7 @@ def check_size(chain: TwoLayers, samples: int | None, most: int | None = None) -
     Args:
         chain: The two dense layers.
         samples: The number of samples. ``None`` if it is unknown.
-        most: The number of samples that the second layer separates. ``None`` if it does not matter.
+        most: The number of samples that the second layer separates. By default, only the first layer limits the number.
     """
     width = chain.layer(chain.first).out_features
     if samples is not None and most is not None and samples > most:

@@ -1,12 +1,13 @@
-r"""The proof that a point of the first span is a sample of the client with a certain label.
+r"""The proof that a possible input of the first layer is a sample of the client with a certain label.
 
 For a point :math:`x` and a label :math:`y`, the known network gives the gradient :math:`\delta_k(x, y)` of the loss
-with respect to the outputs of each layer :math:`k`. A true sample with its true label fulfils
-:math:`\delta_k^T (G_k^+)^T [\text{input}_k, 1] = N` in both layers, and :math:`\delta_k` lies in the column space of
-the layer's gradient :math:`G_k`. For other points and labels, at least one of these conditions fails.
+with respect to the outputs of each layer :math:`k`. Let :math:`G_k` be the observed gradient of the layer,
+:math:`G_k^+` its pseudo-inverse and :math:`N` the number of samples. A true sample with its true label fulfils
+:math:`\delta_k^T (G_k^+)^T [\text{input}_k, 1] = N` in both layers. The gradient :math:`\delta_k` also lies in the
+column space of :math:`G_k`. For other points and labels, at least one of these conditions fails.
 
-If the second layer's gradient has a lower rank than the first layer's, as that of an output layer with few classes, the
-equation does not hold in the second layer and is not used there.
+The gradient of the second layer may have a lower rank than that of the first layer, for example in an output layer with
+few classes. The equation then does not hold in the second layer and is not used there.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ SCALED_AT_ONCE = 8
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Points that may be samples, each with a label and with the gradients of its loss.
+    """Inputs that may be samples, each with a label and with the gradients of its loss.
 
     Args:
-        inputs: The augmented inputs of both layers, one row for each point.
+        inputs: The inputs of both layers, with an appended 1 if the layer has a bias, one row for each point.
         gradients: The gradient of each point's loss with respect to the outputs of both layers.
         targets: The label of each point.
         copies: The number of copies of each point that the client has.
@@ -65,14 +66,15 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False)
 class Prover:
-    """A callable that tries to prove that points are samples of one client.
+    """A callable that tries to prove that possible inputs of the first layer (points) are samples of one client.
 
     Args:
         chain: The two dense layers.
         classes: The number of classes, or ``None`` for a regression.
         samples: The number of samples in the batch.
         most_copies: The largest possible number of copies of one sample.
-        weights: The factors of the distances from the column spaces of both layers in the error of a proof.
+        weights: For each layer, the factor by which the distance from the column space is multiplied in the error of a
+            proof.
     """
 
     chain: TwoLayers
@@ -82,15 +84,15 @@ class Prover:
     weights: tuple[float, float] = (1.0, 1.0)
 
     def weighted(self, wrong: Tensor, spans: tuple[LayerSpan, LayerSpan], tolerance: float) -> Prover:
-        """Return a prover whose tolerance is far below the distances of points that are known to be wrong.
+        """Return a stricter prover, which rejects points that are known to be wrong.
 
-        If an activation is nearly linear, the gradients of many wrong points lie near the column spaces. A small
-        distance is then no proof, unless it is much smaller than that of wrong points.
+        If an activation is nearly linear, the gradients of wrong points also lie near the column spaces. The distance
+        of a point from these spaces must then be much smaller than that of wrong points.
 
         Args:
-            wrong: Augmented inputs of the first layer that are no samples.
-            spans: The gradients of both layers, with diagonal cores.
-            tolerance: The largest error of a proof.
+            wrong: Inputs of the first layer that are not samples, with an appended 1 if the layer has a bias.
+            spans: The gradients of both layers. Their matrices ``core`` must be diagonal.
+            tolerance: The largest error with which a point still counts as proven.
         """
         labelled = self._labelled(wrong, spans)
         outside = [span.outside(gradients) for span, gradients in zip(spans, labelled.gradients, strict=True)]
@@ -103,7 +105,7 @@ class Prover:
 
         Args:
             points: The augmented inputs of the first layer.
-            spans: The gradients of both layers, with diagonal cores.
+            spans: The gradients of both layers. Their matrices ``core`` must be diagonal.
         """
         if not self.chain.has_bias(self.chain.first):
             points = torch.cat([self._scaled(part, spans) for part in points.split(SCALED_AT_ONCE)])
@@ -127,7 +129,8 @@ class Prover:
     def _scaled(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Tensor:
         """Return each point times the factor for which the error of the proof is smallest.
 
-        The row space of a layer without bias gives inputs up to a factor. The network's outputs depend on this factor.
+        The gradient of a layer without bias determines inputs only up to a factor. The network's outputs depend on this
+        factor, so the factor can be found.
         """
         size = (points @ self.chain.augmented_weight().T).square().mean(1).sqrt().clamp_min(1e-300)
         units = points / size[:, None]
@@ -166,11 +169,11 @@ class Prover:
     def _regression_targets(
         self, first: Tensor, inputs: tuple[Tensor, Tensor], spans: tuple[LayerSpan, LayerSpan]
     ) -> Tensor:
-        r"""Return the target for which the proof holds in the last layer that separates the samples.
+        r"""Return, for each point, the target of a regression for which the proof holds.
 
         The loss is :math:`(f(x) - y)^2`, so both :math:`\delta_k` are proportional to :math:`f(x) - y`. The left-hand
-        side of the equation of the proof is computed for one other target. From the result, the function computes the
-        target for which the equation holds.
+        side of the equation of the proof is computed for one trial target, in the last layer that separates the
+        samples. The target for which the equation holds follows from the result.
         """
         with torch.no_grad():
             outputs = self.chain.outputs(first).reshape(-1)
@@ -180,7 +183,7 @@ class Prover:
 
 
 def _separating(spans: tuple[LayerSpan, LayerSpan]) -> int:
-    """Return the number of layers whose gradients separate all samples. It is 1 or 2."""
+    """Return the number of layers whose gradients have a high enough rank to separate all samples. It is 1 or 2."""
     return 2 if len(spans[1].core) >= len(spans[0].core) else 1
 
 

@@ -1,15 +1,17 @@
 r"""Checks that a point that was read from neurons of a first layer is one sample, and not a mixture of samples.
 
-All neurons that are active for the same samples may have proportional gradients, as with one hidden layer and two
-classes. The ratio of such neurons is a mixture :math:`\sum_i r_i x_i / \sum_i r_i` of samples, although the neurons
-agree. Two checks distinguish a sample from a mixture. Both need a gradient :math:`G` whose rank is below its size.
+A point is the gradient of a neuron's weights divided by the gradient of its bias. If a neuron is active for several
+samples, its point is a mixture :math:`\sum_i r_i x_i / \sum_i r_i` of these samples. Several neurons may agree on the
+same mixture, for example with one hidden layer and two classes. Two checks distinguish a sample from a mixture. Both
+need a layer whose gradient :math:`G` does not have full rank.
 
 1. With a known label, the known network gives the gradient :math:`\delta` of the point. For a sample, :math:`\delta`
    lies in the column space of :math:`G`, and :math:`\delta^T (G^+)^T [x, 1] = N / m` for :math:`m` copies of the
    sample.
-2. Without a label, the rows of all neurons that the point makes silent are looked at. For a sample, these rows are sums
-   of the other samples, so their rank is one less than the rank of :math:`G`, and :math:`[x, 1]` is not in their row
-   space. A mixture is in this row space, because some of these neurons are active for one of its parts only.
+2. Without a label, the check uses the rows of :math:`G` that belong to neurons with the output 0 for the point (silent
+   neurons). For a sample, these rows are sums of the other samples only. Their rank is then one less than the rank of
+   :math:`G`, and :math:`[x, 1]` is not in their row space. A mixture is in this row space, because some of these
+   neurons are active for only one of the mixed samples.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ ENOUGH = 6
 
 
 class Purity:
-    """The gradient of the first layer, against which points are checked.
+    """The gradient of the first layer, and two checks whether an input of this layer is a single sample.
 
     Args:
         rows: The gradient of the layer's kernel and bias, with one row for each neuron. The bias is the last column.
@@ -60,7 +62,7 @@ class Purity:
         return torch.maximum((numbers - 1).abs(), self.span.outside(gradients)).nan_to_num(torch.inf)
 
     def alone(self, points: Tensor, silent: Tensor) -> Tensor:
-        """Return whether each point passes the second check.
+        """Return whether each point passes the second check, so that it is a sample and not a mixture.
 
         Args:
             points: The augmented inputs of the layer.

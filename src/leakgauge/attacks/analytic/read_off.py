@@ -1,4 +1,4 @@
-r"""Read-off, which reads samples from the gradients of single neurons of a dense first layer.
+r"""The attack read-off, which computes samples from the gradients of single neurons of a dense first layer.
 
 The gradient of neuron :math:`k` of a dense layer with a bias is
 :math:`\partial W_k = \frac1N \sum_i \delta_{ik} x_i` and :math:`\partial b_k = \frac1N \sum_i \delta_{ik}`. If
@@ -7,8 +7,9 @@ the client has one sample, this sample is therefore
 .. math:: x = \partial W_k / \partial b_k
 
 for any neuron (Phong et al. 2017). In a batch, a neuron before ReLU may be active for only one of the samples. The
-ratio of this neuron is then this one sample. Fowl et al. 2022 and Boenisch et al. 2023 plant such neurons in the model.
-This attack does not change the model. Two neurons that are active for the same single sample have the same ratio.
+ratio :math:`\partial W_k / \partial b_k` of this neuron is then this one sample. Fowl et al. 2022 and Boenisch et al.
+2023 plant such neurons in the model. This attack does not change the model. Two neurons that are active for the same
+single sample have the same ratio.
 
 Neurons that are active for the same several samples may have the same ratio, too, which is then a mixture of samples.
 A sample is therefore returned only if the known network proves that it is no mixture (:mod:`.purity`).
@@ -141,7 +142,7 @@ class _Message:
         return torch.zeros(0, dtype=torch.long, device=self.device) if self.confirms else None
 
     def one_label(self, inputs: Tensor, tolerance: float) -> Tensor | None:
-        """Return the label of a client's only sample, or ``None`` if the known network does not confirm one.
+        """Return the label of a client's only sample, or ``None`` if the known network confirms no label.
 
         Args:
             inputs: The sample, as the input of the first dense layer.
@@ -175,7 +176,7 @@ class _Message:
         return Outcome(kind, 0, f"{count} of {total} samples read off exactly")
 
     def limits(self, groups: list[Tensor], tolerance: float) -> Tensor:
-        """Return, for each group, the largest error of :meth:`best_labels` that the precision of the message explains.
+        """Return, for each group of neurons, the largest error of :meth:`best_labels` that rounding may cause.
 
         Args:
             groups: The indices of the neurons that hold each sample.
@@ -186,7 +187,9 @@ class _Message:
         return limits.clamp_max(tolerance if self.purity.separates else least)
 
     def mixture_errors(self, inputs: Tensor, labels: Tensor, copies: Tensor) -> Tensor:
-        """Return the errors of the proof that samples are no mixtures, or zeros if the message allows no such proof.
+        """Return the errors in the proof that each result is one sample and not a mixture of samples.
+
+        The errors are zeros if the message allows no such proof.
 
         Args:
             inputs: The inputs of the first dense layer.
@@ -200,7 +203,9 @@ class _Message:
         return self.purity.errors(gradients, points, copies)
 
     def alone(self, inputs: Tensor) -> Tensor:
-        """Return which inputs of the first dense layer are proven to be no mixtures without their labels.
+        """Return, for each input of the first dense layer, whether it is proven to be one sample and not a mixture.
+
+        This proof does not need the labels.
 
         Args:
             inputs: The inputs of the first dense layer.
@@ -247,7 +252,7 @@ def _update(observation: Observation, scaled: bool) -> dict[str, Tensor]:
 
 
 def _rounding(observation: Observation, rows: Tensor, chain: DenseChain, eps: float) -> Tensor:
-    """Return, for each neuron, the relative rounding error of its ratio.
+    """Return, for each neuron, the relative rounding error of its ratio of weight gradient and bias gradient.
 
     If the client returns weights, the error is larger. The weights are rounded relative to their own size, and the
     update may be much smaller.
@@ -261,7 +266,10 @@ def _rounding(observation: Observation, rows: Tensor, chain: DenseChain, eps: fl
 
 
 def _regression(rows: Tensor) -> tuple[Tensor, float]:
-    """Return the least-squares solution x of ``dW = db x`` over all given neurons, and its estimated relative error."""
+    """Return the least-squares solution x of ``dW = db x`` over all given neurons, and its estimated relative error.
+
+    ``dW`` and ``db`` are the gradients of a neuron's weights and bias.
+    """
     kernel, bias = rows[:, :-1], rows[:, -1]
     power = bias.square().sum().clamp_min(1e-300)
     sample = bias @ kernel / power
@@ -270,7 +278,7 @@ def _regression(rows: Tensor) -> tuple[Tensor, float]:
 
 
 def _agreeing(message: _Message, least: int) -> list[Tensor]:
-    """Return groups of neurons with the same ratio. The largest group is first.
+    """Return groups of neurons with the same ratio of weight gradient and bias gradient. The largest group is first.
 
     Args:
         message: The gradient of the first dense layer.

@@ -1,9 +1,11 @@
-r"""The search for points of the first span whose gradients lie in known spaces, for smooth activations.
+r"""The search for inputs of a dense layer that cause gradients in known spaces, for smooth activations.
 
-A point :math:`c` of the first dense layer's row space has the outputs :math:`z = M c`. The gradient of its loss with
-respect to these outputs is :math:`\delta = \phi'(z) \odot K b`, where :math:`b` holds the coordinates of the gradient
-at the next dense layer in the column space of this layer's gradient. For a sample of the client, :math:`\delta` lies
-in the column space of the first layer's gradient, which has the orthonormal basis :math:`L`. The Levenberg-Marquardt
+The inputs of all samples lie in the row space of the first dense layer's gradient. An input with the coordinates
+:math:`c` in this space has the outputs :math:`z = M c`. The gradient at the outputs of the next dense layer lies in the
+column space of the next layer's gradient, and has the coordinates :math:`b` in this space. A known matrix :math:`K`
+maps :math:`b` to the gradient at the activations. With the slopes :math:`\phi'` of the activation, the gradient at the
+outputs of the first layer is :math:`\delta = \phi'(z) \odot K b`. For a sample of the client, :math:`\delta` lies in
+the column space of the first layer's gradient, which has the orthonormal basis :math:`L`. The Levenberg-Marquardt
 method (:mod:`.levenberg`) minimises the relative distance
 
 .. math:: \lVert (I - L L^T)\, \phi'(M c) \odot K b \rVert / \lVert \phi'(M c) \odot K b \rVert
@@ -28,16 +30,17 @@ Curvature = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class CurveProblem:
-    """The search for points and gradients. A point is the vector of all entries of :math:`c` and :math:`b`.
+    """The search for ``c`` and ``b`` in the formulas of this module. A point is the vector of all their entries.
 
     Args:
-        layer: The matrix from coordinates in the first span to outputs of the first layer, (width, rank).
-        last: The coefficients of the coordinates in the sum that gives the last entry of the augmented input, (rank,).
-            ``None`` for a layer without bias.
+        layer: The matrix that maps coordinates in the row space of the first layer's gradient to outputs, (width,
+            rank).
+        last: The coefficients with which the last entry of an input, which must be 1, is computed from coordinates,
+            (rank,). ``None`` for a layer without bias.
         left: The orthonormal basis of the column space of the first layer's gradient, (width, rank).
-        downstream: The matrix from coordinates in the column space of the next layer's gradient to the first layer's
-            activations, (width, rank of the next layer's gradient).
-        curvature: The slopes of the activation, and their derivatives.
+        downstream: The matrix that maps coordinates in the column space of the next layer's gradient to gradients at
+            the first layer's activations, (width, rank of the next layer's gradient).
+        curvature: The function that returns the slopes of the activation, and the derivatives of these slopes.
     """
 
     layer: Tensor
@@ -47,10 +50,10 @@ class CurveProblem:
     curvature: Curvature
 
     def starts(self, points: Tensor) -> Tensor:
-        """Return each point with the coordinates of the gradient that fits the point best.
+        """Add to each given :math:`c` the :math:`b` that fits it best, and return the joined vectors.
 
         Args:
-            points: Points in coordinates of the first span.
+            points: The vectors :math:`c`, one row for each starting point.
         """
         slope, _ = self.curvature(points @ self.layer.T)
         moves = slope[:, :, None] * self.downstream
@@ -66,14 +69,14 @@ class CurveProblem:
         return torch.cat([points, gradients / gradients.norm(dim=1, keepdim=True)], 1)
 
     def onto_plane(self, points: Tensor) -> Tensor:
-        """Return, for each point, the nearest point whose augmented input has the last entry 1."""
+        """Return, for each point, the nearest point that belongs to an input with an appended 1."""
         if self.last is None:
             return points
         rank = len(self.last)
         return torch.cat([onto_plane(points[:, :rank], self.last), points[:, rank:]], 1)
 
     def directions(self) -> Tensor:
-        """Return an orthonormal basis of the directions that do not change the last entry of the augmented input."""
+        """Return an orthonormal basis of the directions in which a point can move while the appended entry stays 1."""
         rank, size = self.layer.shape[1], self.downstream.shape[1]
         identity = torch.eye(rank).to(self.layer)
         points = identity if self.last is None else plane_directions(self.last)
@@ -81,7 +84,11 @@ class CurveProblem:
         return blocks
 
     def evaluate(self, points: Tensor) -> State:
-        """Return the derivatives of the gradient, the gradient, its part outside the span, and the squared residual."""
+        """Return the values that the other methods need at each point.
+
+        The values are the derivatives of the gradient, the gradient, the part of the gradient outside the column space,
+        and the squared residual.
+        """
         rank = self.layer.shape[1]
         slope, curve = self.curvature(points[:, :rank] @ self.layer.T)
         activations = points[:, rank:] @ self.downstream.T

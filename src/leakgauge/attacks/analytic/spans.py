@@ -6,7 +6,7 @@ The gradient of a dense layer with a bias is :math:`[\partial W \mid \partial b]
    this space is the number of distinct samples.
 2. Every :math:`[\phi(W_1 x_i + b_1), 1]` lies in the row space :math:`S_2` of the next dense layer's gradient, where
    :math:`\phi` is the activation.
-3. A point of :math:`S_1` has as many unknowns as the client has samples. The condition that its activation lies in
+3. A point of :math:`S_1` has as many coordinates as the client has samples. The condition that its activation lies in
    :math:`S_2` gives as many equations as the first layer has neurons. The Levenberg-Marquardt method solves these
    equations from many starting points, for any activation, without labels or priors.
 4. The attacker proves each solution with the known network, which also gives the label (:mod:`.proof`).
@@ -49,7 +49,7 @@ from leakgauge.core.seeding import generator
 
 @dataclass(frozen=True)
 class TwoSpans(Attack):
-    """The attack that solves for samples in two spans.
+    """The attack that solves for samples in two spans, which are the row spaces of the gradients of two dense layers.
 
     Args:
         search: The settings of the search.
@@ -89,7 +89,7 @@ def fits(observation: Observation) -> Fit:
 
 
 def two_spans(*, starts: int = 48, iterations: int = 60, attempts: int = 6, tolerance: float = 0.02) -> TwoSpans:
-    """Solve for the samples of one gradient in the row spaces of two consecutive dense layers.
+    """Solve for the samples behind one gradient, in the row spaces of the gradients of two consecutive dense layers.
 
     The samples must enter the first of these layers, possibly after a reshape. Both layers must have biases, with an
     elementwise activation between the layers. The message is one gradient, or one local step with a known learning
@@ -100,7 +100,7 @@ def two_spans(*, starts: int = 48, iterations: int = 60, attempts: int = 6, tole
         starts: The number of starting points of each search.
         iterations: The largest number of Levenberg-Marquardt iterations of each search.
         attempts: The largest number of searches in a row without a new sample. The attack then gives up.
-        tolerance: The largest relative error of a proof.
+        tolerance: The largest relative error with which a sample still counts as proven.
     """
     return TwoSpans(SearchSettings(starts, iterations, attempts, tolerance))
 

@@ -1,4 +1,4 @@
-"""The layers that turn a sample into tokens, found in any model by what they compute and not by their names."""
+"""Functions that find the layers that convert a sample to tokens, by what they compute and not by their names."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def find_positions(observation: Observation, layer: PatchLayer) -> PositionParam
 
 
 def _free_parameters(model: nn.Module) -> Iterator[str]:
-    """Return the names of the trained parameters that do not belong to a layer of a kind in ``LAYERS``."""
+    """Return the names of the trained parameters that belong to no standard layer (the kinds in ``LAYERS``)."""
     for prefix, module in model.named_modules():
         if not isinstance(module, LAYERS):
             for name, value in module.named_parameters(prefix, recurse=False):
@@ -208,7 +208,7 @@ def _token_rows(gradient: Tensor, width: int) -> Tensor:
 
 
 def _matching_rows(name: str, gradient: Tensor, at_tokens: Tensor) -> PositionParameter | None:
-    """Return the rows with a gradient in proportion to the gradient at the tokens, or ``None`` without such rows."""
+    """Return the rows of a parameter whose gradient is proportional to the gradient at the tokens, or ``None``."""
     rows = _rows(gradient, at_tokens.shape[1])
     assert rows is not None
     for first in range(min(len(rows) - len(at_tokens), LEADING_TOKENS) + 1):

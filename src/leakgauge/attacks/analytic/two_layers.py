@@ -35,15 +35,18 @@ class TwoLayers(DenseChain):
         self._check_not_linear()
 
     def last_entry(self, right: Tensor) -> Tensor | None:
-        """Return the coefficients of the sum that gives the last entry of an augmented input of the first layer.
+        """Return the coefficients that compute the last entry of an input from its coordinates in the basis ``right``.
+
+        The last entry of an input of the first layer is the appended 1 that belongs to the bias.
 
         Args:
-            right: A basis of augmented inputs, one in each column. ``None`` is returned if the layer has no bias.
+            right: A basis of inputs with an appended entry, one in each column. ``None`` is returned if the layer has
+                no bias.
         """
         return right[-1] if self.has_bias(self.first) else None
 
     def activation(self, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs of the second dense layer, and their derivatives with respect to the given outputs.
+        """Return the activations, which are the inputs of the second dense layer, and the slopes of the activation.
 
         Args:
             first: The outputs of the first dense layer, one row for each sample.
@@ -73,7 +76,7 @@ class TwoLayers(DenseChain):
         return Branches.of(self._slopes())
 
     def guessed_gradients(self, first: Tensor, random: torch.Generator) -> Tensor:
-        """Return the gradients with respect to the outputs of the second layer, for random targets.
+        """Return gradients of the loss with respect to the outputs of the second layer, for random targets.
 
         Args:
             first: The outputs of the first dense layer, one row for each sample.
@@ -95,7 +98,7 @@ class TwoLayers(DenseChain):
             raise DoesNotFit("outputs of the first dense layer bypass the next dense layer, as in residual networks")
 
     def check_one_output(self) -> None:
-        """Check that the model of a regression has one output, for which the target can be solved for."""
+        """Check that the model of a regression has only one output. The attack can then compute the target."""
         with torch.no_grad():
             outputs = self.outputs(self._random(DUMMIES, self.layer(self.first).out_features))
         if self.classes is None and outputs.numel() != DUMMIES:

@@ -34,10 +34,10 @@ class AttributeAttack(Protocol):
 
 
 def for_tables(fits: Fits) -> Fits:
-    """Return a rule by which an attack applies only to tables with named columns.
+    """Return a function that decides whether an attack applies, and refuses all data but tables with named columns.
 
     Args:
-        fits: The rule that decides whether the attack applies to a table with named columns.
+        fits: The function that decides about tables with named columns.
     """
 
     def rule(observation: Observation) -> Fit:

@@ -35,7 +35,7 @@ def by_equations(
     \sum_s p_{is} \nabla\ell(\theta_t; p_i, s, y_i)`. The indicator :math:`p_{is}` is one for the true value of record i
     and zero for all other values. Each parameter of the model gives one equation. For full-batch clients with one local
     step, the attack therefore recovers the attribute if there are far fewer records than parameters. The method of
-    conjugate gradients solves for :math:`p`. The solution need not be zeros and ones, so it is called shares. The
+    conjugate gradients solves for :math:`p`. The solved :math:`p_{is}` may be any numbers, and are called shares. The
     method starts from equal shares. The attack needs the learning rate and the number of local steps.
 
     The solved shares are zeros and ones plus noise. The prior gives the variance that the shares would have without
@@ -97,7 +97,7 @@ def _weigh(shares: Tensor, prior: Tensor) -> Tensor:
 def _centred(shares: Tensor) -> Tensor:
     """Subtract the mean of each record's values.
 
-    If the result is added to shares, the sum of each record's shares does not change.
+    The result adds up to zero for each record. If it is added to shares, the shares of a record keep their sum.
     """
     return shares - shares.mean(1, keepdim=True)
 

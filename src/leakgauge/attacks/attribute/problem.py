@@ -82,11 +82,11 @@ class GradientProblem:
         return mixed
 
     def transposed(self, directions: Sequence[Tensor]) -> Tensor:
-        """Apply the adjoint of :meth:`mixed` to one direction per round, and return the result, (N, values).
+        """Return the inner products of single records' gradients with one direction per round, (N, values).
 
-        Each entry of the result belongs to one record and one value. With this value, the loss of the record would have
-        a gradient in each round. The entry is the sum over rounds of the inner products of this gradient with the
-        direction of the round, divided by N.
+        Each entry of the result belongs to one record and one value. With this value, the loss of the record has a
+        gradient in each round. The inner products of these gradients with the directions are added over rounds and
+        divided by N. This is the adjoint of :meth:`mixed`.
         """
         columns = []
         for inputs in self.candidates:

@@ -3,7 +3,7 @@
 ===================================  =============================================================================
 known defence                        adaptation
 ===================================  =============================================================================
-random pruning of the update         only the entries that were sent are compared
+random pruning of the update         only the entries that pruning keeps are compared
 random pruning of gradients          the prediction is multiplied by the average share of entries that pruning keeps
 clipping, DP-SGD                     only the direction of the update is used, also for the labels
 noise of a known size                priors get more weight if a larger share of the update is noise
@@ -58,11 +58,11 @@ def adapted(attack: Inversion, observation: Observation) -> Inversion:
 def adapts(attack: Attack, observation: Observation) -> bool:
     """Return whether an attack adapts to the defences that the attacker knows.
 
-    An attack that is no inversion may read the defences of an observation, unless its class has the attribute
-    ``uses_defences`` with the value ``False``.
+    For an attack that is not an :class:`~leakgauge.attacks.inversion.attack.Inversion`, the result is true, unless the
+    attack sets ``uses_defences = False``.
 
     Args:
-        attack: The attack.
+        attack: The attack to check.
         observation: The message of the client.
     """
     if isinstance(attack, Inversion):

@@ -162,7 +162,7 @@ class Inversion(Attack):
         return invert_together(self, completed, seeds, report)
 
     def is_over(self, solution: Solution) -> bool:
-        """Return whether to make no further attempt. The solution converged, is good enough or was interrupted."""
+        """Return whether this attempt is the last one, because it converged, is good enough or was interrupted."""
         low = self.effort.enough is not None and solution.loss <= self.effort.enough
         return low or solution.outcome.kind in ("converged", "interrupted")
 
@@ -173,7 +173,7 @@ class Inversion(Attack):
             observation: The client's message (gradient or weights), as the server sees it.
             best: The solution.
             copies: The number of copies of each sample in the solution. It is the number of local epochs if each epoch
-                has its own variables, and otherwise 1.
+                has its own dummy samples, and otherwise 1.
             targets: The labels that the attack used.
         """
         data = self.space.units(observation.data)
@@ -231,9 +231,9 @@ class Inversion(Attack):
         return match
 
     def optimise(self, observation: Observation, targets: Tensor, seed: int, report: Report) -> tuple[Solution, int]:
-        """Return the solution with the lowest loss, and the number of dummy samples that stand for one of the client's.
+        """Return the solution with the lowest loss, and the number of dummy samples for each of the client's samples.
 
-        The number is 1, or the number of epochs if each epoch has its own dummy samples.
+        This number is 1, or the number of epochs if each epoch has its own dummy samples.
 
         Args:
             observation: The client's message, with known or estimated values of all training settings that the attack
@@ -285,7 +285,7 @@ class Inversion(Attack):
     def _warm(
         self, start: WarmStart, observation: Observation, targets: Tensor, seed: int, report: Report
     ) -> list[tuple[Solution, int]]:
-        """Run the cheaper inversion of a warm start once for each restart, and return the results.
+        """Run the cheaper inversion that supplies starting points, once for each restart, and return the results.
 
         The results are converted to the units in which this inversion optimises samples. If a run is interrupted, no
         further run is started.
@@ -321,7 +321,7 @@ class Inversion(Attack):
         ]
 
     def _blind(self, observation: Observation, copies: int, draw: torch.Generator) -> Tensor:
-        """Draw the starting point of an inversion without a warm start."""
+        """Draw a random starting point, for an inversion that does not start from the result of another inversion."""
         data = self.space.units(observation.data)
         like = next(iter(observation.sent.values()))
         shape = (copies * int(observation.training.need("samples")), *data.shape)
@@ -330,8 +330,8 @@ class Inversion(Attack):
     def _labels_of_epochs(self, targets: Tensor, copies: int, samples: int) -> Tensor | None:
         """Return the labels of each epoch, (epochs, samples), or ``None`` if these labels are not needed.
 
-        They are not needed if all epochs have the samples in the same order, or if all epochs share their variables.
-        The result is also ``None`` if ``targets`` does not hold the labels of every epoch.
+        The labels are not needed if all epochs have the samples in the same order, or if all epochs share the same
+        dummy samples. The result is also ``None`` if ``targets`` does not hold the labels of every epoch.
         """
         same_order = getattr(self.matching.update_model, "new_orders", False)
         if copies == 1 or len(targets) != copies * samples or same_order:

@@ -44,14 +44,16 @@ def best_of(results: list[tuple[Solution, int]]) -> tuple[Solution, int]:
 
 
 def not_worse(solution: Solution, start: Tensor, terms: Callable[[Params, int], Params]) -> Solution:
-    """Return the solution, or the warm start (without noise) if the loss of the warm start is lower.
+    """Return the solution, or the starting point (without noise) if the starting point has a lower loss.
 
-    Both losses are computed with the weights of the last step, because some losses change their weights from step to
-    step.
+    The starting point is the result of a cheaper inversion.
+
+    Some losses weight their terms differently at each step. Both losses are therefore computed with the weights of the
+    last step.
 
     Args:
         solution: The result of the optimisation.
-        start: The inputs of the warm start, without noise.
+        start: The samples from the cheaper inversion, without noise.
         terms: The function that computes the terms of the loss.
     """
     variables, last = solution.variables | {"inputs": start}, max(0, len(solution.trace.losses) - 1)

@@ -37,7 +37,7 @@ class Layer:
 
     Args:
         module: The layer.
-        momentum: The share by which each batch changes the running statistics.
+        momentum: The weight of a new batch in the running statistics, which is :math:`m` in the formula of this module.
         mean: The observed mean of the client's batches.
         variance: The observed variance of the client's batches.
     """
@@ -107,8 +107,8 @@ class BatchStatistics:
 def revealed_statistics(observation: Observation) -> BatchStatistics | None:
     """Return the batch statistics that a message reveals, or ``None`` if there are none.
 
-    A message reveals batch statistics if the model has batch norm in train mode with running statistics, and if the
-    server sees the running statistics before and after the round.
+    A message reveals batch statistics under two conditions. The model has batch norm in train mode with running
+    statistics, and the server sees the running statistics before and after the round.
 
     Args:
         observation: The client's message (gradient or weights), as the server sees it.

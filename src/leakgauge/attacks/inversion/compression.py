@@ -1,17 +1,18 @@
-r"""Pruned and quantised messages, as the attacker recognises them from the message alone.
+r"""Functions that recognise a pruned or quantised message from the message alone.
 
-*Pruning* sets entries to zero. Entries of a dense gradient are zero too, where a unit is dead or an input is zero. Such
-zeros fill whole rows and columns. Only zeros between non-zero rows and columns are *scattered*. With several samples,
-dead units scatter zeros as well, so scattered zeros prove nothing without one of three further signs:
+*Pruning* sets entries to zero. A gradient without pruning (a dense gradient) has zeros too, where a unit is dead or an
+input is zero. For one sample, such zeros fill whole rows and columns. Only zeros between non-zero rows and columns are
+*scattered*. With several samples, dead units scatter zeros as well, so scattered zeros prove nothing without one of
+three further signs:
 
-- The last layer has them. Under softmax and cross-entropy, every class has an error, so a clean last layer
-  has none, and no row of it is zero.
+- The last layer has scattered zeros. Without pruning it has none and no row of zeros, because with softmax and
+  cross-entropy every class has an error.
 - Biases are zero although weights of the same unit are not.
-- No small entries were sent. The magnitudes of a dense gradient reach down to zero. Those of a pruned one that keeps
-  the largest entries (top-k) end at a limit, below which all other entries lie.
+- No small entries were sent. A dense gradient has entries of any small size. Top-k pruning sends only the entries above
+  a limit.
 
-*Quantisation* leaves few magnitudes in each tensor, and all of them are multiples of one step :math:`s`. The rounding
-error has a variance of about :math:`s^2 / 12`.
+*Quantisation* leaves few different magnitudes in each tensor. All of them are multiples of one step :math:`s`. The
+rounding error has a variance of about :math:`s^2 / 12`.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Pruned:
 
     Args:
         sent: A dictionary from the name of each parameter to a mask of the entries that were sent.
-        limits: A dictionary from the name of each parameter to the magnitude that no missing entry exceeds. It is
-            infinite if the entries were left out at random.
+        limits: A dictionary from the name of each parameter to the largest possible size of an entry that was not sent.
+            The size is infinite if the entries were left out at random.
     """
 
     sent: Params
@@ -63,8 +64,9 @@ class Message:
 
     Args:
         observed: The update, with zeros in place of the ignored entries.
-        used: A dictionary from the name of each parameter to a mask of the entries that count, or ``None`` for all.
-        pruned: The entries that pruning left out, if the message is pruned.
+        used: A dictionary from the name of each parameter to a mask, which is 1 for the entries that count and 0 for
+            the ignored entries. ``None`` means that all entries count.
+        pruned: The entries that were sent and the limits of the others, if the message is pruned.
     """
 
     observed: Params
@@ -78,14 +80,15 @@ class Message:
         Args:
             observed: The update.
             used: The mask of the entries that count.
-            pruned: The entries that pruning left out, if they must not be predicted above their limits.
+            pruned: The limits of entries that pruning left out. By default, predictions of these entries are ignored.
         """
         return Message({name: value * used[name] for name, value in observed.items()}, used, pruned)
 
     def visible(self, predicted: Params) -> Params:
         """Return a prediction with zeros in place of the ignored entries.
 
-        An entry that pruning left out, because it is small, is predicted by the part of it that exceeds the limit.
+        An entry that pruning left out must be small. If its prediction is above the limit, the result holds the excess,
+        which counts as an error.
 
         Args:
             predicted: The predicted update.
@@ -99,7 +102,7 @@ class Message:
         return {name: value + self._excess(name, predicted[name], scale) for name, value in visible.items()}
 
     def _scale(self, visible: Params) -> float:
-        """Return the factor with which a prediction fits the update best."""
+        """Return the factor by which a prediction must be multiplied to fit the update best, or 0 if it is negative."""
         product, square = (
             sum(float((value.detach() * other[name].detach()).sum()) for name, value in visible.items())
             for other in (self.observed, visible)
@@ -107,7 +110,7 @@ class Message:
         return max(0.0, product / square) if square > 0 else 0.0
 
     def _excess(self, name: str, predicted: Tensor, scale: float) -> Tensor | float:
-        """Return by how much a prediction exceeds the limit of the entries that were left out."""
+        """Return the part of a prediction above the limit, for the entries of one parameter that were left out."""
         assert self.pruned is not None
         limit = self.pruned.limits[name] / scale if scale > 0 else math.inf
         if not math.isfinite(limit):
@@ -179,14 +182,14 @@ def _many(zeros: int, entries: int) -> bool:
 
 
 def _scattered(matrix: Tensor, floor: float, full: bool) -> tuple[int, int]:
-    """Return the numbers of zeros and of entries in the rows and columns that are not zero as a whole.
+    """Count the zeros and all entries of a matrix, without rows and columns that consist of zeros only.
 
-    Zeros that rounding of the weights may explain do not count.
+    Zeros that the rounding of the weights may have caused are subtracted.
 
     Args:
         matrix: The update of one parameter, with one row for each unit.
         floor: The size of updates that rounding of the weights may distort.
-        full: Whether zeros cannot fill whole rows either, because every unit has an error.
+        full: Whether rows of zeros are counted too, because every unit must have an error.
     """
     sent = matrix != 0
     if _is_rounded(matrix, floor):
@@ -196,18 +199,18 @@ def _scattered(matrix: Tensor, floor: float, full: bool) -> tuple[int, int]:
 
 
 def _is_rounded(value: Tensor, floor: float) -> bool:
-    """Return whether most of a tensor's entries are so small that rounding of the weights distorts them."""
+    """Return whether the median size of a tensor's non-zero entries is so small that rounding distorts it."""
     sent = value[value != 0].abs()
     return not len(sent) or float(sent.median()) <= floor
 
 
 def _by_rounding(value: Tensor, floor: float) -> int:
-    """Return the number of zeros that rounding may explain. Rounding leaves about as many entries just above zero."""
+    """Estimate how many zeros are due to rounding, from the number of entries that are almost zero."""
     return 4 * int(((value != 0) & (value.abs() <= 4 * floor / ULPS)).sum())
 
 
 def _biases_are_pruned(update: Params, matrices: Params, floors: dict[str, float]) -> bool:
-    """Return whether biases are zero although weights of the same units are not."""
+    """Return whether many biases are zero in units that have non-zero weights."""
     missing, alive = 0, 0
     for name, matrix in matrices.items():
         place = f"{name.rpartition('.')[0]}.bias"
@@ -221,7 +224,7 @@ def _biases_are_pruned(update: Params, matrices: Params, floors: dict[str, float
 
 
 def _has_no_small_entries(update: Params) -> bool:
-    """Return whether the magnitudes of the whole message, or of most of its tensors, end above zero."""
+    """Return whether small entries are missing in the message as a whole, or in most of its tensors."""
     values = [value.flatten() for value in update.values()]
     if _ends_above_zero(torch.cat([value.double() for value in values])):
         return True
@@ -245,7 +248,7 @@ def _least(value: Tensor) -> float:
 
 
 def _rounding(observation: Observation) -> dict[str, float]:
-    """Return, for each parameter, the size of updates that rounding of the weights may distort."""
+    """Return, for each parameter, the size below which the rounding of the weights may distort an update."""
     if observation.kind == "gradient":
         return dict.fromkeys(observation.difference(), 0.0)
     return {
@@ -255,7 +258,10 @@ def _rounding(observation: Observation) -> dict[str, float]:
 
 
 def _step(value: Tensor, floor: float) -> float | None:
-    """Return the step of a quantised tensor, 0 for other tensors, and ``None`` for tensors too small to judge."""
+    """Return the distance between the levels of a quantised tensor, or 0 if the tensor is not quantised.
+
+    The result is ``None`` if the tensor is too small to decide.
+    """
     flat = value.flatten()
     flat = flat[:: max(1, len(flat) // COMPARED)]
     magnitudes = flat[flat != 0].abs().double().sort().values

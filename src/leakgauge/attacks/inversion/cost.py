@@ -30,10 +30,10 @@ def forecast(inversion: Inversion, observation: Observation) -> float:
     """Return the expected run time of an inversion on this machine in seconds, from a timed evaluation of the loss.
 
     All attempts are counted. If an attempt stops after ``patience`` steps without improvement, it is expected to take
-    four times ``patience`` steps. The time to infer labels is counted only if another inversion infers them.
+    four times ``patience`` steps. The time to infer labels is counted only if this needs an inversion of its own.
 
     Args:
-        inversion: The inversion.
+        inversion: The inversion whose run time is estimated.
         observation: The client's message (gradient or weights), as the server sees it.
     """
     with seeded(0, "forecast"):
@@ -42,7 +42,7 @@ def forecast(inversion: Inversion, observation: Observation) -> float:
 
 
 def _seconds(inversion: Inversion, observation: Observation, targets: Tensor) -> float:
-    """Return the expected seconds of one attempt, including the inversions for its warm start and its labels."""
+    """Return the expected seconds of one attempt, with the inversions that supply its starting point and its labels."""
     descent, restarts = inversion.descent, inversion.effort.restarts
     evaluations = _expected_steps(descent.stop) * int(getattr(descent.optimiser, "inner", 1))
     seconds = restarts * evaluations * _evaluation(inversion, observation, targets)
@@ -96,7 +96,7 @@ def scaled(inversion: Inversion, factor: float) -> Inversion:
     A factor below 1 first reduces the number of attempts, and then the steps of each attempt.
 
     Args:
-        inversion: The inversion.
+        inversion: The inversion to copy.
         factor: The factor by which the total number of steps is multiplied.
     """
     attempts = inversion.effort.attempts

@@ -40,7 +40,7 @@ class SmoothOnly:
 
     Args:
         samples: The largest number of samples that causes no warning (Zhu et al. 2019 go up to 8).
-        predicted: The largest probability of the true labels that causes no warning.
+        predicted: The largest probability of the true labels, as the model predicts them, that causes no warning.
         first_layer: The smallest share of the gradient's squared norm in the first layer that causes no warning.
     """
 

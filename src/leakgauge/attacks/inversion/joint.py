@@ -275,7 +275,7 @@ class JointInversion:
         return solve(loss, variables, descent, project=self.joint.space.projection(data), report=report)[0]
 
     def _part(self, update: Update, rows: Tensor, client: ClientModel, number: int) -> Callable[[Params, int], Tensor]:
-        """Return a function that computes the weighted distance of one update, which is one term of equation 5."""
+        """Return a function that computes the weighted distance for one update, a term of AGIC's equation 5."""
         gamma = self.gammas[min(update.epoch, len(self.gammas) - 1)]
         match, labels = self.joint.matching_term(update.observation, client), update.labels.to(rows.device)
 

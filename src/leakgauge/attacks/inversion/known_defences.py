@@ -54,11 +54,10 @@ def read(text: str) -> KnownDefence | None:
 
 
 def pruned_updates(defences: Iterable[KnownDefence]) -> bool:
-    """Return whether the zeros in the update are entries that pruning left out at random.
+    """Return whether the client prunes its update at random, so that a zero in the update is a missing value.
 
-    The result is false for top-k pruning. The entries that top-k pruning leaves out are small, so zero is a good
-    estimate of these entries. An attack that used these zeros as values was stronger than an attack that ignored these
-    zeros.
+    The result is false for top-k pruning, which leaves out small entries. Zero is then a good estimate of a missing
+    value. An attack that used these zeros was stronger than an attack that ignored them.
     """
     return any(defence.name == "RandomPruning" and defence.place == "update" for defence in defences)
 

@@ -8,7 +8,7 @@ samples is
     \textstyle\sum_j \partial \ell / \partial W_{kj} \approx O\,(\bar p_k - \lambda_k / N),
 
 with :math:`\bar p_k` the mean predicted probability, :math:`\lambda_k` the number of samples of class :math:`k` and
-:math:`O` the mean sum of the activations that enter the layer. For one sample only the entry of its class is negative
+:math:`O` the mean sum of the activations that enter the layer. For one sample, only the entry of its class is negative
 (Zhao et al. 2020, iDLG). For several samples, :math:`\bar p` and :math:`O` are estimated with random dummy inputs:
 
 ==================  =======================================================================================
@@ -19,7 +19,7 @@ with :math:`\bar p_k` the mean predicted probability, :math:`\lambda_k` the numb
 
 A model with one logit and binary cross-entropy is treated as a model with two logits, of which the first is always 0.
 Label smoothing :math:`a` over :math:`K` classes replaces :math:`\lambda_k / N` by :math:`(1-a)\lambda_k / N + a / K`.
-An update of Adam shows little more than which classes the client has (``_counts_from_signs``).
+If the client uses Adam, the update shows little more than which classes the client has (``_counts_from_signs``).
 """
 
 from __future__ import annotations
@@ -122,10 +122,14 @@ def _counts_from_signs(expected: Tensor, seen: Tensor, samples: int) -> Tensor:
 
 
 def _unclipped(expected: Tensor, seen: Tensor) -> float:
-    """Return the factor by which a clipped gradient is multiplied to undo the clipping.
+    """Estimate the factor by which a clipped gradient must be multiplied to undo the clipping.
 
-    The result is the largest factor for which no class has a count below zero. With this factor, a class without
-    samples has a count of zero. Such a class exists if the batch is smaller than the number of classes.
+    The result is the largest factor for which no class has a count below zero. It is right if the batch has no sample
+    of some class. This is certain if the batch is smaller than the number of classes.
+
+    Args:
+        expected: The mean predicted probability of each class.
+        seen: The clipped gradient of the last layer for each class.
     """
     growing = seen > 0
     return float((expected[growing] / seen[growing]).min()) if bool(growing.any()) else 1.0

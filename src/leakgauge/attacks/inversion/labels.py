@@ -48,13 +48,13 @@ class Granted:
 
 @dataclass(frozen=True)
 class LastLayer:
-    """A source of labels. It returns the labels that are given, or infers labels from the last layer's update.
+    """A method that returns the labels that are given, or infers labels from the last layer's update.
 
     Args:
         at: The weights at which random dummy inputs are evaluated to estimate mean predictions. ``"server"`` are the
             sent weights, ``"client"`` the returned weights, and ``"interpolated"`` interpolates between both.
-        read: The part of the last layer whose update is read, ``"bias"`` or ``"kernel"``. By default, the bias if the
-            layer has one, and otherwise the kernel.
+        read: The part of the last layer from which labels are inferred, ``"bias"`` or ``"kernel"``. By default, the
+            bias if the layer has one, and otherwise the kernel.
         dummies: The number of random dummy inputs.
         shuffle: Whether the labels are put into a random order (DLF's RandOrder). If the attacker is given the labels
             of every batch, these labels keep their order (appendix B.3).
@@ -90,7 +90,7 @@ class LastLayer:
 
 @dataclass(frozen=True)
 class MostNegative:
-    r"""A source of labels. It returns the labels that are given, or the classes with the most negative gradients.
+    r"""A method that returns the labels that are given, or else the classes with the most negative gradients.
 
     Each class has one row of entries in the gradient of the last kernel. For :math:`N` samples, the method takes the
     :math:`N` classes whose smallest entries are lowest (Yin et al. 2021, equation 7, as in AGIC):

@@ -21,7 +21,7 @@ class LastLayerReading:
 
     Args:
         name: The name of the layer.
-        layer: The layer.
+        layer: The last linear layer of the model.
         part: The part of the layer that is read, ``"bias"`` or ``"kernel"``.
     """
 
@@ -113,7 +113,7 @@ def last_linear(model: nn.Module, outputs: int) -> tuple[str, nn.Linear]:
     """Return the name of a model's last linear layer, and the layer itself.
 
     Args:
-        model: The model.
+        model: The model, whose layers are searched from the last to the first.
         outputs: The number of outputs that the layer must have.
     """
     layers = [(name, module) for name, module in model.named_modules() if not list(module.children())]

@@ -1,8 +1,8 @@
-r"""The weights of layers in the distance between the predicted and the observed update.
+r"""Rules that weight the layers in the distance between the predicted and the observed update.
 
 =============  ==========================================================================================
-``Sloped``     a slope over the convolutions, corrected for the zeros of ReLU (AGIC, equations 7 and 8)
-``ByKind``     a slope over each kind of layer, with more weight for layers with large errors (AWA, equations 24 to 30)
+``Sloped``     weights that change steadily over the convolutions (AGIC, equations 7 and 8)
+``ByKind``     weights that change steadily over the layers of each kind (AWA, equations 24 to 30)
 =============  ==========================================================================================
 """
 
@@ -65,16 +65,16 @@ class LayerWeights(Protocol):
 class Sloped:
     r"""Weights that change steadily from the first to the last convolution (AGIC, section IV-C).
 
-    The weight of convolution :math:`i` is :math:`\alpha_i = l_i / (1 - p_i)`. The slope :math:`l` goes from 1 at the
+    The weight of convolution :math:`i` is :math:`\alpha_i = l_i / (1 - p_i)`. The value :math:`l_i` goes from 1 at the
     first convolution to ``beta`` at the last convolution. :math:`p_i` is the share of zeros in the layer's observed
-    update. Every other layer has the mean of :math:`l` as its weight (equation 8). In a model without convolutions the
-    slope is over its linear layers.
+    update. Every other layer has the mean of all :math:`l_i` as its weight (equation 8). In a model without
+    convolutions, :math:`l_i` goes over the linear layers instead.
 
     Args:
         beta: The weight of the last convolution. Below 1, the weights fall from the first to the last convolution. With
             1, all layers have the same weight before the correction by :math:`p_i`.
-        shape: The shape of the slope. It is ``"linear"`` (equation 7), ``"exponential"`` :math:`a e^x + b` or
-            ``"logarithmic"`` :math:`a \ln x + b` (table I).
+        shape: The curve of :math:`l_i` over the layers. It is ``"linear"`` (equation 7), ``"exponential"`` :math:`a e^x
+            + b` or ``"logarithmic"`` :math:`a \ln x + b` (table I).
         zeros: Whether weights are divided by :math:`1 - p_i`. Entries that ReLU has set to zero are easy to match, so
             layers with many such entries need more weight.
         norms: The weight of normalisation layers. ``"one"`` is 1, ``"layer"`` is the weight of the convolution before
@@ -131,7 +131,7 @@ class Sloped:
         return lambda predicted, observed: fixed if uncorrected else corrected(observed)
 
     def _at(self, place: int, number: int) -> float:
-        """Return the weight of a layer on the slope, before the correction for zeros.
+        """Return the value ``l_i`` of a layer, which is the weight of a layer before the correction for zeros.
 
         Args:
             place: The position of the layer, counted from 1.
@@ -150,7 +150,7 @@ class Sloped:
 
 @dataclass(frozen=True)
 class ByKind:
-    r"""Weights that change from 1 to a final value over the layers of the same kind (AWA, equation 24).
+    r"""Weights that change evenly from 1 to a final value over the layers of one kind (AWA, equation 24).
 
     The kinds are convolutions, normalisations and linear layers. Layers of other kinds have the weights of linear
     layers. At each attack step, the mean and the variance of each layer's predicted update are compared with those of

@@ -41,7 +41,7 @@ def layers_of_model(model: nn.Module, parameters: Iterable[str]) -> tuple[Layer,
     ``"other"``. Embeddings and recurrent cells are examples.
 
     Args:
-        model: The model.
+        model: The model that has these parameters.
         parameters: The names of the parameters.
     """
     members: dict[str, list[str]] = {}

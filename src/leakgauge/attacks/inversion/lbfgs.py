@@ -1,15 +1,15 @@
 r"""L-BFGS for many independent problems at once.
 
-The rules for each problem are those of ``torch.optim.LBFGS``. One step is up to ``inner`` iterations or ``evaluations``
-evaluations. The first iteration of a run moves by :math:`\min(1, 1/\lVert g\rVert_1)` times the learning rate. Every
-later iteration moves by the learning rate times
+The rules for each problem are those of ``torch.optim.LBFGS``. One step has at most ``inner`` iterations and at most
+``evaluations`` evaluations of the loss. The first iteration of a run moves by :math:`\min(1, 1/\lVert g\rVert_1)` times
+the learning rate. Every later iteration moves by the learning rate times
 
 .. math:: d = -H_k\, g_k,
 
 where :math:`g` is the gradient, and the inverse Hessian :math:`H_k` is estimated from the last ``history`` pairs
 :math:`(s_i, y_i) = (x_{i+1}-x_i, g_{i+1}-g_i)` by the two-loop recursion (Nocedal and Wright 2006, algorithm 7.4). A
-pair with :math:`s^\top y` at or below ``tolerance_curvature`` is not used. Its default is :math:`10^{-10}`. A problem
-that has finished its step early waits for the others, without further evaluations.
+pair with :math:`s^\top y` at or below ``tolerance_curvature`` is not used. This limit is :math:`10^{-10}` by default. A
+problem that has finished its step early waits for the other problems, and its loss is not evaluated again.
 
 In PyTorch, the loops of the recursion go over the history in Python, one pair at a time. Here each loop is replaced by
 the triangular system that the loop solves. With :math:`S, Y` the pairs from oldest to newest, :math:`R_{ij} = s_i^\top

@@ -1,9 +1,10 @@
 r"""The share of a message that is noise, as far as the attacker knows it or can measure it.
 
-With softmax and cross-entropy, the gradient of the last layer's weights is :math:`\sum_i (p_i - y_i)\,h_i^\top`. The
-entries of each :math:`p_i - y_i` add up to zero, so the sum of this gradient over the classes is exactly zero, in every
-local step. What is left of the sum is noise that was added to the message. Its variance is the number of classes times
-the variance of the noise on one entry.
+With softmax and cross-entropy, the gradient of the last layer's weights is :math:`\sum_i (p_i - y_i)\,h_i^\top`. Here
+:math:`p_i` are the predicted probabilities of sample :math:`i`, :math:`y_i` is its label as a one-hot vector, and
+:math:`h_i` is the input of the layer. The entries of each :math:`p_i - y_i` add up to zero, so the sum of this gradient
+over the classes is exactly zero, in every local step. If the sum is not zero, noise was added to the message. The
+variance of the sum is then the number of classes times the variance of the noise on one entry.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def noise_in(observation: Observation) -> float:
     """Return the share of the message's squared norm that is noise, between 0 and 1.
 
     The share follows from the client's defences if the attacker knows a defence that adds noise. Otherwise the share is
-    measured, or computed from the steps of a quantised message. It is 0 if it can neither be known nor measured. A
-    pruned message cannot be measured, because its missing entries change all sums.
+    measured, or computed from the steps of a quantised message. If none of this is possible, the result is 0. A pruned
+    message cannot be measured, because its missing entries change all sums.
 
     Args:
         observation: The message of the client.
@@ -39,11 +40,11 @@ def noise_in(observation: Observation) -> float:
 
 
 def measured_noise(observation: Observation) -> float:
-    """Return the share of noise that shows in the sums of the last layer's gradient over the classes.
+    """Measure the share of noise in a message from the sums of the last layer's gradient over the classes.
 
     The measure assumes noise of the same size on every entry of the message. It is 0 for a loss other than
-    cross-entropy, and for clients with weight decay or Adam, for which these sums are not zero. Noise that is not
-    larger than the rounding of the returned weights counts as none.
+    cross-entropy, and for clients with weight decay or Adam, for which these sums are not zero. Noise below the
+    rounding error of the returned weights is ignored.
 
     Args:
         observation: The message of the client.
@@ -66,7 +67,7 @@ def measured_noise(observation: Observation) -> float:
 
 
 def _rounding_of(weights: list[Tensor]) -> float:
-    """Return the largest error that storing these weights may add to an entry."""
+    """Return the largest rounding error that an entry of these weights may have."""
     return max(torch.finfo(value.dtype).eps * float(value.abs().max()) for value in weights)
 
 

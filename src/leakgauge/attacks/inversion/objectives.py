@@ -8,10 +8,10 @@ ratio of the weights of consecutive layers, the distances are:
 ``L2``      :math:`\sum_l w_l \lVert u_l - v_l\rVert^2`, with :math:`w_l = d^{\,l}`             needs scale
 ==========  =========================================================================  ===========
 
-A scale-free objective needs no learning rate, because it compares only the directions of the updates. ``LayerWeighted``
-is one of these two objectives with the layer weights of :mod:`leakgauge.attacks.inversion.layer_weights`.
-``Logarithmic`` is the logarithm of an objective, which balances the match with the priors. ``Adapted`` is an objective
-that takes a known defence into account.
+A scale-free objective compares only the directions of the updates. The attacker then does not need the client's
+learning rate. ``LayerWeighted`` is one of these two objectives with the layer weights of
+:mod:`leakgauge.attacks.inversion.layer_weights`. ``Logarithmic`` is the logarithm of an objective, which balances the
+match with the priors. ``Adapted`` is an objective that takes a known defence into account.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Objective(Protocol):
         """Return the distance function for the updates of one model.
 
         Args:
-            model: The model.
+            model: The client's model, which some objectives read to weight its layers.
         """
         ...
 
@@ -60,7 +60,7 @@ class AnyModel(ABC):
         """Return the distance function, which is the same for all models.
 
         Args:
-            model: The model.
+            model: Not used.
         """
         return self.__call__
 
@@ -84,7 +84,7 @@ class Cosine(AnyModel):
         """Return a distance function that computes the length of the observed update only once.
 
         Args:
-            model: The model.
+            model: Not used.
         """
         length = once(lambda observed, weights: _product(observed, observed, weights))
 
@@ -187,8 +187,8 @@ class Logarithmic:
     The gradient of this objective is the gradient of :math:`d` times :math:`1 / (d + f)`. The match of the updates
     therefore has little weight as long as :math:`d` stays large, for example because of noise or an unknown sample
     order. The priors then dominate. As :math:`d` gets small, the match outweighs the priors. Up to a factor, this
-    objective is the negative log-likelihood of an update with Gaussian errors, whose unknown size is set to its most
-    likely value.
+    objective is the negative log-likelihood of an update with Gaussian errors. The unknown size of the errors is set to
+    its most likely value.
 
     Args:
         base: The objective :math:`d`.
@@ -210,7 +210,7 @@ class Logarithmic:
         """Return the distance function for the updates of one model.
 
         Args:
-            model: The model.
+            model: The client's model, which is passed to ``base``.
         """
         base = self.base.begin(model)
         return lambda predicted, observed: torch.log1p(base(predicted, observed) / self.floor)
@@ -246,7 +246,7 @@ class Adapted:
         """Return the distance function for the updates of one model.
 
         Args:
-            model: The model.
+            model: The client's model, which is passed to ``base``.
         """
         base = self.base.begin(model)
 

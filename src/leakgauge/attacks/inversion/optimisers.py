@@ -103,7 +103,7 @@ class SGD:
 
     Args:
         lr: The learning rate.
-        momentum: The momentum.
+        momentum: The momentum factor. 0 means plain gradient descent.
     """
 
     lr: float = 0.1

@@ -1,21 +1,24 @@
-r"""Inversion along a path of falling prior weights, on which entries of the message that are held out choose a point.
+r"""Inversion with falling prior weights, of which the best weight is chosen by held-out entries of the message.
 
 The best weight of a prior depends on the network, on the data and on the noise in the message. An attacker cannot see
 which weight gives the best samples. It can see which weight *predicts* best. A share of the message's entries is held
-out. The other entries are matched while the weight of the priors falls. Samples that fit the noise of the matched
-entries do not predict the held-out entries, so the held-out match stops falling where the noise begins.
+out. The other entries are matched while the weight of the priors falls. The *held-out match* is the distance between
+the held-out entries and their prediction. It stops falling as soon as the samples fit the noise of the matched entries,
+because this noise does not predict the held-out entries.
 
 1. On the path, the learning rate is constant, and the factor of the priors falls from 1 to a small number.
-2. The point with the lowest held-out match gives the factor. For a message without noise this is the end of the path.
+2. The factor at the point with the lowest held-out match is chosen. For a message without noise, this is the end of the
+   path.
 3. From this point, all entries are matched with this factor, and the learning rate falls.
 
-If the message holds noise, or is pruned or quantised, and no point predicts the held-out entries clearly better than
-the guess and random samples do, the guess is returned. The guess is a constant sample at the mean of the data, or
-mid-grey if the mean is unknown. It needs no message. For any other message the guess is never returned, because then
-only the attack has failed.
+The *guess* is a constant sample at the mean of the data, or mid-grey if the mean is unknown. It is made without the
+message. The attack returns the guess under two conditions. First, the message holds noise, or is pruned or quantised.
+Second, no point predicts the held-out entries clearly better than the guess and random samples do. For a clean message
+the guess is never returned, because a bad prediction then only means that the attack has failed.
 
-Of a pruned message (:mod:`leakgauge.attacks.inversion.compression`), only the entries that were sent are matched and
-held out. If pruning kept the largest entries, predictions of the others must not exceed the smallest of them.
+In a pruned message (:mod:`leakgauge.attacks.inversion.compression`), only the entries that were sent are matched or
+held out. If pruning kept the largest entries, the predictions of all other entries must not exceed the smallest entry
+that was sent.
 """
 
 from __future__ import annotations
@@ -98,10 +101,12 @@ class Path:
 
 @dataclass(frozen=True)
 class PriorPath(Inversion):
-    """An inversion that chooses the weight of its priors by held-out entries of the message.
+    """An inversion that chooses the weight of its priors with held-out entries of the message.
+
+    The samples are not fitted to the held-out entries. The best weight is the one that predicts these entries best.
 
     Args:
-        path: The path of prior weights.
+        path: The settings of the path, along which the weights of the priors fall.
         statistics: The weight of the distance to the batch statistics that the message reveals
             (:mod:`leakgauge.attacks.inversion.batch_statistics`).
     """
@@ -130,7 +135,10 @@ class PriorPath(Inversion):
         return super(PriorPath, self._with_readable_labels(observation))._run(observation, seed, report)
 
     def _with_readable_labels(self, observation: Observation) -> Self:
-        """Return the attack, which reads labels from the last kernel if random pruning removed some of the biases."""
+        """Return an attack that infers labels from the last kernel, if pruning removed some of the last biases.
+
+        Otherwise, return this attack.
+        """
         pruned = pruning_of(observation)
         if pruned is None or all(map(math.isfinite, pruned.limits.values())):
             return self
@@ -144,7 +152,7 @@ class PriorPath(Inversion):
         """Return the best solution, and the number of copies of each sample in this solution.
 
         Args:
-            observation: The message of the client, with a complete recipe.
+            observation: The message of the client, with all training settings known or estimated.
             targets: The labels.
             seed: The seed of all random draws.
             report: A function ``report(step, total, loss)`` that shows progress.
@@ -160,12 +168,12 @@ class PriorPath(Inversion):
 def strongest(matches: Sequence[float], floor: float) -> int:
     """Return the index of the first point of a path that predicts held-out entries about as well as the best point.
 
-    The first points have the strongest priors. Where the held-out match hardly falls any more, a weaker prior only
-    lets through what the message does not determine.
+    The first points have the strongest priors. If a weaker prior hardly improves the prediction, it only adds details
+    that the message does not determine.
 
     Args:
-        matches: The held-out match at each point of the path.
-        floor: The match of the true samples, which noise keeps above zero.
+        matches: The distance between the held-out entries and their prediction, at each point of the path.
+        floor: The distance that even the true samples have, because of noise in the message.
 
     >>> strongest([0.5, 0.11, 0.1, 0.12], floor=0.0)
     1
@@ -177,7 +185,7 @@ def strongest(matches: Sequence[float], floor: float) -> int:
 
 
 class _Walk:
-    """The two stages of one attack on one client."""
+    """An attack on one client in two stages, the path of falling prior weights and the final match of all entries."""
 
     def __init__(
         self,
@@ -270,9 +278,10 @@ class _Walk:
         return {} if distance is None else {"statistics": self.attack.statistics * distance}
 
     def _chosen(self, paths: Sequence[Solution]) -> tuple[int, Params, float]:
-        """Return the step and the variables of the best point, and its gain over blind samples.
+        """Return the step and the variables of the best point of all paths, and its gain over blind samples.
 
-        The gain is infinite for a message without noise, because such a message explains everything.
+        Blind samples are drawn without the message. The gain is a difference of log-likelihoods (:meth:`_gain`). It is
+        infinite for a message without noise.
         """
         last = self.path_steps
         points = [[*((s, v) for s, v in path.trace.snapshots if s > 0), (last, path.variables)] for path in paths]
@@ -285,10 +294,10 @@ class _Walk:
         return step, variables, self._gain(cosines[row][best], variables) if self.uncertain else math.inf
 
     def _gain(self, cosine: float, variables: Params) -> float:
-        """Return how much more likely the held-out entries are than under the best blind samples, as a logarithm.
+        """Return the log-likelihood of the held-out entries, minus their log-likelihood for the best blind samples.
 
-        The blind samples are the guess and several draws of the starting point. The likelihood is that of Gaussian
-        noise of unknown size on a prediction of unknown scale.
+        The blind samples are made without the message. They are the constant guess and several random starting points.
+        The likelihood is that of Gaussian noise of unknown size on a prediction of unknown scale.
 
         Args:
             cosine: The cosine between the held-out entries and their prediction.
@@ -326,7 +335,7 @@ class _Walk:
         return Solution(blind, loss, 0, outcome, trace)
 
     def _finish(self, start: Params, step: int, before: Trace, report: Report) -> Solution:
-        """Match all entries from a point of the path, with the factor of the priors at this point."""
+        """Start from a point of the path, and match all entries with the factor that the priors have at this point."""
         factor, left = self.fade(step, self.path_steps), self.total - self.path_steps
         if not left:
             loss = self._loss(start, factor)
@@ -354,7 +363,7 @@ class _Walk:
 
 
 def _joined(first: Trace, second: Trace) -> Trace:
-    """Return the record of two runs, one after the other."""
+    """Join the records of two runs, of which the second run continues the first one."""
     before = int(first.evaluations[-1]) if len(first.evaluations) else 0
     return Trace(
         torch.cat([first.losses, second.losses]),

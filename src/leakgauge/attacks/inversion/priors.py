@@ -35,7 +35,7 @@ class Prior(Protocol):
         """Return the weighted value of the prior for given samples.
 
         Args:
-            inputs: Normalised inputs, (epochs, samples, ...). If all epochs share their variables, the first dimension
+            inputs: Normalised inputs, (epochs, samples, ...). If all epochs share the same samples, the first dimension
                 is 1.
             data: The kind of data.
         """
@@ -169,7 +169,7 @@ class EpochOrderInvariant:
         return features.reshape(*inputs.shape[:2], *features.shape[1:])
 
     def like(self, reference: EpochOrderInvariant, data: DataSpec, *, epochs: int, samples: int) -> EpochOrderInvariant:
-        """Return this prior with the weight at which it equals ``reference`` at a random start (section 5.4).
+        """Return this prior with a new weight, such that it equals ``reference`` on random samples (section 5.4).
 
         Args:
             reference: The prior whose value is matched.
@@ -189,10 +189,11 @@ class EpochAgreement:
 
     Here :math:`\tilde x_{e,i}` is the copy of sample :math:`i` in epoch :math:`e`, for :math:`E` epochs and :math:`N`
     samples, and :math:`\lambda` is the weight. This prior is stronger than :class:`EpochOrderInvariant`, which compares
-    only summaries of epochs. ``EpochAgreement`` requires that a variable stands for the same sample in every epoch, as
-    in ``FullSimulation(per_epoch=True, new_orders=True)``, which shuffles only the simulated batches. An infinite
-    weight would force all epochs to have equal variables. With a weight of zero, the variables of the epochs would be
-    independent. A weight in between leaves some freedom, which absorbs the effect of the unknown orders.
+    only summaries of epochs. ``EpochAgreement`` requires that the copy with the index :math:`i` is the same sample in
+    every epoch, as in ``FullSimulation(per_epoch=True, new_orders=True)``, which shuffles only the simulated batches.
+    An infinite weight would force all copies of a sample to be equal. With a weight of zero, the copies would be
+    independent. With a weight in between, the copies may differ a little, which makes up for the unknown orders of the
+    samples.
 
     Args:
         weight: The weight of the term.

@@ -22,11 +22,11 @@ from leakgauge.core.progress import silent
 class RefinedLabels:
     r"""A source of labels that estimates label counts, and corrects them by a simulation of the client.
 
-    :func:`~leakgauge.attacks.inversion.label_counts.estimate_label_counts` must guess the mean predictions on the
-    client's samples during its local training. On a recognisable reconstruction of the samples, the model makes nearly
-    the same predictions. Let :math:`\bar g^{obs}` be the observed mean gradient of the last bias over the local steps.
-    Let :math:`\bar g^{sim}` be the same gradient,
-    simulated on the reconstruction :math:`\tilde x` with counts :math:`\lambda`. The corrected counts are
+    :func:`~leakgauge.attacks.inversion.label_counts.estimate_label_counts` does not know the samples, so it must guess
+    the model's mean predictions during the local training. If a reconstruction resembles the samples, the model makes
+    nearly the same predictions on it. Let :math:`\bar g^{obs}` be the observed mean gradient of the last bias over the
+    local steps. Let :math:`\bar g^{sim}` be the same gradient, simulated on the reconstruction :math:`\tilde x` with
+    counts :math:`\lambda`. The corrected counts are
 
     .. math:: \lambda' = \lambda + N\,(\bar g^{sim}(\tilde x, \lambda) - \bar g^{obs}),
 

@@ -9,9 +9,9 @@ the final distance of an attack (equation 33), and can therefore try several val
    kernel and the logarithm of the improvement.
 
 **Batches.** The random trials are one batch. Each later batch has ``jobs`` trials, which are proposed before any of
-their values is known. Within a batch, each trial is chosen for the joint improvement with the trials that were proposed
-before it and are still pending. A proposal depends only on the seed and on the trials before its batch. The same seed
-and ``jobs`` therefore give the same trials, even if the search was interrupted.
+their values is known. Within a batch, the values of earlier trials are still unknown. Each trial is therefore chosen
+for the improvement that it promises together with these trials. A proposal depends only on the seed and on the trials
+before its batch. The same seed and ``jobs`` therefore give the same trials, even if the search was interrupted.
 
 **Pruning.** A trial may report its value after some steps. The trial is ended early if it is *clearly losing*. Let
 :math:`v(s)` be the value of the trial at step :math:`s`, :math:`v_i(s)` the values of the finished trials at the same
@@ -23,11 +23,11 @@ and if at least five finished trials reported a value at this step. Random trial
 so they are never pruned.
 
 **Values for the Gaussian process.** ``GPSampler`` learns from complete trials only. If a pruned or failed trial were
-left out, ``GPSampler`` would propose the same hyper-parameters again. A pruned trial therefore counts as if it had kept
-its rank. Its value is the worst final value of those finished trials that were ahead of the pruned trial when the
-pruned trial was ended. The last value of the pruned trial itself is not used, because it was reported after fewer
-steps. A failed trial (NaN, infinite) counts with the worst final value of all trials. Neither a pruned nor a failed
-trial can be the best.
+left out, ``GPSampler`` would propose the same hyper-parameters again. A pruned trial therefore gets a final value from
+other trials. Among the finished trials that had better values at the step where the pruned trial was ended, the worst
+final value is taken. The last value of the pruned trial itself is not used, because it was reported after fewer steps.
+A failed trial (NaN, infinite) counts with the worst final value of all trials. Neither a pruned nor a failed trial can
+be the best.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class Space:
             ``"uniform"`` is uniform in [0, 1], in pixels without normalisation. A :class:`WarmStart` begins at the
             result of another inversion.
         box: Whether pixels are clipped to [0, 1] after each step.
-        rescale: Whether pixels are optimised in units of a quarter of their range if the model takes pixels without
-            normalisation. Settings that were tuned on normalised data then fit.
+        rescale: Whether pixels are optimised in units of a quarter of their range, if the model takes pixels without
+            normalisation. Settings that were tuned for normalised data can then be used without change.
         common_units: Whether all bounded values are optimised in units of a quarter of their range, even if the model
             takes normalised values. Learning rates and weights of priors then have the same meaning for all datasets.
     """
@@ -94,7 +94,7 @@ class Space:
         return clamp
 
     def draw(self, shape: tuple[int, ...], data: DataSpec, generator: torch.Generator) -> Tensor:
-        """Draw the starting point of an inversion without a warm start.
+        """Draw a random starting point, for an inversion that does not start from the result of another inversion.
 
         Args:
             shape: The shape of all dummy samples.
@@ -147,7 +147,7 @@ class Effort:
         retries: The largest number of further attempts if an attempt does not converge, each from another starting
             point. The attacker recognises a failed attempt by its high loss. The attempt with the lowest loss is
             returned.
-        enough: The loss at or below which an attempt counts as a success, whatever ended the attempt.
+        enough: A loss. An attempt with this loss or a lower loss counts as a success, even if it did not converge.
     """
 
     restarts: int = 1

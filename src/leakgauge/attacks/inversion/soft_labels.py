@@ -49,7 +49,7 @@ def is_soft(targets: Tensor, data: DataSpec) -> bool:
     """Return whether targets are logits that the attack optimises, instead of labels or regression targets.
 
     Args:
-        targets: The targets.
+        targets: The labels, regression targets or logits.
         data: The kind of data.
     """
     return data.classes is not None and targets.is_floating_point()

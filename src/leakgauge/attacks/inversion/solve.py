@@ -33,11 +33,11 @@ class Descent:
     """The settings of an optimisation, which are the optimiser, the stopping rule and the returned iterate.
 
     Args:
-        optimiser: The optimiser.
+        optimiser: The optimiser with its settings, such as Adam.
         schedule: The factor by which the learning rate is multiplied at each step.
         stop: The stopping rule.
-        keep_last: Whether the last finite iterate is returned instead of the best one. Use it for losses whose weights
-            change from step to step.
+        keep_last: Whether the last finite iterate is returned instead of the iterate with the lowest loss. Use it for
+            losses whose weights change from step to step.
         snapshot_every: The number of steps between two recorded iterates. By default, no iterates are recorded.
     """
 
@@ -83,7 +83,7 @@ class Solution:
     """The result of one optimisation.
 
     Args:
-        variables: The returned iterate.
+        variables: The returned iterate, which is the value of each variable at one step.
         loss: The loss of the returned iterate.
         best_step: The step of the returned iterate.
         outcome: The way in which the optimisation ended, such as converged or interrupted.

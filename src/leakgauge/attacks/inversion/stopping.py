@@ -7,7 +7,8 @@
 ``AnyOf``         stops when any of several rules stops (EPAFL's hybrid is ``AnyOf(Threshold(...), Plateau(...))``)
 ================  =====================================================================================
 
-A rule is a frozen description. Its method ``begin`` returns the watcher that holds the state of one run.
+A rule holds only settings. Its method ``begin`` returns a watcher, which checks the losses of one run and holds the
+state of this run.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Outcome:
     """The way in which one problem ended.
 
     Args:
-        kind: The kind of ending, as a word for programs.
+        kind: The kind of ending as a single word, such as ``"converged"``, for use in code.
         step: The last step.
         sentence: The description of the ending, as a phrase for people.
     """
@@ -45,7 +46,7 @@ class Outcome:
 
 
 class Watcher(Protocol):
-    """The state of a rule during one run, for the problems that still run."""
+    """An object that checks the losses of one run, and decides which problems stop."""
 
     def check(self, step: int, losses: Tensor) -> list[Outcome | None]:
         """Return the outcome of each problem that stops after this step, and ``None`` for the others.
@@ -66,7 +67,7 @@ class Watcher(Protocol):
 
 
 class Rule(Protocol):
-    """A stopping rule."""
+    """A rule that decides when the optimisation of a problem stops."""
 
     @property
     def max_steps(self) -> int | None:
@@ -74,10 +75,10 @@ class Rule(Protocol):
         ...
 
     def begin(self, problems: int) -> Watcher:
-        """Return a watcher for a run.
+        """Return an object that checks the losses of one run after each step.
 
         Args:
-            problems: The number of problems.
+            problems: The number of independent problems in the run.
         """
         ...
 
@@ -101,10 +102,10 @@ class MaxSteps:
         return self.steps
 
     def begin(self, problems: int) -> Watcher:
-        """Return a watcher for a run.
+        """Return an object that checks the losses of one run after each step.
 
         Args:
-            problems: The number of problems.
+            problems: The number of independent problems in the run.
         """
         return _Stateless(self._outcome)
 
@@ -133,10 +134,10 @@ class Threshold:
         return None
 
     def begin(self, problems: int) -> Watcher:
-        """Return a watcher for a run.
+        """Return an object that checks the losses of one run after each step.
 
         Args:
-            problems: The number of problems.
+            problems: The number of independent problems in the run.
         """
         return _Stateless(self._outcome)
 
@@ -169,10 +170,10 @@ class Plateau:
         return None
 
     def begin(self, problems: int) -> Watcher:
-        """Return a watcher for a run.
+        """Return an object that checks the losses of one run after each step.
 
         Args:
-            problems: The number of problems.
+            problems: The number of independent problems in the run.
         """
         return _PlateauWatcher(self, problems)
 
@@ -182,7 +183,7 @@ class AnyOf:
     """The rule that stops a problem as soon as any of several rules stops it.
 
     Args:
-        rules: The rules.
+        rules: The rules to combine.
     """
 
     rules: tuple[Rule, ...]
@@ -202,10 +203,10 @@ class AnyOf:
         return min(limits, default=None)
 
     def begin(self, problems: int) -> Watcher:
-        """Return a watcher for a run.
+        """Return an object that checks the losses of one run after each step.
 
         Args:
-            problems: The number of problems.
+            problems: The number of independent problems in the run.
         """
         return _AnyWatcher([rule.begin(problems) for rule in self.rules])
 

@@ -41,10 +41,11 @@ def alike(attack: Inversion, observations: Sequence[Observation]) -> bool:
     """Return whether clients can be attacked in one run.
 
     The clients must have the same small architecture, the same kind of data, the same training settings and the same
-    kind of message. The attack must use no warm start, no restarts and no random orders of the samples.
+    kind of message. The attack must not start from another inversion, and must use no restarts and no random orders of
+    the samples.
 
     Args:
-        attack: The attack.
+        attack: The attack that is to run on all clients.
         observations: One message for each client, as the server sees it.
     """
     first = observations[0]
@@ -66,7 +67,7 @@ def alike(attack: Inversion, observations: Sequence[Observation]) -> bool:
 
 
 def _same_architecture(one: Observation, other: Observation) -> bool:
-    """Return whether the models of two observations are one object, or were built with the same name and options."""
+    """Return whether two observations have the same model object, or models built with the same name and options."""
     if one.model is other.model:
         return True
     recipes = [recipe_of(observation.model) for observation in (one, other)]
@@ -80,10 +81,10 @@ def invert_together(
 ) -> list[Reconstruction]:
     """Attack several clients in one run, and retry the clients for which the attack did not converge.
 
-    The clients must be :func:`alike`.
+    The clients must fulfil the conditions of :func:`alike`.
 
     Args:
-        attack: The attack.
+        attack: The attack to run on all clients.
         observations: One message for each client, with all training settings known or estimated.
         seeds: One seed for each client.
         report: A function ``report(step, total, loss)`` that shows progress.

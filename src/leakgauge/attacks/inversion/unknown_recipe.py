@@ -1,11 +1,11 @@
 r"""Estimates of unknown training settings, such as the batch size, from a client's update.
 
-For cross-entropy after a linear layer with bias, the bias of a class :math:`k` without samples moves by :math:`\eta
-\sum_t \bar p_k(t) \approx \eta\,U\,\bar p_k` over the :math:`U` local steps. Here :math:`\eta` is the learning rate,
-and :math:`\bar p_k` is the mean predicted probability of the class. The bias of every other class moves by less. The
-largest ratio over the classes, :math:`U \approx \max_k \Delta b_k / (\eta\,\bar p_k)`, is an estimate of the number of
-steps. With this estimate, the batch size follows from the number of epochs, or the number of epochs from the batch
-size:
+Assume cross-entropy after a linear layer with bias. The bias of a class :math:`k` without samples changes by
+:math:`\eta \sum_t \bar p_k(t) \approx \eta\,U\,\bar p_k` over the :math:`U` local steps. Here :math:`\eta` is the
+learning rate, and :math:`\bar p_k` is the mean predicted probability of the class. The bias of every other class
+changes by less. With :math:`\Delta b_k` the change of the bias of class :math:`k`, the number of steps is therefore
+estimated as the largest ratio over all classes, :math:`U \approx \max_k \Delta b_k / (\eta\,\bar p_k)`. With this
+estimate, the batch size follows from the number of epochs, or the number of epochs from the batch size:
 
 ==================  =========================================================================
 unknown             assumed
@@ -35,7 +35,7 @@ from leakgauge.core.one_gradient import optimiser_of
 
 
 def complete_recipe(observation: Observation, generator: torch.Generator) -> Observation:
-    """Return the observation with estimates of the numbers of samples and epochs and the batch size, where unknown.
+    """Return the observation with estimates in place of an unknown number of samples, number of epochs or batch size.
 
     Args:
         observation: The client's message (gradient or weights), as the server sees it.

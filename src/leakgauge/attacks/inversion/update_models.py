@@ -1,6 +1,6 @@
 r"""The attacker's models of the client, which predict the update that dummy samples would cause.
 
-Every prediction is on the scale of :meth:`Observation.summed_gradient`, the sum of the client's gradients over its
+Every prediction estimates :meth:`Observation.summed_gradient`, which is the sum of the client's gradients over its
 local steps. With :math:`\theta^s` the sent weights, :math:`\theta^c` the returned weights and :math:`U` local steps,
 the models and the cost of one prediction are:
 
@@ -47,8 +47,8 @@ class ClientModel:
 
     Args:
         predict: The function that predicts the update.
-        copies: The number of copies of the client's samples in the inputs, one copy after another. If epochs have their
-            own variables, there is one copy for each epoch.
+        copies: The number of copies of the client's samples in the inputs, one copy after another. If every epoch has
+            its own dummy samples, there is one copy for each epoch.
         batches: The number of batches in the inputs, if the inputs are divided into batches of the client's size.
         extra: The initial values of further variables that the attack optimises, apart from the samples.
         epoch_labels: Whether the targets may hold the labels of every epoch, one epoch after another. Otherwise the
@@ -163,14 +163,15 @@ class FullSimulation:
     as momentum and weight decay are taken as zero. An unknown optimiser is guessed from the update.
 
     Args:
-        per_epoch: Whether every epoch has its own variables, because the client draws a new order in each epoch (DLF).
-            Otherwise all epochs share their variables (Geiping et al.). If the labels of each epoch are known, each
-            epoch takes the shared samples in an order that agrees with its labels.
+        per_epoch: Whether every epoch has its own copy of the dummy samples, because the client draws a new order in
+            each epoch (DLF). Otherwise all epochs share the same dummy samples (Geiping et al.). If the labels of each
+            epoch are known, each epoch takes the shared samples in an order that agrees with its labels.
         one_batch: Whether each epoch is one step on all samples (DLF's baseline FedSGD-Epoch). The learning rate of
             this step is the sum of the learning rates of the epoch's steps.
         new_orders: Whether each epoch takes the samples in a different random order. The orders are drawn once. The
             client also uses different orders, so the prediction is nearer to the client's update than with one order
-            for all epochs. The variables of all epochs are then stored in the same order, sample by sample.
+            for all epochs. If every epoch has its own copy of the dummy samples, all copies are stored in the same
+            order.
         gradients: The way to differentiate through the training (see :mod:`leakgauge.federation.training`). ``"graph"``
             is fast and ``"adjoint"`` needs little memory. By default, the graph is used up to ``graph_limit``, and the
             adjoint above this limit.
@@ -236,9 +237,10 @@ class EpochInterpolation:
               \qquad (19, 20)
 
     Here :math:`\theta^s` are the sent weights, :math:`\theta^c` the returned weights and :math:`E` the number of
-    epochs. The attacker cannot know the order of the samples in the other epochs, and does not need this order for one
-    epoch. With only one epoch, or only one batch in each epoch (scenarios 1 to 3), the order does not matter. The whole
-    training is then simulated, as in :class:`FullSimulation`. The labels are divided into batches in their given order.
+    epochs. The attacker cannot know the order of the samples in the other epochs. To simulate a single epoch, this
+    order is not needed. With only one epoch, or only one batch in each epoch (AWA's scenarios 1 to 3), the order does
+    not matter. The whole training is then simulated, as in :class:`FullSimulation`. The labels are divided into batches
+    in their given order.
 
     Args:
         epoch: The attacked epoch, from 1 to the number of epochs E.
@@ -295,7 +297,7 @@ class MixedPrecision:
 
     @property
     def new_orders(self) -> bool:
-        """Whether the variables of all epochs are stored in the same order, as in :class:`FullSimulation`."""
+        """Whether the dummy samples of all epochs are stored in the same order, as in :class:`FullSimulation`."""
         return getattr(self.base, "new_orders", False)
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
@@ -364,7 +366,10 @@ def simulator(observation: Observation, training: LocalTraining, *, functional: 
 
 
 def _one_step_per_epoch(training: LocalTraining) -> LocalTraining:
-    """Return training settings in which each epoch is one step on all samples, as long as all steps of the epoch."""
+    """Return training settings in which each epoch is one step on all samples.
+
+    The learning rate of this step is the sum of the learning rates of the epoch's steps.
+    """
     factors, steps = torch.tensor(training.factors, dtype=torch.double), len(training.batches_of_steps)
     lengths = factors.unflatten(0, (-1, steps)).mean(1).tolist()
     schedule = training.schedule if training.schedule in (None, CONSTANT) else tuple(lengths)
@@ -374,7 +379,10 @@ def _one_step_per_epoch(training: LocalTraining) -> LocalTraining:
 
 
 def _shares(training: LocalTraining, epoch: int) -> tuple[float, float]:
-    """Return the share of the update before an epoch, and the ratio of the whole update to the epoch's update.
+    """Return two numbers that place an epoch within the client's update.
+
+    The first number is the share of the whole update that happens before the epoch. The second number is the size of
+    the whole update, divided by the size of the epoch's update.
 
     The update of an epoch is assumed to be proportional to the sum of the epoch's learning rates. Epochs count from 1.
     """

@@ -8,7 +8,7 @@ describe :math:`u`. The number of parameters is d.
 =====================  ================================================================  ============================
 :class:`Exact`         :math:`u = W(\theta^* - \theta)` without noise                    proposition 1, d + 1 rounds
 :class:`LeastSquares`  The same with noise. A regression gives :math:`W, W\theta^*`      proposition 3, many rounds
-:class:`Secant`        :math:`u` is linear on the span of the rounds, with a ridge       beyond the paper, any model
+:class:`Secant`        :math:`u` is linear, fitted to the rounds by ridge regression     beyond the paper, any model
 :class:`Learned`       :math:`u` is a neural network                                     algorithm 2, equations 7, 8
 :class:`Distilled`     :math:`u` is the training on a few dummy samples                  algorithm 2 with our map
 :class:`GlobalModel`   No model of :math:`u`. The result is the server's model           baseline, table 1

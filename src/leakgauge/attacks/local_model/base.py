@@ -190,12 +190,13 @@ def _last_buffers(last: Observation) -> Params | None:
 
 
 def needs_step_length(reason: str) -> Fits:
-    """Return a rule that excludes an attack if clients send gradients and the learning rate is unknown.
+    """Return a function that decides whether an attack on the steps of the weights applies.
 
-    Such an attack needs the steps of the weights. Without the learning rate, gradients cannot be converted to steps.
+    The attack does not apply if clients send gradients and the learning rate is unknown, because the gradients then
+    cannot be converted to steps.
 
     Args:
-        reason: The reason that is shown to people if the attack applies.
+        reason: The phrase about the attack that is shown to people if the attack applies.
     """
 
     def rule(observation: Observation) -> Fit:

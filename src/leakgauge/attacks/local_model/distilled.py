@@ -17,9 +17,9 @@ Dummy samples are not the client's samples, and a long training fits the artefac
 dummy samples are fitted independently. Training stops when the model of one set no longer improves on the other set.
 Only the information on which both sets agree comes from the client.
 
-A set may predict the gradients of most held-out rounds no better than a prediction of zeros, for example if the
-client's gradients have vanished. Such a set holds no information about the client. The result is then the last known
-model, unchanged.
+Some rounds are held out, which means that no set is fitted to them. If the client's gradients have vanished, a set may
+predict most held-out rounds no better than a prediction of zeros. Such a set holds no information about the client. The
+result is then the last known model, unchanged.
 """
 
 from __future__ import annotations

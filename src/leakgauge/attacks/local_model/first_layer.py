@@ -1,9 +1,10 @@
 r"""The mean of a client's inputs, computed from the gradients of a dense first layer.
 
-The weights of a dense first layer have the gradient :math:`\sum_i \delta_i x_i^T`. The bias has the gradient
-:math:`\sum_i \delta_i`. If the inputs are near their mean, the gradient of the weights is the gradient of the bias
-times this mean. So the regression of the weights' gradient on the bias's gradient, over all neurons and rounds, gives
-the mean of the inputs. The residuals of the regression show the relative spread of the columns.
+Let :math:`x_i` be the input of sample :math:`i`, and :math:`\delta_i` the gradient of its loss with respect to the
+outputs of a dense first layer. The weights of the layer have the gradient :math:`\sum_i \delta_i x_i^T`. The bias has
+the gradient :math:`\sum_i \delta_i`. If the inputs are near their mean, the gradient of the weights is the gradient of
+the bias times this mean. So the regression of the weights' gradient on the bias's gradient, over all neurons and
+rounds, gives the mean of the inputs. The residuals of the regression show the relative spread of the columns.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ The mapping network :math:`G(w, \theta)` predicts the client's update of a model
 to the observed updates (equation 7). Then the attack searches for the model with the shortest predicted update
 (equation 8).
 
-The paper's network goes from d parameters through a few dozen neurons back to d parameters. The observed models and
-updates determine its first layer only within the span of the models, and its last layer only within the span of the
-updates. So the same map is fitted here between the *coordinates* of models and of updates in these two spans. There are
-at most as many coordinates as rounds. Memory and time grow no faster than rounds x parameters, and an epoch takes the
-same time for any model.
+The paper's network goes from d parameters through a few dozen neurons back to d parameters. The first layer is
+determined only within the space that the observed models span. The last layer is determined only within the space that
+the observed updates span. So the map is fitted here between the *coordinates* of models and of updates in these two
+spaces. There are at most as many coordinates as rounds. Memory and time grow no faster than rounds x parameters, and an
+epoch takes the same time for any model.
 
 The paper sets the hyper-parameters by hand for each client (tables 5 to 8). Here held-out rounds choose the width, the
 weight decay and the epoch to stop at.
@@ -34,7 +34,7 @@ from leakgauge.core.seeding import seeded
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """A coordinate system for the span of some vectors around their mean, with an orthonormal basis.
+    """A coordinate system for the space that some vectors span around their mean, with an orthonormal basis.
 
     Args:
         mean: The mean of the vectors, (parameters,).
@@ -66,7 +66,7 @@ class Coordinates:
         return (vectors - self.mean) @ self.basis.T / self.unit
 
     def outside(self, coordinates: Tensor) -> Tensor:
-        """Convert coordinates to vectors."""
+        """Convert coordinates in this system back to parameter vectors."""
         return self.mean + self.unit * coordinates @ self.basis
 
 

@@ -32,8 +32,8 @@ class Exact(LocalModelAttack):
 
     There may be too few rounds, or the models of the rounds may lie in a smaller space. The result is then the point
     with the shortest predicted update, and among such points the one nearest to :math:`\bar\theta`. The ``uncertainty``
-    is the length of this update divided by the smallest observed ratio of a change of the update to the change of the
-    model. This ratio may be even smaller in directions that were not observed.
+    is the length of this update divided by a ratio. The ratio is the change of the update divided by the change of the
+    model, in the observed direction where it is smallest. It may be even smaller in directions that were not observed.
 
     Args:
         tolerance: The smallest singular value that counts as above zero, as a share of the largest singular value.

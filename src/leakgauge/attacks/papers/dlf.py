@@ -49,7 +49,8 @@ class Preset:
         fast_lr: The learning rate of :func:`dlf`.
         relative_weight: The weight of the relative distance between the updates in :func:`dlf`.
         agreement: The weight of the prior :class:`EpochAgreement` in :func:`dlf`.
-        noise: The standard deviation of the noise on the warm start of :func:`dlf`.
+        noise: The standard deviation of the noise that :func:`dlf` adds to its starting point, the result of another
+            inversion.
     """
 
     lr: float
@@ -110,7 +111,7 @@ def dlf_paper(  # noqa: PLR0913
         preset: The authors' weights for one of their datasets. ``"femnist"`` is for grey handwriting, and
             ``"cifar100"`` is for colour pictures.
         method: A column of the authors' tables. ``"prior"`` is their attack. ``"no-prior"`` is their attack without the
-            order-invariant prior. ``"shared"`` uses the same variables in every epoch (Geiping et al.).
+            order-invariant prior. ``"shared"`` uses the same dummy samples in every epoch (Geiping et al.).
             ``"fedsgd-epoch"`` simulates one batch of all samples in each epoch. ``"fedsgd"`` treats the whole update as
             one gradient.
         loss: The matching loss. The text of the paper uses ``"cosine"``. The authors' code uses ``"l2"``, the squared
@@ -147,9 +148,10 @@ def dlf_paper(  # noqa: PLR0913
 
 
 def surrogate(*, tv: float = 0.003, lr: float = 0.2, steps: int = 100, restarts: int = 1) -> Inversion:
-    """Return SME, which matches the direction of one gradient at a learned point (Zhu et al., ICML 2023).
+    """Return SME, which compares the update with a single gradient (Surrogate Model Extension, Zhu et al., ICML 2023).
 
-    The point lies between the sent and the returned weights, and is optimised with the samples.
+    The gradient is computed at a point between the sent and the returned weights. This point is optimised together with
+    the samples. Only the directions of update and gradient are compared.
 
     A step costs one gradient, whatever the number of the client's local epochs. The defaults are the settings that we
     found to give the best start for :func:`dlf`. The settings of the SME paper are 1,000 steps at a learning rate of 1
@@ -190,14 +192,14 @@ def dlf(
     corrected by a first reconstruction (:class:`RefinedLabels`).
 
     Fifth, all layers have the same weight. The authors' code gives layer :math:`l` the weight :math:`e^{-l}`. In deep
-    networks, hardly anything but the first layers is then matched. Sixth, no weight depends on a dataset. The loss is
-    the logarithm of the relative distance of the updates
-    (:class:`~leakgauge.attacks.inversion.objectives.Logarithmic`). The smaller the distance gets, the more weight the
-    match has, compared with the priors. Pixels are optimised in units of a quarter of their range.
+    networks, almost only the first layers are then matched. Sixth, no weight depends on a dataset. The loss is the
+    logarithm of the relative distance of the updates (:class:`~leakgauge.attacks.inversion.objectives.Logarithmic`). As
+    the distance gets smaller, the match of the updates gets more weight than the priors. Pixels are optimised in units
+    of a quarter of their range.
 
     Args:
-        preset: The dataset, ``"femnist"`` or ``"cifar100"``, for which earlier versions used fixed weights of layers,
-            match and priors. By default, no weight depends on a dataset, as described above.
+        preset: ``"femnist"`` or ``"cifar100"``. The attack then uses the fixed weights that earlier versions had for
+            this dataset. By default, no weight depends on a dataset, as described above.
         lr: The learning rate of Adam. By default, the value of the preset, or 0.15.
         steps: The number of steps of the attack. Each of these steps simulates the local training.
         warm_steps: The number of steps of the surrogate at the start.

@@ -47,7 +47,7 @@ def idlg(
             has a weak gradient. Even a wrong sample then has a small distance to this gradient. With a relative loss, a
             threshold has the same meaning for all gradients. For an untrained LeNet, the relative loss is some
             hundreds. With a relative loss, L-BFGS also continues below the losses at which PyTorch's tolerances would
-            otherwise end the run. On CIFAR-10, some samples are found only at such low losses.
+            otherwise end the run. On CIFAR-10, some samples are reconstructed only at such low losses.
         line_search: The line search of L-BFGS.
         restarts: The number of independent starting points.
         retries: The number of further attempts if the attack did not converge.

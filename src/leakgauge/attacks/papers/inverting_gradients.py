@@ -30,10 +30,10 @@ def inverting_gradients(
               {\lVert\nabla\ell(x)\rVert\,\lVert g\rVert} + \alpha\,\mathrm{TV}(x)
 
     Here :math:`g` is the observed gradient, and :math:`\alpha` is the weight of total variation. Adam uses only the
-    *sign* of the gradient. Its learning rate is divided by 10 after 3/8, 5/8 and 7/8 of the steps. For returned weights
-    (section 6 of the paper) :math:`\nabla\ell(x)` stands for the update of the client's simulated local training, with
-    the same samples in the same order in every epoch. The attack uses the labels that it is given. If no labels are
-    given, it infers the labels from the last layer.
+    *sign* of the gradient. Its learning rate is divided by 10 after 3/8, 5/8 and 7/8 of the steps. If the client
+    returns weights (section 6 of the paper), :math:`\nabla\ell(x)` stands for the update of the simulated local
+    training. The simulation uses the same samples in the same order in every epoch. The attack uses the labels that it
+    is given. If no labels are given, it infers the labels from the last layer.
 
     Args:
         tv: The weight of the total-variation prior.

@@ -92,11 +92,10 @@ def lbfgs_simulation(
     :math:`\Delta\theta(x)` is the update of the client's local training on the samples :math:`x`, with another random
     order in each epoch. :math:`g` is the observed update. For one gradient or one local step this is
     :func:`~leakgauge.attacks.papers.epafl` with a relative loss. Each retry has another start, other orders and another
-    order of the labels. The attempt with the lowest loss is returned, so the attack's own loss chooses among the
-    orders.
+    order of the labels. The attempt with the lowest loss is returned.
 
     On smooth networks L-BFGS converges to the exact samples where Adam is still far away. On piecewise linear networks
-    it gets stuck, because their second derivatives are zero. Such networks are refused.
+    it gets stuck, because their second derivatives are zero. The attack does not apply to such networks.
 
     Args:
         threshold: The loss, in per cent of the update's squared norm, below which the attack stops. ``None`` switches

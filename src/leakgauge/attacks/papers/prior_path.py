@@ -1,4 +1,4 @@
-"""Gradient matching with a prior whose weight the message itself chooses."""
+"""Gradient matching with a prior, whose weight is chosen with entries of the message that are not matched."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from leakgauge.attacks.spec import AttackSpec, Cost, always
 def prior_path(
     *, tv: float = 0.1, statistics: float = 1.0, lr: float = 0.2, steps: int = 1000, restarts: int = 1
 ) -> PriorPath:
-    """Return an inversion whose prior gets the weight that predicts held-out entries of the message best.
+    """Return an inversion that chooses the weight of its prior with held-out entries of the message.
 
     As in Inverting Gradients (Geiping et al. 2020), the direction of the update is matched, and total variation is the
-    prior. Four things differ. The weight of the prior falls along a path, and held-out entries of the message choose
-    the point to continue from (:mod:`leakgauge.attacks.inversion.prior_path`). A message that explains nothing leads
-    to the guess and not to a picture of its noise. Adam forgets old slopes within ten steps instead of using their
-    signs. The batch statistics that batch norm in train mode reveals are matched too
-    (:mod:`leakgauge.attacks.inversion.batch_statistics`).
+    prior. Four things differ. First, some entries of the message are held out, which means that they are not matched.
+    The weight of the prior falls step by step, and the attack continues from the weight that predicts these entries
+    best (:mod:`leakgauge.attacks.inversion.prior_path`). Second, if a noisy message explains nothing, the result is a
+    constant guess and not a picture of the noise. Third, Adam uses the gradients themselves and not their signs, and
+    averages them over about ten steps. Fourth, the batch statistics that batch norm in train mode reveals are matched
+    too (:mod:`leakgauge.attacks.inversion.batch_statistics`).
 
     A step costs as much as one of :func:`~leakgauge.attacks.papers.inverting_gradients.inverting_gradients`. The
-    points of the path cost 17 more predictions in all.
+    comparisons with the held-out entries cost 17 further predictions in all.
 
     Args:
-        tv: The weight of total variation at the start of the path.
+        tv: The weight of total variation at the first step, from which the weight falls.
         statistics: The weight of the distance between batch statistics. It is used if the message reveals statistics.
         lr: The learning rate of Adam.
         steps: The number of steps.
-        restarts: The number of independent starting points. Only the best of them continues after the path.
+        restarts: The number of independent starting points. All of them run while the weight of the prior falls. Then
+            only the best one continues.
     """
     return PriorPath(
         matching=Matching(Cosine(), FullSimulation()),

@@ -1,4 +1,4 @@
-"""The metrics for tables: the share of recovered features in each row, and whether a row came back exactly."""
+"""The metrics for tables: the share of recovered features in each row, and whether a row is recovered exactly."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _same_largest(guess: Tensor, truth: Tensor) -> Tensor:
 
 
 def exact_rows(reconstructed: Tensor, original: Tensor, spec: DataSpec) -> Tensor:
-    """Return, for each row, 1 if every column came back within 1% of its standard deviation, and otherwise 0.
+    """Return 1 for each row in which no column has an error above 1% of its standard deviation, and otherwise 0.
 
     Args:
         reconstructed: The reconstructed rows, (N, columns).

@@ -213,7 +213,7 @@ def _session(
 
 
 def _optimiser(training: LocalTraining, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return torch's optimiser of a recipe."""
+    """Return the torch optimiser that a recipe describes."""
     lr, decay = training.need("lr"), float(training.weight_decay or 0.0)
     if training.is_sgd:
         momentum, dampening = float(training.momentum or 0.0), float(training.dampening or 0.0)

@@ -9,9 +9,9 @@
     strategy = recorder.strategy(FedAvg())  # in the server app: records what the server gets from every client
     app = ClientApp(mods=[recorder.mod])  # in a client app: records what this client sends
 
-Wrap the outermost strategy, because it gets the clients' answers in the form in which they arrive. The first mod in a
-list sees the message that leaves the client, after all other mods. The last mod sees the result of the client's
-training, before all other mods.
+Wrap the outermost strategy, because it gets the clients' answers in the form in which they arrive. In a list of mods,
+the first mod sees the message that leaves the client, after all other mods have changed it. The last mod sees the
+result of the client's training, before any other mod changes it.
 
 A client is named ``client-K`` if its ``partition-id`` is known, and ``node-ID`` otherwise. On the server's side, the
 ``partition-id`` is a metric in the client's answer. On the client's side, it is in the configuration of the node. Under
@@ -134,7 +134,7 @@ class Recorder(Captures):
     def _keep_answer(
         self, answer: Message, received: _Contents, reported: Mapping[str, object], round: int, sender: _Sender
     ) -> None:
-        """Record one answer, unless the client failed or its weights are masked."""
+        """Record one answer, unless the client failed or the weights are masked by secure aggregation."""
         if answer.has_error():
             return
         returned = _Contents.of(answer.content)

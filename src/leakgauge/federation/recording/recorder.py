@@ -1,9 +1,9 @@
 """A folder of observations, recorded from the messages of any federated-learning framework.
 
-A recorder must not harm the training that it watches. Anything that goes wrong while a message is saved (a full disk, a
-client whose training diverged, arrays that do not fit the model) causes one sentence in the log and never an exception.
-Messages are handled one at a time, so memory does not grow with clients or rounds. Each file is written completely or
-not at all.
+A recorder must not harm the training that it watches. An error while a message is saved causes one sentence in the log
+and never an exception. Examples are a full disk, a client whose training diverged, and arrays that do not fit the
+model. Messages are handled one at a time, so memory does not grow with clients or rounds. Each file is written
+completely or not at all.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class Captures:
 
 
 def _setting(name: str, value: object) -> int | float | str | None:
-    """Return a setting if it has the right type, and ``None`` otherwise. A whole float becomes an int for a count."""
+    """Return a setting if it has the right type, and ``None`` otherwise. For a count, a float such as 3.0 becomes 3."""
     if name in _WORDS:
         return value.lower() if isinstance(value, str) else None
     if isinstance(value, float) and value.is_integer() and name in ("epochs", "batch_size", "samples", "accumulation"):

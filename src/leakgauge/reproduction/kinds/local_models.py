@@ -1,8 +1,8 @@
 """Benchmark rows that measure attacks on clients' models (LMRA by Driouich et al.).
 
 An attack rebuilds the model of a client. The rows measure how similar the rebuilt model is to the model that the client
-would train alone, and how well attributes, owners and pictures are inferred from the rebuilt model. Each measure is a
-mean over clients:
+would train alone. They also measure how well attributes, owners and pictures are inferred from the rebuilt model. Each
+measure is a mean over clients:
 
 =============  =======================================================================================================
 measure        meaning
@@ -250,7 +250,7 @@ def nearest(client: Dataset, samples: Tensor, label: int) -> float:
     Args:
         client: The client's data.
         samples: The attacker's samples of the class.
-        label: The class.
+        label: The index of the class.
     """
     originals = client.inputs[client.targets == label]
     best = [ssim(sample.expand_as(originals), originals).max() for sample in samples.to(originals)]

@@ -38,8 +38,8 @@ def reconstruct_client(job: Job, report: Report) -> Outcome:
 def draw(stem: Path, result: Reconstruction, truth: Truth, scored: Score) -> None:
     """Draw the originals above the reconstructions (AWA, figures 2 and 3).
 
-    If the attack recorded iterates (``snapshot_every``), the quality of each iterate and the lowest loss up to each
-    iterate are written too, as curves and as a CSV file (AWA, figure 4).
+    If the attack recorded iterates (``snapshot_every``), curves and a CSV file are written too (AWA, figure 4). They
+    show the quality of each iterate and the lowest loss up to each iterate.
 
     Args:
         stem: The common beginning of the paths of all written files.

@@ -1,7 +1,7 @@
 """Benchmark rows that compare rules for stopping an attack (EPAFL by Tabassum et al., tables 1 to 4).
 
 The attack runs once to the last step, and the run is recorded. The rule of each method is then applied to the recorded
-run, to find the step at which the rule would have stopped and the iterate that the attack would have returned. All
+run. This shows the step at which the rule would have stopped, and the iterate that the attack would have returned. All
 rules are applied to the same attacks, so a table needs only one run. The time of a rule is the number of evaluations
 until the rule stops the attack, times the mean time of an evaluation in the recorded run.
 """

@@ -3,8 +3,8 @@
 Seconds are CPU seconds of one thread.
 
 EPAFL reports the mean squared error, the SSIM and the iterations of *successful* samples only. The times in EPAFL seem
-to be those of successful samples too, because 21 failures of 300 iterations each would not fit into the 371 seconds
-that table 1 reports. The names of metrics over successful samples end in ``_of_recovered``.
+to be those of successful samples too. Table 1 reports 371 seconds, which is too short for 21 failures of 300 iterations
+each. The names of metrics over successful samples end in ``_of_recovered``.
 
 EPAFL computed the SSIM with a data range of 0. The metric ``ssim_range0`` is this SSIM, and ``asr_range0`` is the
 success rate with this SSIM. The metrics ``ssim`` and ``asr`` use the true data range.
@@ -89,7 +89,7 @@ def attack_all(
     An interrupted run raises ``KeyboardInterrupt``.
 
     Args:
-        attack: The attack.
+        attack: The attack that runs on all clients at once.
         observations: The observations of the clients.
         seed: The seed of the run.
         report: The function that is called after each step.
@@ -151,7 +151,7 @@ def _extremes(iterations: Tensor) -> dict[str, Measure]:
 
 
 def _noticed(results: Sequence[Reconstruction], failed: Tensor) -> dict[str, Measure]:
-    """Return the share of failed attacks that did not converge, so that the attacker notices the failure."""
+    """Return the share of failed attacks whose failure the attacker notices, because they did not converge."""
     if not bool(failed.any()):
         return {}
     unconverged = torch.tensor([result.outcome.kind != "converged" for result in results])

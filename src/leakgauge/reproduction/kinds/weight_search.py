@@ -27,9 +27,10 @@ def search_weights(job: Job, report: Report) -> Outcome:
     """Search for the layer weights that suit one client best, attack with these weights, and score the result.
 
     If the method has no option ``trials``, there is no search, and the attack uses the weights in the option ``Q``. The
-    metric ``unexplained`` is the value of the search objective (equation 33) at the weights of the attack, divided by
-    the squared norm of the client's summed gradient. If the job has a folder for pictures, the trials of the search are
-    stored there, so that an interrupted search can continue. A curve of the lowest objective so far is drawn too.
+    metric ``unexplained`` is the value of the search objective (equation 33) at the weights of the attack. It is
+    divided by the squared norm of the client's summed gradient. If the job has a folder for pictures, the trials of the
+    search are stored there, so that an interrupted search can continue. A curve of the lowest objective so far is drawn
+    too.
     """
     observation, truth = client_of(job.setting, job.index, job.seed)
     seed, options = job.seed + job.index, job.options

@@ -207,7 +207,7 @@ def measures_of(document: Mapping[str, Any]) -> dict[str, Measure]:
 
 
 def read_attacker(name: Any, options: Mapping[str, Any], column: str | None, where: str) -> Attacker:
-    """Return the attacker for an attack. Raise an error if the attack cannot run on a single message.
+    """Return the attacker that runs the named attack. Raise an error if the attack cannot run on a single message.
 
     Args:
         name: The name of the attack.

@@ -161,14 +161,14 @@ class Forecast:
 
 
 def equal_limit(costs: Sequence[float], available: float) -> float:
-    """Return the limit such that all costs, each reduced to this limit if it is larger, add up to the given sum.
+    """Return the limit for which costs add up to a given sum, after each larger cost is reduced to the limit.
 
     >>> equal_limit([1.0, 10.0, 10.0], 11.0)
     5.0
 
     Args:
         costs: The costs without a limit.
-        available: The sum that all limited costs may reach together.
+        available: The sum of the costs after the reduction.
     """
     left, rest = available, sorted(costs)
     while rest and rest[0] * len(rest) <= left:

@@ -1,7 +1,8 @@
-"""The ladder of an audit, which measures up to which number of samples, local steps or noise an attack succeeds.
+"""The ladder of an audit, which is a list of versions of the set-up that differ in samples, local steps or noise.
 
-Each rung of the ladder is the audited set-up with one of these values changed. The strongest attack of the audit is run
-on one client of every rung.
+Each version is called a rung, and changes one of these values. The strongest attack of the audit is run on one client
+of every rung. The results show up to which number of samples, number of local steps or size of noise the attack
+succeeds.
 """
 
 from __future__ import annotations
@@ -43,12 +44,14 @@ class Rung:
 
     @property
     def weight(self) -> float:
-        """The cost of an attack on this rung, relative to the cost of an attack on the smallest client."""
+        """The relative cost of an attack on this version of the set-up. It is 1 for the smallest client."""
         return self.value if self.dimension != "noise" else float(self.scenario.samples)
 
 
 def rungs_of(scenario: Scenario) -> dict[str, Rung]:
-    """Return the rungs of the ladder for a set-up, by name. Rungs with more samples than the dataset has are left out.
+    """Return versions of a set-up with one changed value (rungs of the ladder), by name.
+
+    Versions with more samples than the dataset has are left out.
 
     Args:
         scenario: The audited set-up.
@@ -73,7 +76,7 @@ def strongest_attack(findings: Sequence[Finding]) -> str | None:
     """Return the attack that recovers samples furthest above chance, or ``None`` if no attack recovers samples.
 
     Args:
-        findings: The findings on the set-up and on its positive controls.
+        findings: The results of attacks on the set-up and on easier versions of it.
     """
     strong = [one for one in findings if one.about_samples and one.verdict is Verdict.RECOVERS_DATA]
     best = max(strong, key=_excess, default=None)
@@ -90,8 +93,8 @@ def sentences(rungs: Mapping[str, Rung], findings: Sequence[Finding]) -> list[st
     """Return one sentence for each changed value (samples, local steps, noise) about how far the attack succeeds.
 
     Args:
-        rungs: A dictionary from names to rungs of the ladder.
-        findings: The result of the attack on each rung.
+        rungs: A dictionary from names to changed versions of the set-up.
+        findings: The result of the attack on each changed version of the set-up.
     """
     reached: dict[str, list[tuple[float, bool]]] = {}
     for finding in findings:

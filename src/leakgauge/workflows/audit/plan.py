@@ -52,8 +52,9 @@ class Work:
         attack: The name of the attack.
         knows_defence: Whether the attacker knows the defence.
         client: The index of the client.
-        control: The name of the version of the set-up that is attacked, which is easier (a positive control) or changes
-            one thing (a rung of the ladder). It is empty if the audited set-up itself is attacked.
+        control: The name of the attacked version of the set-up. It is an easier version (a positive control), or a
+            version with one changed value (a rung of the ladder). The name is empty if the audited set-up itself is
+            attacked.
         attempt: The number of earlier attempts at this client with the same attack.
     """
 
@@ -79,7 +80,8 @@ class AuditPlan:
     Args:
         scenario: The set-up.
         attacks: A dictionary from names to attackers.
-        chains: A dictionary from titles to chains of defences, each of which is audited separately.
+        chains: A dictionary from titles to chains of defences. A chain holds the defences that one client applies in
+            turn. Each chain is audited separately.
         first_look: The estimate of the risk before any attack.
         clients: The number of clients to attack.
         threshold: The PSNR in dB above which a sample counts as recovered.
@@ -157,17 +159,17 @@ class AuditPlan:
 
     @cached_property
     def ladder(self) -> dict[str, Rung]:
-        """A dictionary from names to the rungs of the ladder (:mod:`leakgauge.workflows.audit.ladder`)."""
+        """The versions of the set-up with one changed value, by name (:mod:`leakgauge.workflows.audit.ladder`)."""
         return rungs_of(self.scenario)
 
     def scenario_of(self, work: Work) -> Scenario:
-        """Return the set-up of one attack: the audit's set-up, a positive control or a rung of the ladder."""
+        """Return the set-up that an attack is run on. It may be a changed version of the audited set-up."""
         if work.control in self.controls:
             return self.controls[work.control]
         return self.ladder[work.control].scenario if work.control else self.scenario
 
     def chain_of(self, work: Work) -> tuple[Defence, ...]:
-        """Return the defences of the attacked client. In a positive control, there are no defences."""
+        """Return the defences of the attacked client. A positive control (an easier set-up) has no defences."""
         if work.control in self.controls:
             return ()
         return self.ladder[work.control].chain if work.control else self.chains[work.defence]
@@ -238,8 +240,8 @@ def easier_versions(scenario: Scenario, *, defended: bool) -> dict[str, Scenario
 
     Args:
         scenario: The set-up.
-        defended: Whether clients use a defence in every case of the audit. If so, the set-up without a defence is one
-            of the easier versions.
+        defended: Whether every client of the audit uses a defence. If so, the set-up without a defence is one of the
+            easier versions.
     """
     versions = {UNDEFENDED: scenario} if defended else {}
     granted = [*scenario.attacker.get("granted", []), *([] if scenario.labels_granted else ["labels"])]

@@ -47,8 +47,9 @@ class Audit(WorkflowResult):
         plan: The plan of the audit.
         results: The result of each attack on each client. Results on positive controls are not included. If an attack
             was repeated, only the attempt with the lowest loss is included.
-        controls: The findings on the positive controls, which are easier versions of the set-up.
-        ladder: The findings of the strongest attack on the rungs of the ladder.
+        controls: The results on the positive controls, which are easier versions of the set-up.
+        ladder: The results of the strongest attack on versions of the set-up with one changed value
+            (:mod:`leakgauge.workflows.audit.ladder`).
         forecast: The expected cost of the audit.
         seconds: The time of all attacks together, with positive controls and the ladder.
     """
@@ -62,7 +63,7 @@ class Audit(WorkflowResult):
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of the verdicts on all defences."""
+        """The verdict with the most leakage among the verdicts on all defences."""
         return worst_of(self.verdict_on(title) for title in self.tried)
 
     @property
@@ -72,7 +73,7 @@ class Audit(WorkflowResult):
         return [title for title in self.plan.chains if title in titles]
 
     def verdict_on(self, defence: str) -> Verdict:
-        """Return the verdict on one defence, from the findings of all attacks."""
+        """Return the verdict on one defence, from the results of all attacks."""
         return together([finding for finding in self.findings if finding.setup == defence])
 
     def reason_for(self, defence: str) -> str:
@@ -233,7 +234,7 @@ class _Run:
         return replace(self.forecast, seconds={**self.forecast.seconds, **measured})
 
     def is_settled(self, work: Work) -> bool:
-        """Return whether an exact attack has already found every sample of this client, with this defence."""
+        """Return whether an exact attack has already recovered every sample of this client, with this defence."""
         return self.plan.portfolio and any(
             result.document.get("settled") and (result.work.defence, result.work.client) == (work.defence, work.client)
             for result in self.results.values()
@@ -269,7 +270,10 @@ class _Run:
         return [name for name in self.plan.attacks if name in weak & complete]
 
     def climb(self, findings: Sequence[Finding]) -> list[Work]:
-        """Return the runs of the strongest attack on those rungs of the ladder for which the budget has time."""
+        """Return the runs of the strongest attack on versions of the set-up with one changed value.
+
+        Runs for which the budget has no time are left out.
+        """
         name = strongest_attack(findings)
         if name is None or not self.plan.portfolio or self.plan.budget is None:
             return []

@@ -76,7 +76,7 @@ class InferenceTask:
     """The inputs of :func:`run_inference`, such as the captures and the attack.
 
     Args:
-        captures: The captures.
+        captures: The captures of all clients.
         method: The attack that rebuilds local models.
         data: The clients' records.
         sensitive: The name of the column or category to infer.
