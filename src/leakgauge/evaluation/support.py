@@ -54,9 +54,9 @@ class Evidence:
     """The evidence about the strength of one attack on one set-up.
 
     Args:
-        controls: A dictionary from the names of the positive controls to their findings, from the easiest control to
-            the hardest.
-        undefended: The finding of the same attack without the defence. ``None`` if the set-up has no defence.
+        controls: A dictionary from the names of the positive controls (easier versions of the set-up) to the results of
+            the attack on them, from the easiest control to the hardest.
+        undefended: The result of the same attack without the defence. ``None`` if the set-up has no defence.
         cut_short: Whether the budget ended the attack before it had done its steps, or had no time for its controls.
         proof: A sentence that proves the absence of leakage, such as a bound of differential privacy. It is empty if
             there is no proof.

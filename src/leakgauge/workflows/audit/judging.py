@@ -58,7 +58,7 @@ def key_of(finding: Finding) -> Key:
 
 
 def judged(plan: AuditPlan, results: Sequence[ClientResult]) -> list[Finding]:
-    """Return one finding for each combination of attack, defence and knowledge of the defence.
+    """Return the measures and the verdict for each combination of attack, defence and knowledge of the defence.
 
     These verdicts do not yet consider whether an attack that found nothing is too weak.
 
@@ -76,7 +76,7 @@ def judged(plan: AuditPlan, results: Sequence[ClientResult]) -> list[Finding]:
 
 
 def findings_on_versions(results: Iterable[ClientResult], versions: Collection[str]) -> list[Finding]:
-    """Return one finding for each attack on each of the named positive controls or rungs of the ladder.
+    """Return the measures and the verdict of each attack on each of the named versions of the set-up.
 
     An attack that the budget ended early on such a version, and that found nothing, is inconclusive.
 
@@ -105,7 +105,7 @@ def findings_with_support(
     controls: Sequence[Finding],
     without_controls: Collection[str] = (),
 ) -> list[Finding]:
-    """Return the findings with reasons. A verdict of no leakage becomes inconclusive if the attack may be too weak.
+    """Return the results with reasons. A verdict of no leakage becomes inconclusive if the attack may be too weak.
 
     The set-up without a defence is judged first, because the verdicts on defences depend on it.
 
@@ -138,7 +138,7 @@ def findings_with_support(
 
 
 def _needed(plan: AuditPlan, controls: Mapping[str, Finding]) -> dict[str, Finding]:
-    """Return the positive controls on which an attack must succeed.
+    """Return the positive controls (easier versions of the set-up) on which an attack must succeed.
 
     If the message is too small to determine all samples, only the control with one sample is needed.
     """

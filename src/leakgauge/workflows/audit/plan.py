@@ -123,7 +123,10 @@ class AuditPlan:
         return registry.ATTACKS[name].exact
 
     def controls_of(self, name: str) -> list[Work]:
-        """Return the runs of an attack on its positive controls. Only attacks that recover samples have controls."""
+        """Return the runs of an attack on easier versions of the set-up (positive controls).
+
+        Only attacks that recover samples have such runs.
+        """
         return [work for work in self.possible_controls if work.attack == name and self.applies(work)]
 
     @property
