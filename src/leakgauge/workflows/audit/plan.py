@@ -128,11 +128,24 @@ class AuditPlan:
 
         Only attacks that recover samples have such runs.
         """
-        if self.attacks[name].recovers != "samples":
-            return []
+        return [work for work in self.possible_controls if work.attack == name and self.applies(work)]
+
+    @property
+    def exact_work(self) -> list[Work]:
+        """The attacks after which the audit leaves out the others, if they find every sample of a client."""
+        return [work for work in self.work if self.portfolio and self.is_exact(work.attack)]
+
+    @property
+    def possible_controls(self) -> list[Work]:
+        """All runs of attacks on positive controls that the audit may need."""
+        names = [name for name, attacker in self.attacks.items() if attacker.recovers == "samples"]
         clients = range(min(self.clients, CONTROL_CLIENTS))
-        works = [Work(UNDEFENDED, name, False, client, control) for control in self.controls for client in clients]
-        return [work for work in works if self.applies(work)]
+        return [
+            Work(UNDEFENDED, name, False, client, control)
+            for name in names
+            for control in self.controls
+            for client in clients
+        ]
 
     def applies(self, work: Work) -> bool:
         """Return whether an attack can be run on a version of the set-up, such as the version with more samples."""
