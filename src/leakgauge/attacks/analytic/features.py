@@ -49,7 +49,7 @@ from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.checks import positive, whole_number
 from leakgauge.core.observation import DataSpec, Observation
-from leakgauge.core.progress import Report, silent
+from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
 
 #: A picture above this relative squared error of its features ended in a local minimum.
@@ -94,7 +94,7 @@ class DenseTailFeatures(Attack):
         if count is None or count <= separable_samples(chain):
             finders += span_finders(chain, self.search, random)
         peeling = Peeling(self.search, chain, observation, finders, chain.layer(chain.first).out_features // 2)
-        interrupted = peeling.run(silent)
+        interrupted = peeling.run(lambda *_: report(0, None, math.nan))
         features, labels = peeling.result()
         dtype = next(iter(observation.sent.values())).dtype
         extract = _extractor(observation, peeling.chain.first, dtype)
@@ -209,7 +209,7 @@ def _extractor(observation: Observation, path: str, dtype: torch.dtype) -> Calla
 
 
 def _tail(observation: Observation) -> TwoLayers:
-    """Return the two dense layers after the features, or raise an error if the attack does not apply."""
+    """Return the two dense layers whose inputs are features, or raise an error if the attack does not apply."""
     chain = chain_of(observation, on_samples=False)
     seen = next(inputs for path, inputs in chain.calls if path == chain.first)
     if seen.shape[1] == math.prod(observation.data.shape) and _gets_samples(observation):
@@ -234,7 +234,7 @@ def _outcome(peeling: Peeling, interrupted: bool, loss: float, determined: bool)
         peeling: The search for features.
         interrupted: Whether Ctrl-C ended the attack.
         loss: The mean relative squared error of the pictures' features.
-        determined: Whether each picture has its features, and there are no fewer features than pixels.
+        determined: Whether each picture has the proven features, and there are at least as many features as pixels.
     """
     outcome = peeling.outcome(interrupted)
     if not peeling.recovered:
