@@ -26,7 +26,6 @@ A mistake in the document is reported before any work starts. The error message 
 
 from __future__ import annotations
 
-import hashlib
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -53,6 +52,7 @@ from leakgauge.federation.losses import named_loss
 from leakgauge.federation.rounds import Federation, run_federation
 from leakgauge.models.factories import current_directory_importable, find_factory
 from leakgauge.runtime.cache import source_digest
+from leakgauge.runtime.values import value_digest
 
 #: The keys of a table, each with the valid types of its value.
 Keys = Mapping[str, tuple[type, ...]]
@@ -140,17 +140,17 @@ class Scenario:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of the dataset, the network, and the source code of the network and of the user's factories."""
-        digest = hashlib.sha256()
+        """A digest of the data, the network, the message of the first client, and the user's own source code.
+
+        The message covers whatever the code reads while it runs, such as a constant in another file.
+        """
         network = self.network()
         factories = [find_factory(name) for name in self._user_factories()]
-        for text in (str(network), repr(self.dataset.spec), source_digest(network, *factories)):
-            digest.update(text.encode())
-        weights = [value.detach() for value in network.state_dict().values()]
-        for value in (self.dataset.inputs, self.dataset.targets, *weights):
-            digest.update(str((tuple(value.shape), value.dtype)).encode())
-            digest.update(value.cpu().contiguous().flatten().numpy().tobytes())
-        return digest.hexdigest()[:32]
+        try:
+            message, _ = self.observe(0)
+        except LeakgaugeError:  # only some defences can be simulated, and they have their own definition
+            message = None
+        return f"{source_digest(network, *factories)} {value_digest(network, self.dataset, message)}"
 
     def _user_factories(self) -> list[str]:
         if "loss" in self.training:
@@ -200,6 +200,22 @@ class Scenario:
                 f"the first {first}. Use fewer clients, or fewer samples per client"
             )
         return self.dataset.share(rows, f"client {index}")
+
+    def check_clients(self, clients: int, where: str, *, more: int = 0) -> None:
+        """Raise an error if the dataset is too small for the attacked clients.
+
+        Args:
+            clients: The number of attacked clients.
+            where: The name of the document for error messages.
+            more: The number of samples that are needed beside those of the attacked clients.
+        """
+        needed, available = clients * self.samples + more, len(self.dataset)
+        if needed > available:
+            others = f" and {more} further samples" if more else ""
+            raise InvalidInput(
+                f"{where}: {clients} clients with {self.samples} samples each{others} need {needed} samples, but "
+                f"{self.dataset.name} has {available}. Use fewer clients, or fewer samples per client"
+            )
 
     def network(self, index: int = 0) -> nn.Module:
         """Build a network for one client.
