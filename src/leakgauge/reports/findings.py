@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import leakgauge
-from leakgauge.core.container import write_atomically
 from leakgauge.core.errors import printable
 from leakgauge.core.measure import Measure
+from leakgauge.core.own_files import write_own
 from leakgauge.evaluation.gate import Check
 from leakgauge.evaluation.metrics.registry import METRICS
 from leakgauge.evaluation.verdict import Finding
@@ -165,7 +165,7 @@ def plain_finding(finding: Finding) -> dict[str, Any]:
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:
     """Write a dictionary to a JSON file, completely or not at all."""
-    write_atomically(path, json.dumps(content, indent=1).encode())
+    write_own(path, json.dumps(content, indent=1).encode())
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -177,4 +177,4 @@ def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["attack"])
     writer.writeheader()
     writer.writerows(rows)
-    write_atomically(path, text.getvalue().encode())
+    write_own(path, text.getvalue().encode())

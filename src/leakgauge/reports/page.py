@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from leakgauge.core.container import write_atomically
+from leakgauge.core.own_files import write_own
 from leakgauge.evaluation.verdict import Verdict
 
 
@@ -70,5 +70,5 @@ def write_page(page: Page, path: str | Path) -> Path:
         loader=PackageLoader("leakgauge.reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     target = Path(path)
-    write_atomically(target, environment.get_template("page.html").render(page=page).encode())
+    write_own(target, environment.get_template("page.html").render(page=page).encode())
     return target

@@ -10,6 +10,7 @@ from functools import cached_property
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from leakgauge.attacks.base import Reconstruction
@@ -153,8 +154,9 @@ def blurred(images: Tensor) -> Tensor:
 
 def to_png(image: Image.Image) -> bytes:
     """Convert an image to the bytes of a PNG file."""
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", optimize=True)
+    buffer, software = io.BytesIO(), PngInfo()
+    software.add_text("Software", "Leakgauge")  # the mark of our files (leakgauge.core.own_files)
+    image.save(buffer, "PNG", optimize=True, pnginfo=software)
     return buffer.getvalue()
 
 

@@ -17,6 +17,7 @@ from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.reconstruction_file import from_parts, save_reconstruction, to_parts
 from leakgauge.core.container import Location, output_folder
 from leakgauge.core.errors import FileError, InvalidInput, TasksFailed, printable
+from leakgauge.core.own_files import check_output
 from leakgauge.core.progress import Report
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation import Score, score
@@ -27,7 +28,15 @@ from leakgauge.runtime import Task, Watch, run_tasks
 from leakgauge.runtime.cache import Cache
 from leakgauge.workflows.capture_controls import controls_of
 from leakgauge.workflows.captures import Captures, ClientData
-from leakgauge.workflows.result import Redact, Running, WorkflowResult, check_redact, conclude
+from leakgauge.workflows.result import (
+    Redact,
+    Running,
+    WorkflowResult,
+    check_measured,
+    check_redact,
+    conclude,
+    measuring,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +89,13 @@ class CaptureAttack(WorkflowResult):
     attacked: tuple[AttackedCapture, ...]
     controls: tuple[Finding, ...] = ()
 
+    @property
+    def clients(self) -> dict[str, int]:
+        """A dictionary from the title of the finding to the number of captures that were attacked."""
+        return {finding.setup: len(self.attacked) for finding in self.findings}
 
+
+@measuring()
 def attack(  # noqa: PLR0913
     captures: Location | Captures,
     attack: str | Attack = "inverting_gradients",
@@ -132,6 +147,7 @@ def attack(  # noqa: PLR0913
     from leakgauge.reports.captures import write_captures  # also imports the drawing libraries
 
     check_redact(redact)
+    check_output(output, ("captures.html", "captures.json"), junit)
     running = Running(engine, jobs, device, watch)
     attacker = _attacker(attack, options or {})
     conditions = [read_condition(text, [_name(attacker, attack)]) for text in fail_if]
@@ -182,7 +198,9 @@ def run_capture_attack(
     if not listed:
         raise captures.nothing_read(refused)
     cache = Cache(output_folder(output) / "cache")
-    definitions = {one.file: {**captures.definition(one.file), "attack": repr(attack), "seed": seed} for one in listed}
+    check_output(output, [name for one in listed for name in (f"{one.file.stem}.png", _file_name(one))])
+    asked = {"attack": repr(attack), "seed": seed, "device": running.device}
+    definitions = {one.file: {**captures.definition(one.file), **asked} for one in listed}
     made: dict[Path, tuple[Reconstruction, bool]] = {}
     for one in listed:
         entry = cache.get(definitions[one.file])
@@ -211,8 +229,10 @@ def run_capture_attack(
     finding = _finding(attacked, name)
     controls: list[Finding] = []
     if complete and finding.measures and finding.verdict is not Verdict.RECOVERS_DATA:
-        scored = {one.capture.file: one.capture.truth for one in attacked if one.capture.truth is not None}
-        controls = controls_of(scored, definitions, cache.folder, common, running, name)
+        try:
+            controls = controls_of(_truths(attacked), definitions, cache.folder, common, running, name)
+        except KeyboardInterrupt:
+            complete = False
         finding = with_support(finding, Evidence({control.setup: control for control in controls}))
     return CaptureAttack(
         attack=attack,
@@ -258,13 +278,21 @@ def attack_file(
         device: The device of the attack.
     """
     observation = captures.load(file, captures.architecture())
-    return to_parts(attack(observation, seed=seed, device=device, progress=report))
+    result = attack(observation, seed=seed, device=device, progress=report)
+    check_measured(result)
+    return to_parts(result)
+
+
+def _truths(attacked: Sequence[AttackedCapture]) -> dict[Path, Truth]:
+    return {one.capture.file: one.capture.truth for one in attacked if one.capture.truth is not None}
+
+
+def _file_name(capture: Capture) -> str:
+    return f"{capture.file.stem}.reconstruction.safetensors"
 
 
 def _attacked(capture: Capture, reconstruction: Reconstruction, cached: bool, output: Path) -> AttackedCapture:
-    target = output / f"{capture.file.stem}.reconstruction.safetensors"
-    if not cached or not target.exists():
-        save_reconstruction(reconstruction, target)
+    save_reconstruction(reconstruction, output / _file_name(capture))
     scored = None if capture.truth is None else score(reconstruction, capture.truth)
     return AttackedCapture(capture, reconstruction, scored, cached)
 

@@ -27,6 +27,7 @@ from typing import Any
 from leakgauge.core.container import Location
 from leakgauge.core.errors import InvalidInput, TasksFailed
 from leakgauge.core.measure import Measure
+from leakgauge.core.own_files import check_output
 from leakgauge.core.progress import Report, silent
 from leakgauge.evaluation.gate import read_condition
 from leakgauge.evaluation.support import Evidence, with_support
@@ -36,7 +37,7 @@ from leakgauge.federation.rounds import run_federation
 from leakgauge.runtime import Task, Watch
 from leakgauge.runtime.cache import run_cached
 from leakgauge.workflows.audit.attackers import Attacker, Trial, measures_of, read_attacker
-from leakgauge.workflows.result import Running, WorkflowResult, conclude
+from leakgauge.workflows.result import Running, WorkflowResult, conclude, measuring
 from leakgauge.workflows.scenario import NUMBER, Keys, Scenario, load_parts, read_chains, read_config, read_scenario
 
 FRONTIER: Keys = {
@@ -132,7 +133,13 @@ class Frontier(WorkflowResult):
     plan: FrontierPlan
     points: tuple[Point, ...]
 
+    @property
+    def clients(self) -> dict[str, int]:
+        """A dictionary from the title of each defence to the number of attacked clients."""
+        return dict.fromkeys(self.plan.chains, self.plan.clients)
 
+
+@measuring()
 def frontier(  # noqa: PLR0913
     config: Location | Mapping[str, Any] | FrontierPlan,
     output: Location = "frontier",
@@ -163,6 +170,8 @@ def frontier(  # noqa: PLR0913
     """
     from leakgauge.reports.frontier import write_frontier  # also imports the drawing libraries
 
+    names = [f"frontier{suffix}" for suffix in (".html", ".json", ".csv", ".png")]
+    check_output(output, [*names, *(f"frontier-{metric}.png" for metric in LEAKAGE)], junit)
     running = Running(engine, jobs, device, watch)
     plan = config if isinstance(config, FrontierPlan) else read_frontier(*read_config(config))
     conditions = [read_condition(text, [plan.attack.name]) for text in fail_if]
@@ -174,6 +183,7 @@ def frontier(  # noqa: PLR0913
     return conclude(result, conditions, junit, lambda one: write_frontier(one, Path(output), command))
 
 
+@measuring()
 def read_frontier(document: Mapping[str, Any], where: str) -> FrontierPlan:
     """Read the plan of a frontier from the content of a TOML file.
 
@@ -196,6 +206,8 @@ def read_frontier(document: Mapping[str, Any], where: str) -> FrontierPlan:
     if not chains:
         raise InvalidInput(f"{where}: there is no [[defence]] to try. Add some, and one with chain = [] for none")
     plan = FrontierPlan(scenario, attack, chains, **table)
+    attacked = plan.clients * max(map(clients_in_a_sum, chains.values()))
+    scenario.check_clients(attacked, where, more=plan.federation * plan.federation_samples + plan.test)
     for chain in chains.values():
         if training_of(chain) is not None:  # raises an error if the defence cannot train the model
             plan.scenario.observe(0, chain, participations=plan.rounds)
@@ -245,7 +257,7 @@ def _findings(plan: FrontierPlan, points: Sequence[Point]) -> list[Finding]:
 
 def _measured(plan: FrontierPlan, folder: Location | None, running: Running) -> Iterator[tuple[str, Point]]:
     tasks = [Task(title, measure_point, {"title": title}) for title in plan.chains]
-    definitions = {title: plan.definition(title) for title in plan.chains}
+    definitions = {title: {**plan.definition(title), "device": running.device} for title in plan.chains}
     common = {"plan": plan, "device": running.device}
     options = {"engine": running.engine, "jobs": running.jobs, "watch": running.watch, "common": common}
     for task, point in run_cached(tasks, definitions, folder, **options):

@@ -22,6 +22,7 @@ from leakgauge.evaluation import score
 from leakgauge.evaluation.chance import other_samples
 from leakgauge.evaluation.inferred import HiddenColumn, attribute_chance, share_measure
 from leakgauge.evaluation.verdict import Verdict, judge
+from leakgauge.workflows.result import check_measured
 
 #: A document of plain values and the samples that it is about.
 Scored = tuple[dict[str, Any], dict[str, Tensor]]
@@ -94,6 +95,7 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     result = attack(observation, seed=trial.seed, device=trial.device, progress=report)
     if result.outcome.kind == "interrupted":
         raise KeyboardInterrupt
+    check_measured(result)
     reference, _ = other_samples(truth)
     if result.outcome.kind == "guess" and reference is not None:  # the best guess of an attacker is the chance level
         result = replace(result, samples=reference.mean(0).expand_as(result.samples).clone())

@@ -28,12 +28,13 @@ from leakgauge.core.errors import InvalidInput, LeakgaugeError
 from leakgauge.core.observation import Observation
 from leakgauge.evaluation.bounds import Bound
 from leakgauge.evaluation.support import control_sizes
-from leakgauge.federation.defence import Defence
+from leakgauge.federation.defence import Defence, clients_in_a_sum
 from leakgauge.workflows.audit.attackers import Attacker, read_attacker
 from leakgauge.workflows.audit.budget import DEFAULT_BUDGET, read_duration
 from leakgauge.workflows.audit.ceiling import bound_on
 from leakgauge.workflows.audit.first_look import FirstLook, first_look
 from leakgauge.workflows.audit.ladder import Rung, rungs_of
+from leakgauge.workflows.result import measuring
 from leakgauge.workflows.scenario import NUMBER, Keys, Scenario, load_parts, read_chains, read_scenario
 
 #: The number of clients of a positive control.
@@ -179,6 +180,7 @@ class AuditPlan:
         }
 
 
+@measuring()
 def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
     """Read the plan from a document.
 
@@ -195,6 +197,7 @@ def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
         raise InvalidInput(f"{where}: [audit] clients must be at least 1, not {table['clients']}")
     load_parts(scenario, where)
     chains = read_chains(document.get("defence", []), scenario, where) or {"no defence": ()}
+    scenario.check_clients(table.get("clients", AuditPlan.clients) * max(map(clients_in_a_sum, chains.values())), where)
     # The first client's round refuses what the model or the recipe does not allow.
     defended = {title: scenario.observe(0, chain, knows_defence=True)[0] for title, chain in chains.items() if chain}
     message = scenario.observe(0)[0]

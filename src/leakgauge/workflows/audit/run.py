@@ -82,6 +82,11 @@ class Audit(WorkflowResult):
         return worst_of(self.verdict_on(title) for title in self.tried)
 
     @property
+    def clients(self) -> dict[str, int]:
+        """A dictionary from the title of each defence to the number of attacked clients."""
+        return dict.fromkeys(self.plan.chains, self.plan.clients)
+
+    @property
     def tried(self) -> list[str]:
         """The titles of the defences for which at least one attack has a result."""
         titles = {result.work.defence for result in self.results}
@@ -168,7 +173,7 @@ class _Run:
         self.started += len(works)
         missing = []
         for work in works:
-            entry = self.cache.get(self.plan.definition(work))
+            entry = self.cache.get(self._definition(work)) or self.cache.get(self._definition(work, cut=True))
             if entry is None:
                 missing.append(work)
             else:
@@ -185,7 +190,7 @@ class _Run:
             done = run_tasks(tasks, engine=running.engine, jobs=running.jobs, watch=running.watch, common=common)
             for task, (document, tensors) in done:
                 work = task.arguments["work"]
-                self.cache.put(self.plan.definition(work), document, tensors)
+                self.cache.put(self._definition(work, cut=_is_cut(work, document)), document, tensors)
                 self.results[work] = ClientResult(work, document, tensors)
                 self.new += 1
                 if self.new == self.stop_after:
@@ -193,11 +198,17 @@ class _Run:
                     break
         except TasksFailed as problem:
             self.failures |= problem.failures
-        except LeakgaugeError as problem:  # every task of this stage failed
+        except LeakgaugeError as problem:  # every task of this stage failed, or a result cannot be stored
             self.problem = self.problem or problem
-            self.failures |= {task.name: str(problem) for task in tasks}
+            left = [task for task in tasks if task.arguments["work"] not in self.results]
+            self.failures |= {task.name: str(problem) for task in left}
         except KeyboardInterrupt:
             self.interrupted = True  # the results so far are cached, and the audit is marked as incomplete
+
+    def _definition(self, work: Work, *, cut: bool = False) -> dict[str, Any]:
+        """Return everything that a result depends on. A result that the budget cut short depends on the budget too."""
+        definition = {**self.plan.definition(work), "device": self.running.device}
+        return {**definition, "budget": self.plan.budget} if cut else definition
 
     def _expected(self) -> Forecast:
         """Return the expected run time of the audit, which is measured once and reported to the listener."""
@@ -292,6 +303,11 @@ def _task(work: Work, share: float) -> Task:
     return Task(str(work), attack_client, {"work": work, "scale": share * 2**work.attempt}, kind=work.attack)
 
 
+def _is_cut(work: Work, document: Mapping[str, Any]) -> bool:
+    """Return whether the budget ended an attack before it had done its steps."""
+    return bool(document.get("scale", math.inf) < 2**work.attempt)
+
+
 def _loss(document: dict[str, Any]) -> float:
     loss = document.get("loss")
     return math.inf if loss is None else float(loss)
@@ -324,7 +340,7 @@ def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequen
 
     The set-up without a defence is judged first, because the verdicts on defences depend on it.
     """
-    cut = {_key(result.work) for result in results if result.document.get("scale", 1.0) < 1}
+    cut = {_key(result.work) for result in results if _is_cut(result.work, result.document)}
     findings = {_key_of(finding): finding for finding in _judged(plan, results)}
     undefended = next((title for title, chain in plan.chains.items() if not chain), None)
     order = sorted(findings, key=lambda key: key[1] != undefended)
