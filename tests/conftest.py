@@ -1,11 +1,16 @@
+import math
 import signal
 import sys
 
 import pytest
 import torch
 
+from leakgauge.runtime import engines
+
 # Tests run in several processes, one a core: more threads in each would only wait for each other.
 torch.set_num_threads(1)
+# On a busy machine, the engine "auto" would move short work to new processes, which import everything once more.
+engines.START = math.inf
 # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

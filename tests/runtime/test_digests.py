@@ -110,8 +110,6 @@ def test_the_digest_is_the_same_in_another_process(project):
 
 
 MAIN = """
-import sys
-from torch import nn
 import helper_of_test
 from leakgauge.runtime.digests import source_digest
 
@@ -120,7 +118,7 @@ FACTOR = {factor}
 def twice(x):
     return {twice}
 
-class Net(nn.Module):
+class Net:
     def forward(self, x):
         return helper_of_test.scale(twice(x) * FACTOR)
 

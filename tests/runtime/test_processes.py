@@ -196,7 +196,7 @@ def test_no_more_tasks_start_than_fit_into_memory(monkeypatch):
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
 
 
-KILLS = int(os.environ.get("LEAKGAUGE_KILLS", "5"))
+KILLS = int(os.environ.get("LEAKGAUGE_KILLS", "3"))
 
 
 def test_workers_killed_at_random_change_nothing():

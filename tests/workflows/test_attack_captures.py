@@ -6,8 +6,6 @@ import pickle
 import random
 import resource
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -54,6 +52,12 @@ def attacked(recorded, output, data=None, **options):
     return run_capture_attack(captures, ATTACK, output, data)
 
 
+@pytest.fixture(scope="module")
+def scored(recorded, tmp_path_factory):
+    """The attacks on all captures, scored with the clients' data."""
+    return attacked(recorded, tmp_path_factory.mktemp("scored"), ClientData(recorded / "data"))
+
+
 def test_without_the_truth_the_page_shows_what_the_server_sees(recorded, tmp_path):
     found = attacked(recorded, tmp_path)
     assert len(found.attacked) == 2 * CLIENTS
@@ -66,8 +70,8 @@ def test_without_the_truth_the_page_shows_what_the_server_sees(recorded, tmp_pat
     assert page.count("<img") == 2 * CLIENTS
 
 
-def test_with_the_clients_data_captures_are_scored_beside_chance(recorded, tmp_path):
-    found = attacked(recorded, tmp_path, ClientData(recorded / "data"))
+def test_with_the_clients_data_captures_are_scored_beside_chance(recorded, scored, tmp_path):
+    found = scored
     assert all(one.score is not None for one in found.attacked)
     assert found.verdict is Verdict.RECOVERS_DATA
     head, *rows = captures_table(found)
@@ -83,11 +87,9 @@ def test_with_the_clients_data_captures_are_scored_beside_chance(recorded, tmp_p
     assert len(document["captures"]) == 2 * CLIENTS
 
 
-def test_samples_can_be_kept_out_of_pictures(recorded, tmp_path):
-    found = attacked(recorded, tmp_path, ClientData(recorded / "data"))
-    pages = {kind: write_captures(found, tmp_path / kind, redact=kind).read_text() for kind in ("none", "blur", "omit")}
-    assert [pages[kind].count("<img") for kind in pages] == [2 * CLIENTS, 2 * CLIENTS, 0]
-    assert pages["blur"] != pages["none"]
+def test_samples_can_be_kept_out_of_pictures(scored, tmp_path):
+    pages = {kind: write_captures(scored, tmp_path / kind, redact=kind).read_text() for kind in ("none", "omit")}
+    assert [pages[kind].count("<img") for kind in pages] == [2 * CLIENTS, 0]
     assert not list((tmp_path / "omit").glob("*.png"))
 
 
@@ -95,7 +97,7 @@ def test_engines_give_the_same_reconstructions(recorded, tmp_path):
     runs = {}
     for engine in ("in-process", "processes"):
         name = "tests.workflows.test_attack_captures:network"
-        options = {"model": name, "data": recorded / "data", "engine": engine, "options": {"steps": 3}}
+        options = {"model": name, "data": recorded / "data", "engine": engine, "jobs": 1, "options": {"steps": 3}}
         runs[engine] = lg.attack(recorded / "captures", "inverting_gradients", tmp_path / engine, **options)
     first, second = (run.attacked for run in runs.values())
     for one, other in zip(first, second, strict=True):
@@ -144,6 +146,63 @@ def test_clients_data_of_another_shape(recorded, tmp_path):
         attacked(recorded, tmp_path / "out", ClientData(tmp_path))
 
 
+BAD = {
+    "more samples than fit": (
+        {"training": {"samples": 10**9, "batch_size": 10**9}},
+        "of memory for 1,000,000,000 samples",
+    ),
+    "endless epochs": ({"training": {"epochs": 10**6}}, "trained on 1,000,000 batches, and an attack simulates up to"),
+    "shape": ({"data": {"shape": (1, 9, 9)}}, "the model does not accept the samples of client-0"),
+    "more classes": ({"data": {"classes": 10**6}}, "has 1,000,000 classes, and the model returns"),
+    "unknown loss": ({"training": {"loss": "no:such_loss"}}, "no loss 'no:such_loss'"),
+    "hidden number of samples": ({"training": {"samples": None, "batch_size": 1}}, "needs the client's samples"),
+    "scale of the data": ({"data": {"bounded": False, "mean": (0.5, 0.5)}}, "mean has 2 values"),
+    "hidden learning rate": ({"training": {"lr": None}}, "needs the client's lr"),
+}
+
+
+@pytest.mark.parametrize("with_data", [False, True])
+@pytest.mark.parametrize("kind", BAD)
+def test_one_bad_capture_does_not_end_the_others(recorded, tmp_path, kind, with_data):
+    changes, words = BAD[kind]
+    files = observation_files(recorded / "captures")[:2]
+    for file in files:
+        (tmp_path / "captures").mkdir(exist_ok=True)
+        (tmp_path / "captures" / file.name).write_bytes(file.read_bytes())
+    document, tensors = container.read_container(files[0], KIND, VERSION)
+    for part, values in changes.items():
+        document[part] |= values
+    container.write_container(tmp_path / "captures" / "a.safetensors", KIND, VERSION, document, tensors)
+    captures = Captures.find(tmp_path / "captures", network())
+    data = ClientData(recorded / "data") if with_data else None
+    found = run_capture_attack(captures, attacks.dlg_simulation(steps=1), tmp_path / "out", data)
+    assert len(found.attacked) == 2
+    assert found.exit_code == 2
+    [reason] = found.refused
+    assert "a.safetensors" in reason
+    assert words in reason
+    alone = Captures.find(tmp_path / "captures" / "a.safetensors", network())
+    with pytest.raises(LeakgaugeError, match=words.partition("(")[0]):
+        run_capture_attack(alone, attacks.dlg_simulation(steps=1), tmp_path / "out", data)
+
+
+def test_a_capture_that_the_data_does_not_fit_does_not_end_the_others(recorded, tmp_path):
+    files = observation_files(recorded / "captures")[:2]
+    captures = lg.load_all(recorded / "captures", network())
+    odd = captures[0].knowing(data=lg.DataSpec((1, 8, 8), 2), labels=None)
+    lg.save_all([*captures[1:3], odd.knowing(round=9)], tmp_path / "captures")
+    with np.load(recorded / "data" / f"{odd.client}.npz") as own:
+        assert int(own["y"].max()) < 2 or files
+        (tmp_path / "data").mkdir()
+        np.savez(tmp_path / "data" / "client-0.npz", x=own["x"], y=own["y"] + 5)
+    found = run_capture_attack(
+        Captures.find(tmp_path / "captures", network()), attacks.idlg(steps=1), tmp_path / "out",
+        ClientData(tmp_path / "data"),
+    )  # fmt: skip
+    assert len(found.attacked) == 2
+    assert "round-000009" in found.refused[0]
+
+
 class Trap:
     """What a pickle runs when it is opened."""
 
@@ -181,7 +240,7 @@ def hostile(folder, good):
     for number, shape in enumerate(([2**62], [2**31, 2**31, 2**31], [0, 2**63], [-1], [10**30], [2**40] * 9)):
         for length in (0, 4, 2**62):
             (folder / f"shape-{number}-{length}.safetensors").write_bytes(declared(shape, length=length))
-    for number, client in enumerate(("../../outside", "/etc/passwd", "\x1b]0;title\x07", "a" * 10**6, "<script>")):
+    for number, client in enumerate(("../../outside", "/etc/passwd", "\x1b]0;title\x07", "a" * 1000, "<script>")):
         named = {**document, "client": client}
         container.write_container(folder / f"client-{number}.safetensors", KIND, VERSION, named, tensors)
     recipe = {**document, "model": {"name": "os:getcwd", "options": {}}}
@@ -279,34 +338,24 @@ def test_ten_thousand_mutated_captures_fail_in_words(recorded, tmp_path):
     assert [item.name for item in tmp_path.iterdir()] == ["x.safetensors"]
 
 
-def test_a_folder_of_mutated_captures_ends_in_words_on_the_command_line(recorded, tmp_path):
+def test_a_folder_of_mutated_captures_ends_in_words_on_the_command_line(recorded, tmp_path, monkeypatch, command):
     folder = tmp_path / "captures"
     folder.mkdir()
     good = observation_files(recorded / "captures")[0]
     for number, data in enumerate(mutations(good.read_bytes(), 40, seed=1)):
         (folder / f"\x1b[2J{number:03d}.safetensors").write_bytes(data)
-    (tmp_path / "own_network.py").write_text("from tests.workflows.test_attack_captures import network\n")
-    command = [
-        sys.executable,
-        "-c",
-        "from leakgauge.cli import main; main()",
-        "attack",
-        str(folder),
-        "--option",
-        "steps=1",
-    ]
-    command += ["--model", "own_network:network"]
-    options = {"cwd": tmp_path, "capture_output": True, "text": True, "env": {**os.environ, "PYTHONPATH": os.getcwd()}}
-    done = subprocess.run(command, check=False, **options)
-    assert done.returncode == 2
-    assert "\x1b[2J" not in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stderr.startswith("leakgauge: ")
+    (tmp_path / "own_network_of_test.py").write_text("from tests.workflows.test_attack_captures import network\n")
+    monkeypatch.chdir(tmp_path)
+    words = ["attack", folder, "--option", "steps=1", "--model", "own_network_of_test:network"]
+    code, out, err = command(*words)
+    assert code == 2
+    assert "\x1b[2J" not in out + err
+    assert err.startswith("leakgauge: ")
     (folder / "good.safetensors").write_bytes(good.read_bytes())
-    done = subprocess.run(command, check=False, **options)
-    assert done.returncode == 2  # some files were refused
-    assert "client-0" in done.stdout
-    assert "28 more files" in done.stdout
+    code, out, _ = command(*words)
+    assert code == 2  # some files were refused
+    assert "client-0" in out
+    assert "28 more files" in out
 
 
 def test_texts_from_files_cannot_steer_a_terminal():

@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 
 from leakgauge.core.data_spec import DataSpec
+from leakgauge.data import wheels
 from leakgauge.data.dataset import Dataset
 from leakgauge.data.dataset_source import Source
+
+COLUMNS = ("age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6")
 
 
 def load() -> Dataset:
@@ -15,19 +18,16 @@ def load() -> Dataset:
     The sensitive column is ``sex``. The file encodes it as 1 and 2, without an explanation of these values. The loader
     converts 1 to 0 and 2 to 1.
     """
-    from sklearn.datasets import load_diabetes
-
-    content = load_diabetes(scaled=False)
-    inputs = torch.tensor(content.data, dtype=torch.float32)
-    inputs[:, content.feature_names.index("sex")] -= 1
-    targets = torch.tensor(content.target, dtype=torch.float32)
+    inputs = torch.tensor(wheels.scikit_learn_table("diabetes_data_raw.csv.gz", delimiter=None), dtype=torch.float32)
+    inputs[:, COLUMNS.index("sex")] -= 1
+    targets = torch.tensor(wheels.scikit_learn_table("diabetes_target.csv.gz"), dtype=torch.float32)
     spec = DataSpec(
         (inputs.shape[1],),
         classes=None,
         mean=tuple(inputs.mean(0).tolist()),
         std=tuple(inputs.std(0, correction=0).tolist()),
         bounded=False,
-        columns=tuple(content.feature_names),
+        columns=COLUMNS,
     )
     return Dataset(inputs, targets, spec, name="diabetes", sensitive="sex")
 

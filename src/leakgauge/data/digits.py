@@ -5,17 +5,15 @@ from __future__ import annotations
 import torch
 
 from leakgauge.core.data_spec import DataSpec
+from leakgauge.data import wheels
 from leakgauge.data.dataset import Dataset
 from leakgauge.data.dataset_source import Source
 
 
 def load() -> Dataset:
     """Load the digits. The 17 grey levels of the pixels are scaled to [0, 1]."""
-    from sklearn.datasets import load_digits
-
-    content = load_digits()
-    inputs = torch.tensor(content.images, dtype=torch.float32).unsqueeze(1).div_(16)
-    targets = torch.tensor(content.target, dtype=torch.long)
+    table = torch.tensor(wheels.scikit_learn_table("digits.csv.gz"), dtype=torch.float32)
+    inputs, targets = table[:, :64].reshape(-1, 1, 8, 8) / 16, table[:, 64].long()
     return Dataset(inputs, targets, DataSpec((1, 8, 8), classes=10), name="digits")
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from leakgauge.core.errors import MissingExtra
+import numpy as np
+from numpy.typing import NDArray
+
+from leakgauge.core.errors import DataNotFound, MissingExtra
 from leakgauge.data.dataset_source import PackageFile, Source
+from leakgauge.data.formats import reading
 
 
 def find(file: PackageFile) -> Path | None:
@@ -29,3 +33,21 @@ def require(source: Source) -> Path:
     if path is None:
         raise MissingExtra(f"the dataset {source.name!r}", source.package_file.package, "datasets")
     return path
+
+
+def scikit_learn_table(name: str, *, delimiter: str | None = ",", skip: int = 0) -> NDArray[np.float64]:
+    """Return the numbers in a data file of scikit-learn. The import of scikit-learn would take seconds.
+
+    Args:
+        name: The name of the file.
+        delimiter: The text between two numbers. ``None`` means blanks.
+        skip: The number of lines before the first number.
+    """
+    path = find(PackageFile("sklearn", f"datasets/data/{name}"))
+    if path is None:
+        raise DataNotFound(
+            f"the installed scikit-learn does not hold the file datasets/data/{name}. Install scikit-learn again, "
+            "or another version of it."
+        )
+    with reading(path, "a table of numbers"):
+        return np.loadtxt(path, delimiter=delimiter, skiprows=skip)

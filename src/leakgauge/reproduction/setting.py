@@ -48,7 +48,8 @@ from leakgauge.federation.defence import Defence
 from leakgauge.models.factories import find_factory
 from leakgauge.runtime.cache import source_digest
 from leakgauge.runtime.values import value_digest
-from leakgauge.workflows.scenario import DEFENCE, NUMBER, SOURCES, TABLES, Keys, check_table, read_chain
+from leakgauge.workflows.documents import DEFENCE, NUMBER, TABLES, Keys, check_table
+from leakgauge.workflows.scenario import SOURCES, read_chain
 
 #: The keys of each set-up table, with the valid types of each value.
 SETTING: dict[str, Keys] = {

@@ -1,4 +1,4 @@
-"""A cache of finished results on disk, with one SQLite file for figures and texts, and safetensors files for tensors.
+"""A cache of finished results on disk, with one SQLite file for numbers and texts, and safetensors files for tensors.
 
 A result is stored under a key, which is a hash of the result's definition and of Leakgauge's source code. The
 definition holds everything that the result depends on. After a change of the code, old results are not returned any
@@ -17,13 +17,13 @@ import json
 import re
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leakgauge.core.container import SUFFIX, Location, output_folder, read_container, write_container
+from leakgauge.core.container import SUFFIX, Location, create_file, output_folder, read_container, write_container
 from leakgauge.core.errors import CorruptFile, FileError, FutureVersion
 from leakgauge.runtime.codec import decode, encode
 from leakgauge.runtime.digests import code_digest, source_digest
@@ -37,6 +37,8 @@ __all__ = ["Cache", "Entry", "code_digest", "key_of", "run_cached", "source_dige
 
 FILE, TENSORS = "cache.sqlite", "tensors"
 KIND, VERSION = "result", 2
+#: Columns by which the database of a cache is recognised, of whatever version.
+COLUMNS = ("key", "definition", "document", "tensors")
 #: The mark of Leakgauge in the header of its SQLite files, which are the letters "LGCG".
 _APPLICATION = 0x4C474347
 #: The seconds to wait for other processes that are writing.
@@ -61,7 +63,7 @@ class Entry:
     """One result that is stored in the cache.
 
     Args:
-        document: The figures and texts of the result, as plain values and dataclasses of Leakgauge.
+        document: The numbers and texts of the result, as plain values and dataclasses of Leakgauge.
         tensors: A dictionary from names to the tensors of the result.
     """
 
@@ -74,18 +76,23 @@ class Cache:
 
     Args:
         folder: The folder. It is created if it does not exist. Files that the cache did not write are not changed.
+        samples: Whether clients' samples are stored, which are originals as well as reconstructions. If it is false,
+            only figures and texts are stored, and samples that the folder holds from earlier runs are removed.
 
     Raises:
         FutureVersion: A newer version of Leakgauge wrote the cache.
         FileError: The folder cannot be written to, its database is damaged, or another program wrote the database.
     """
 
-    def __init__(self, folder: Location) -> None:
+    def __init__(self, folder: Location, *, samples: bool = True) -> None:
         self.folder = output_folder(folder)
+        self._stores_samples = samples
         self._tensors = output_folder(self.folder / TENSORS)
         with self._open(writing=True) as connection:
             self._prepare(connection)
             self._remove_leftovers(connection)
+        if not samples:
+            self.forget_samples()
 
     def __contains__(self, definition: Any) -> bool:
         with self._open() as connection:
@@ -129,23 +136,40 @@ class Cache:
         if not tensors:
             return Entry(decode(document), {})
         described, contents = read_container(self._path(key), KIND, VERSION)
-        if described != {"key": key, "checksum": checksum}:
+        if (described.get("key"), described.get("checksum")) != (key, checksum):
             raise CorruptFile(f"{self._path(key)}: belongs to another entry")
         return Entry(decode(document), contents)
 
-    def put(self, definition: Any, document: Any, tensors: Mapping[str, Tensor] | None = None) -> None:
+    def put(
+        self,
+        definition: Any,
+        document: Any,
+        tensors: Mapping[str, Tensor] | None = None,
+        samples: Collection[str] | None = None,
+    ) -> None:
         """Store a result on disk. An earlier result with the same definition is replaced.
 
         Args:
             definition: Everything that the result depends on, as plain values.
-            document: The figures and texts of the result, as plain values and dataclasses of Leakgauge.
+            document: The numbers and texts of the result, as plain values and dataclasses of Leakgauge.
             tensors: A dictionary from names to the tensors of the result.
+            samples: The names of the tensors that hold clients' samples. They can be removed later
+                (:meth:`forget_samples`), and the rest of the result is kept. By default, all tensors are samples, and
+                the result is of no use without them.
         """
+        if not self._stores_samples and tensors:
+            if samples is None:
+                return
+            tensors, samples = {name: value for name, value in tensors.items() if name not in samples}, ()
         key, text = key_of(definition), encode(document)
         checksum = _checksum(key, text, int(bool(tensors)))
         with self._open(writing=True) as connection:
             if tensors:
-                write_container(self._path(key), KIND, VERSION, {"key": key, "checksum": checksum}, tensors)
+                held = None if samples is None else sorted(tensors.keys() & set(samples))
+                described = {"key": key, "checksum": checksum, "samples": held}
+                write_container(self._path(key), KIND, VERSION, described, tensors)
+            else:
+                self._remove(self._path(key))
             connection.execute(
                 "insert or replace into results values (?, ?, ?, ?, ?, ?)",
                 (key, _text(definition), text, bool(tensors), time.time(), checksum),
@@ -158,6 +182,27 @@ class Cache:
             connection.execute("delete from results where key = ?", (key,))
             self._remove(self._path(key))
 
+    def forget_samples(self) -> list[Path]:
+        """Remove all samples of clients from the cache, and return the files that were removed or rewritten.
+
+        Results that are of use without the samples keep their other values. All other results with samples are removed,
+        and so are files of interrupted runs.
+        """
+        with self._open(writing=True) as connection:
+            changed = self._remove_leftovers(connection, age=0.0)
+            for path in sorted(path for path in self._tensors.iterdir() if _TENSOR_FILE.fullmatch(path.name)):
+                document, tensors = _contents_of(path)
+                samples = document.get("samples")
+                if samples is None:
+                    connection.execute("delete from results where key = ?", (path.stem,))
+                    path.unlink(missing_ok=True)
+                elif samples:
+                    rest = {name: value for name, value in tensors.items() if name not in samples}
+                    write_container(path, KIND, VERSION, {**document, "samples": []}, rest)
+                if samples != []:
+                    changed.append(path)
+        return changed
+
     def _path(self, key: str) -> Path:
         return self._tensors / f"{key}{SUFFIX}"
 
@@ -166,11 +211,12 @@ class Cache:
         """Open the database for one transaction. If ``writing`` is true, first wait for other writers."""
         path = self.folder / FILE
         try:
+            create_file(path)  # SQLite itself would let others read the database and its journal
             with closing(sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)) as connection, connection:
                 connection.text_factory = _decoded
                 connection.execute("begin immediate" if writing else "begin")
                 yield connection
-        except sqlite3.DatabaseError as problem:
+        except (sqlite3.DatabaseError, OSError) as problem:
             raise FileError(
                 f"{path}: this cache cannot be used ({problem}). Make room, or choose another folder"
             ) from problem
@@ -204,14 +250,22 @@ class Cache:
             connection.execute(f"pragma application_id = {_APPLICATION}")
             connection.execute(f"pragma user_version = {VERSION}")
 
-    def _remove_leftovers(self, connection: sqlite3.Connection) -> None:
-        """Remove old files that the cache wrote in interrupted runs. Files that the cache did not write are kept."""
+    def _remove_leftovers(self, connection: sqlite3.Connection, age: float = _LEFTOVER) -> list[Path]:
+        """Remove files that the cache wrote in interrupted runs, and return them. Files of others are kept.
+
+        Args:
+            connection: The open database.
+            age: The age in seconds from which a file is removed.
+        """
+        removed = []
         known = {key for (key,) in connection.execute("select key from results")}
         for path in self._tensors.iterdir():
             tensor_file = _TENSOR_FILE.fullmatch(path.name)
             orphan = tensor_file is not None and tensor_file[1] not in known
-            if (orphan or _TEMPORARY_FILE.fullmatch(path.name)) and _age(path) > _LEFTOVER and _is_ours(path):
+            if (orphan or _TEMPORARY_FILE.fullmatch(path.name)) and _age(path) >= age and _is_ours(path):
                 self._remove(path)
+                removed.append(path)
+        return removed
 
     def _remove(self, path: Path) -> None:
         try:
@@ -256,6 +310,14 @@ def run_cached(
     for task, result in run_tasks(missing, **options):
         cache.put(definitions[task.name], result)
         yield task, decode(encode(result))  # exactly what the cache will return
+
+
+def _contents_of(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the JSON object and the tensors of a file, which are empty if the file is damaged."""
+    try:
+        return read_container(path, KIND, VERSION)
+    except FileError:
+        return {}, {}
 
 
 def _text(definition: Any) -> str:

@@ -23,7 +23,7 @@ def one_digit():
     return fedsgd(models.lenet(shape=(1, 8, 8), seed=0), digits().share([11]))
 
 
-@pytest.mark.parametrize(("optimiser", "options"), [("lbfgs", {}), ("adam", {"steps": 1500})])
+@pytest.mark.parametrize(("optimiser", "options"), [("lbfgs", {}), ("adam", {"steps": 700})])
 def test_a_digit_and_its_label_come_back(optimiser, options, one_digit):
     observation, truth = one_digit
     result = dlg(optimiser=optimiser, **options)(observation, progress=False)

@@ -199,6 +199,67 @@ def test_clients_that_fail_are_left_out(tmp_path):
     assert len(lg.load_all(tmp_path / "own", network())) == 4
 
 
+def rounds_of(recorder, spoil, rounds=1):
+    """Ask four clients without aggregation, after ``spoil(round, answers)`` has changed their answers."""
+
+    class Server:
+        def configure_train(self, server_round, arrays, config, grid):
+            content = flower.RecordDict({"arrays": arrays, "config": config})
+            return [flower.Message(content, node, "train") for node in grid.get_node_ids()]
+
+        def aggregate_train(self, server_round, replies):
+            assert len(replies) == 4
+
+    strategy, grid = recorder.strategy(Server()), Grid(client_app(), nodes=4)
+    for number in range(1, rounds + 1):
+        start = flower.ArrayRecord(network().state_dict())
+        answers = grid.send_and_receive(strategy.configure_train(number, start, flower.ConfigRecord(), grid))
+        spoil(number, answers)
+        strategy.aggregate_train(number, answers)
+
+
+def metrics_of(answer):
+    return next(iter(answer.content.metric_records.values()))
+
+
+def test_an_answer_that_cannot_be_read_is_the_only_one_that_is_lost(tmp_path, caplog):
+    def spoil(number, answers):
+        metrics_of(answers[0])["partition-id"] = float("nan")
+        weights = next(iter(answers[1].content.array_records.values()))
+        weights["1.weight"] = flower.Array("float32", (8, 16), "numpy.ndarray", b"garbage")
+        weights = next(iter(answers[2].content.array_records.values()))
+        weights["1.weight"] = flower.Array("float32", (8, 16), "unknown", b"")
+
+    rounds_of(recording.Recorder(tmp_path, network(), DATA), spoil)
+    assert {one.client for one in lg.load_all(tmp_path, network())} == {"node-100", "client-3"}
+    logged = [record.message for record in caplog.records if record.name == "leakgauge"]
+    assert len(logged) == 2
+    for name, line in zip(("client-1", "client-2"), logged, strict=True):
+        assert f"did not record the message of {name}: the array '1.weight' cannot be decoded" in line
+
+
+def test_an_id_stays_with_the_node_that_had_it_first(tmp_path, caplog):
+    def spoil(number, answers):
+        if number == 2:
+            metrics_of(answers[3])["partition-id"] = 0  # client 0 has this id since round 1
+            answers.reverse()
+
+    rounds_of(recording.Recorder(tmp_path, network(), DATA), spoil, rounds=2)
+    kept = {(one.client, one.round): one for one in lg.load_all(tmp_path, network())}
+    names = {(f"client-{one}", number) for one in range(4) for number in (1, 2)}
+    assert kept.keys() == names - {("client-3", 2)} | {("node-103", 2)}
+    assert same(kept["client-0", 2].returned, trained(network(), network().state_dict(), 100))
+    assert "names a client node-103 and not client-0" in caplog.text
+
+
+def test_two_nodes_with_one_id_in_one_round_have_the_names_of_their_nodes(tmp_path):
+    def spoil(number, answers):
+        metrics_of(answers[3])["partition-id"] = 0
+
+    rounds_of(recording.Recorder(tmp_path, network(), DATA), spoil)
+    assert {one.client for one in lg.load_all(tmp_path, network())} == {"node-100", "client-1", "client-2", "node-103"}
+
+
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -337,21 +398,25 @@ def own(tmp_path):
     return {"samples_a_client": 8, "own_captures": tmp_path / "own"}
 
 
-def audited(tmp_path, example, place, *words):
-    """Return what ``leakgauge attack`` prints for captures, scored with the clients' data."""
-    paths = [str(flower_runs.APP), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200"}  # tables are not wrapped
+@pytest.fixture
+def audited(tmp_path, example, monkeypatch, command):
+    """Return a function that returns what ``leakgauge attack`` prints for captures, scored with the clients' data."""
     truth = tmp_path / "truth"
-    subprocess.run([sys.executable, flower_runs.APP / "client_data.py", truth, "2", "8"], env=environment, check=True)
-    command = [flower_runs.BIN / "leakgauge", "attack", place, "--model", "quickstart.task:Net", "--option", "steps=3"]
-    options = {"env": environment, "cwd": tmp_path, "capture_output": True, "text": True}
-    done = subprocess.run([*command, "--data", truth, *words], check=False, **options)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+
+    def run(place, *words):
+        monkeypatch.setattr(sys, "argv", ["client_data.py", str(truth), "2", "8"])
+        runpy.run_path(str(flower_runs.APP / "client_data.py"))
+        monkeypatch.chdir(tmp_path)
+        options = ("--model", "quickstart.task:Net", "--option", "steps=3", "--data", truth)
+        code, out, err = command("attack", place, *options, *words)
+        assert code == 0, err
+        return out
+
+    return run
 
 
 @pytest.mark.flower
-def test_simulations_are_recorded_and_audited(tmp_path, example):
+def test_simulations_are_recorded_and_audited(tmp_path, audited):
     two = ("--federation-config", "num-supernodes=2")
     with flower_runs.simulation(tmp_path) as federation:
         federation.run(*two, num_server_rounds=2, **own(tmp_path))
@@ -369,7 +434,7 @@ def test_simulations_are_recorded_and_audited(tmp_path, example):
     torch.manual_seed(0)  # as the client does
     train(model, client_data(0, 8), lr=0.05, epochs=1, batch_size=4)
     assert all(torch.allclose(value, first.returned[name], atol=1e-6) for name, value in model.state_dict().items())
-    printed = audited(tmp_path, example, "captures", "--client", "client-0")
+    printed = audited("captures", "--client", "client-0")
     assert "psnr" in printed
     assert "Attacked: 2 captures." in printed
 
@@ -377,11 +442,11 @@ def test_simulations_are_recorded_and_audited(tmp_path, example):
     assert same(plain.sent, noisy.sent)
     noise = torch.cat([(noisy.returned[name] - value).flatten() for name, value in plain.returned.items()])
     assert noise.std() == pytest.approx(0.048, rel=0.05)  # what Flower's mod adds at the example's epsilon
-    assert "psnr" in audited(tmp_path, example, "noisy", "--client", "client-0")
+    assert "psnr" in audited("noisy", "--client", "client-0")
 
 
 @pytest.mark.flower
-def test_under_secure_aggregation_the_sum_is_recorded_and_audited(tmp_path, example):
+def test_under_secure_aggregation_the_sum_is_recorded_and_audited(tmp_path, audited):
     with flower_runs.simulation(tmp_path) as federation:
         settings = {"num_server_rounds": 1, "privacy": "secagg", **own(tmp_path)}
         logged = federation.run("--federation-config", "num-supernodes=3", **settings)
@@ -392,11 +457,11 @@ def test_under_secure_aggregation_the_sum_is_recorded_and_audited(tmp_path, exam
     [one] = lg.load_all(tmp_path / "captures", Net())
     assert one.client == "sum of 3 clients"
     assert (one.training.samples, one.training.batch_size) == (24, 12)
-    assert "sum of 3 clients" in audited(tmp_path, example, "captures")
+    assert "sum of 3 clients" in audited("captures")
 
 
 @pytest.mark.flower
-def test_a_deployment_on_loopback_is_recorded_and_audited(tmp_path, example):
+def test_a_deployment_on_loopback_is_recorded_and_audited(tmp_path, audited):
     with flower_runs.deployment(tmp_path, nodes=2) as federation:
         federation.run(num_server_rounds=1, **own(tmp_path))
     from quickstart.task import Net
@@ -404,7 +469,7 @@ def test_a_deployment_on_loopback_is_recorded_and_audited(tmp_path, example):
     server, clients = (lg.load_all(tmp_path / folder, Net()) for folder in ("captures", "own"))
     assert [one.client for one in server] == ["client-0", "client-1"]
     assert all(same(one.returned, other.returned) for one, other in zip(server, clients, strict=True))
-    assert "psnr" in audited(tmp_path, example, "captures", "--client", "client-1")
+    assert "psnr" in audited("captures", "--client", "client-1")
 
 
 @pytest.mark.flower

@@ -23,6 +23,7 @@ from leakgauge.workflows.infer_captures import InferenceTask, run_inference
 from tests.attacks.local_model.cases import network, table_clients
 
 METHOD = inference.build("lmra", samples=16, steps=20, training=20)
+FEW_STEPS = inference.build("lmra", samples=4, steps=3, training=3)
 QUICK = inference.LastReturned()
 
 
@@ -116,17 +117,17 @@ def test_one_client_has_no_sources_but_columns(recorded, tmp_path):
 
 
 def test_a_model_that_was_rebuilt_is_not_rebuilt_again(recorded, tmp_path, monkeypatch):
-    first = inferred(recorded, tmp_path, METHOD, seed=1)
+    first = inferred(recorded, tmp_path, FEW_STEPS, seed=1)
     runs = []
-    original = type(METHOD).run
-    monkeypatch.setattr(type(METHOD), "run", lambda *a: runs.append(1) or original(*a))
-    again = inferred(recorded, tmp_path, METHOD, seed=1)
+    original = type(FEW_STEPS).run
+    monkeypatch.setattr(type(FEW_STEPS), "run", lambda *a: runs.append(1) or original(*a))
+    again = inferred(recorded, tmp_path, FEW_STEPS, seed=1)
     assert not runs
     assert again.losses == first.losses
     assert again.models["client-0"].outcome == first.models["client-0"].outcome
     for change in ({"seed": 2}, {"seed": 2, "know": {"momentum": 0.0, "lr": 0.04}}):
         runs.clear()
-        inferred(recorded, tmp_path, METHOD, **change)
+        inferred(recorded, tmp_path, FEW_STEPS, **change)
         assert len(runs) == 3
 
 
@@ -141,7 +142,7 @@ def test_what_cannot_be_asked_is_said(recorded, tmp_path):
         inferred(recorded, tmp_path / "none", sensitive="job=a")
     with pytest.raises(UnknownName, match="loss 'foo'"):
         inferred(recorded, tmp_path / "none", know={"loss": "foo"})
-    with pytest.raises(InvalidInput, match="does not take these options"):
+    with pytest.raises(InvalidInput, match="must be a whole number"):
         inference.build("lmra", steps="abc")
     with pytest.raises(UnknownName, match="rate"):
         inferred(recorded, tmp_path / "none", know={"rate": 1.0})
@@ -182,14 +183,14 @@ def test_what_is_given_and_what_was_trained_on_are_compared(recorded, tmp_path):
 
 
 def test_a_damaged_model_is_rebuilt_and_another_architecture_is_noticed(recorded, tmp_path):
-    first = inferred(recorded, tmp_path, METHOD)
+    first = inferred(recorded, tmp_path, FEW_STEPS)
     for file in (tmp_path / "cache" / "tensors").iterdir():
         file.write_bytes(b"half")
-    assert inferred(recorded, tmp_path, METHOD).losses == first.losses
+    assert inferred(recorded, tmp_path, FEW_STEPS).losses == first.losses
     other = network()
     other.features[1] = nn.Tanh()
     files, data = observation_files(recorded / "captures"), ClientData(recorded / "data")
-    changed = infer_captures(files, METHOD, tmp_path, model=other, data=data)
+    changed = infer_captures(files, FEW_STEPS, tmp_path, model=other, data=data)
     assert changed.losses != first.losses
 
 
@@ -224,8 +225,38 @@ def test_names_from_files_are_harmless(tmp_path):
     assert len(found.models) == 2
     assert "\x1b" not in write_inference(found, tmp_path / "out", "x").read_text()
     assert not any("\x1b" in cell for row in models_table(found) for cell in row)
+    found = infer_captures(captured_as(["client 0", "client-0"], tmp_path / "twins"), QUICK, tmp_path / "out")
+    assert set(found.models) == {"client-0"}  # the other name cannot take its place
+    assert len(found.refused) == 2
+    assert all("'client 0' and 'client-0' have the same name as files" in reason for reason in found.refused)
     with pytest.raises(InvalidInput, match="same name as files"):
-        infer_captures(captured_as(["client 0", "client-0"], tmp_path / "twins"), QUICK, tmp_path / "out")
+        infer_captures(captured_as(["a b", "a:b"], tmp_path / "both"), QUICK, tmp_path / "out")
+
+
+BAD = {
+    "shape": lambda one: replace(one, data=replace(one.data, shape=(7,), columns=())),
+    "columns": lambda one: replace(one, data=replace(one.data, columns=())),
+    "more samples than fit": lambda one: replace(one, training=replace(one.training, samples=10**9, batch_size=10**9)),
+    "more classes": lambda one: replace(one, data=replace(one.data, classes=10**6)),
+    "unknown loss": lambda one: replace(one, training=replace(one.training, loss="no:such_loss")),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_one_bad_capture_does_not_end_the_others(recorded, tmp_path, kind):
+    for file in observation_files(recorded / "captures"):
+        (tmp_path / "captures").mkdir(exist_ok=True)
+        (tmp_path / "captures" / file.name).write_bytes(file.read_bytes())
+    bad = BAD[kind](lg.load(observation_files(recorded / "captures")[0], network()))
+    lg.save(replace(bad, client="client-9"), tmp_path / "captures" / "a.safetensors")
+    found = infer_captures(
+        observation_files(tmp_path / "captures"), QUICK, tmp_path / "out", model=network(),
+        data=ClientData(recorded / "data"), sensitive="secret",
+    )  # fmt: skip
+    assert set(found.models) - {"client-9"} == {f"client-{number}" for number in range(3)}
+    assert found.inferences
+    assert found.exit_code == (0 if kind == "more samples than fit" else 2)  # nothing here holds that many samples
+    assert [reason for reason in found.refused if "a.safetensors" in reason] == list(found.refused)
 
 
 def test_statistics_and_unknown_recipes_leave_attacks_out_in_words(tmp_path):

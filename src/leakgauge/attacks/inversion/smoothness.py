@@ -1,7 +1,7 @@
 """Measures of a network's smoothness and of the cost of its forward pass. They decide whether L-BFGS is tried.
 
-Both are measured in one forward pass. This also covers functions such as ``torch.relu``, which are not modules of the
-network.
+Both are measured in one forward pass. So functions such as ``torch.relu``, which are not modules of the network, are
+found too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from leakgauge.attacks.inversion.fragility import KINKED
 from leakgauge.core.observation import Observation
@@ -38,18 +39,27 @@ class Pass:
     operations: int
 
 
-class _Kinks(TorchDispatchMode):
-    """A recorder of the piecewise linear operations in a forward pass."""
+class _Recorder(TorchDispatchMode):
+    """A recorder of the piecewise linear operations and of the cost of a forward pass."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names: set[str] = set()
+        self.operations = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return whether PyTorch marks this class for its compiler. The mark imports the compiler, which takes long."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__.strip("_").split("_with_")[0]
         if name in KINKED_OPERATIONS:
             self.names.add(name)
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket in flop_registry:
+            self.operations += flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=result)
+        return result
 
 
 def forward_pass(observation: Observation) -> Pass:
@@ -58,15 +68,14 @@ def forward_pass(observation: Observation) -> Pass:
     Args:
         observation: The client's message (gradient or weights), as the server sees it.
     """
-    from torch.utils.flop_counter import FlopCounterMode  # this import is slow
-
     model = observation.model
     modules = {type(module).__name__ for module in model.modules() if isinstance(module, KINKED)}
     like = next(iter(observation.sent.values()))
     # Two samples, because batch norm in train mode refuses one.
     inputs = torch.zeros(2, *observation.data.shape, dtype=like.dtype, device=like.device)
     buffers = {name: value.clone() for name, value in observation.model_buffers().items()}
-    kinks, counter = _Kinks(), FlopCounterMode(display=False)
-    with torch.no_grad(), in_mode(model, observation.training.mode), counter, kinks:
+    recorder = _Recorder()
+    with torch.no_grad(), in_mode(model, observation.training.mode), recorder:
         functional_call(model, {**observation.sent, **buffers}, (inputs,))
-    return Pass(tuple(sorted(modules)) or tuple(sorted(kinks.names)), counter.get_total_flops() // 4)
+    # The counters count two operations for each multiplication, and there are two samples.
+    return Pass(tuple(sorted(modules)) or tuple(sorted(recorder.names)), recorder.operations // 4)

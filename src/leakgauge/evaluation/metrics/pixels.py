@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import conv2d, pad
 
 from leakgauge.core.errors import InvalidInput
 
@@ -21,6 +22,8 @@ PSNR_CAP = 100.0
 # The window of Wang et al. has 11 x 11 pixels (radius 5) and a standard deviation of 1.5.
 WINDOW_RADIUS = 5
 SIGMA_PER_RADIUS = 0.3
+# K1 and K2 of Wang et al.
+LUMINANCE_CONSTANT, CONTRAST_CONSTANT = 0.01, 0.03
 
 
 def check_pair(reconstructed: Tensor, original: Tensor, *, images: bool = False) -> None:
@@ -111,15 +114,27 @@ def ssim(reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0) ->
     """
     check_data_range(data_range)
     check_pair(reconstructed, original, images=True)
-    from torchmetrics.functional.image import structural_similarity_index_measure
-
     radius = min(WINDOW_RADIUS, (min(original.shape[-2:]) - 1) // 2)
-    values = structural_similarity_index_measure(
-        reconstructed,
-        original,
-        sigma=SIGMA_PER_RADIUS * max(radius, 0.1),  # the standard deviation must be positive even if the radius is zero
-        data_range=data_range,
-        reduction="none",
-    )
-    assert isinstance(values, Tensor)
-    return values
+    window = _gaussian_window(radius, original)
+
+    def local_mean(images: Tensor) -> Tensor:
+        padded = pad(images.flatten(0, 1).unsqueeze(1), [radius] * 4, mode="reflect")
+        return conv2d(padded, window[None, None]).view_as(images)
+
+    first, second = local_mean(reconstructed), local_mean(original)
+    first_variance = (local_mean(reconstructed.square()) - first.square()).clamp(min=0)
+    second_variance = (local_mean(original.square()) - second.square()).clamp(min=0)
+    covariance = local_mean(reconstructed * original) - first * second
+    luminance, contrast = (LUMINANCE_CONSTANT * data_range) ** 2, (CONTRAST_CONSTANT * data_range) ** 2
+    values = (2 * first * second + luminance) * (2 * covariance + contrast)
+    values = values / ((first.square() + second.square() + luminance) * (first_variance + second_variance + contrast))
+    return values.flatten(1).mean(1)
+
+
+def _gaussian_window(radius: int, like: Tensor) -> Tensor:
+    """Return a square Gaussian window whose weights sum to 1, with the device and number type of ``like``."""
+    places = torch.arange(-radius, radius + 1, dtype=like.dtype, device=like.device)
+    sigma = SIGMA_PER_RADIUS * max(radius, 0.1)  # the standard deviation must be positive even if the radius is zero
+    line = torch.exp(-(places / sigma).square() / 2)
+    line = line / line.sum()
+    return torch.outer(line, line)

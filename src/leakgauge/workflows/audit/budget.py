@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakgauge.attacks import registry
 from leakgauge.attacks.spec import Cost
-from leakgauge.core.errors import InvalidInput, LeakgaugeError
+from leakgauge.core.errors import InvalidInput, LeakgaugeError, shown
 from leakgauge.core.observation import Observation
 from leakgauge.federation.defence import clients_in_a_sum
 from leakgauge.runtime.display import duration
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 DEFAULT_BUDGET = 240.0
 #: The assumed seconds of an attack that cannot estimate its own time.
 USUAL = {Cost.INSTANT: 1.0, Cost.SECONDS: 20.0, Cost.MINUTES: 120.0, Cost.HOURS: 7200.0}
+#: The longest budget in seconds, which is 30 days.
+LONGEST = 30 * 24 * 3600.0
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _FORM = re.compile(r"^(?P<number>\d+(\.\d+)?)\s*(?P<unit>s|m|min|h|)$")
 
@@ -42,8 +44,11 @@ def read_duration(value: Any, where: str) -> float | None:
         return None
     match = _FORM.match(str(value).strip())
     if match is None or isinstance(value, bool) or float(match["number"]) <= 0:
-        raise InvalidInput(f"{where} must be a length of time such as 90s, 10m or 1h, or none, not {value!r}")
-    return float(match["number"]) * _UNITS[match["unit"]]
+        raise InvalidInput(f"{where} must be a length of time such as 90s, 10m or 1h, or none, not {shown(value)}")
+    seconds = float(match["number"]) * _UNITS[match["unit"]]
+    if seconds > LONGEST:
+        raise InvalidInput(f"{where} must be at most {duration(LONGEST)}, or none for no limit, not {shown(value)}")
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,8 @@ class Forecast:
         seconds: A dictionary from the name of each attack to the expected seconds for one client.
         jobs: The number of attacks that run at a time.
         budget: The seconds that the audit may take, or ``None`` for no limit.
-        weights: A dictionary from the titles of defences to the number of clients whose sum is one message. Attacks on
-            a sum take this many times longer.
+        weights: A dictionary from the title of each defence to the number of clients whose messages are added to one
+            message, as in secure aggregation. An attack on this message takes longer by this factor.
     """
 
     seconds: Mapping[str, float]

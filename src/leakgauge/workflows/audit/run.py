@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from leakgauge.core.container import Location
-from leakgauge.core.errors import LeakgaugeError, TasksFailed
+from leakgauge.core.errors import EngineUnavailable, LeakgaugeError, TasksFailed
 from leakgauge.core.measure import Measure
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive
@@ -29,7 +29,7 @@ from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients, 
 from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache
 from leakgauge.runtime.processes import usable_cores
-from leakgauge.workflows.audit.attackers import Scored, Trial, measures_of
+from leakgauge.workflows.audit.attackers import SAMPLES, Scored, Trial, measures_of
 from leakgauge.workflows.audit.budget import Forecast, forecast
 from leakgauge.workflows.audit.ladder import sentences, strongest_attack
 from leakgauge.workflows.audit.plan import UNDEFENDED, AuditPlan, Work
@@ -42,7 +42,7 @@ class ClientResult:
 
     Args:
         work: The attack and the client.
-        document: The figures and texts of the result, as plain values.
+        document: The numbers and texts of the result, as plain values.
         tensors: The original and the reconstructed samples, and other tensors of the result.
     """
 
@@ -104,7 +104,7 @@ class Audit(WorkflowResult):
 
     @property
     def ladder_sentences(self) -> list[str]:
-        """Sentences about the samples, local steps and noise up to which the strongest attack succeeds."""
+        """Sentences about how many samples, how many local steps and how much noise still allow a successful attack."""
         return sentences(self.plan.ladder, self.ladder)
 
     def results_of(self, finding: Finding) -> list[ClientResult]:
@@ -114,7 +114,12 @@ class Audit(WorkflowResult):
 
 
 def run_audit(
-    plan: AuditPlan, folder: Location, running: Running | None = None, *, stop_after: int | None = None
+    plan: AuditPlan,
+    folder: Location,
+    running: Running | None = None,
+    *,
+    stop_after: int | None = None,
+    samples: bool = True,
 ) -> Audit:
     """Run the attacks that are not finished yet, and return all results.
 
@@ -126,8 +131,9 @@ def run_audit(
         folder: The folder of the cache.
         running: The engine, the device and the listener of the tasks. An audit can be continued with another engine.
         stop_after: The number of new results after which the audit stops. By default, all attacks are run.
+        samples: Whether clients' samples are stored in the cache. If it is false, those of earlier runs are removed.
     """
-    run = _Run(plan, Cache(folder), running or Running(), stop_after)
+    run = _Run(plan, Cache(folder, samples=samples), running or Running(), stop_after)
     run.stage([work for work in plan.work if plan.is_exact(work.attack)])
     run.stage([work for work in plan.work if not plan.is_exact(work.attack) and not run.is_settled(work)])
     run.stage(run.further_attempts())
@@ -167,7 +173,7 @@ class _Run:
     began: float = field(default_factory=time.monotonic)
 
     def stage(self, works: Sequence[Work]) -> None:
-        """Run the given attacks unless they are in the cache, and collect their results."""
+        """Run the given attacks unless their results are in the cache, and collect all results."""
         if self.interrupted:
             return
         self.started += len(works)
@@ -190,7 +196,8 @@ class _Run:
             done = run_tasks(tasks, engine=running.engine, jobs=running.jobs, watch=running.watch, common=common)
             for task, (document, tensors) in done:
                 work = task.arguments["work"]
-                self.cache.put(self._definition(work, cut=_is_cut(work, document)), document, tensors)
+                definition = self._definition(work, cut=_is_cut(work, document))
+                self.cache.put(definition, document, tensors, samples=SAMPLES)
                 self.results[work] = ClientResult(work, document, tensors)
                 self.new += 1
                 if self.new == self.stop_after:
@@ -198,6 +205,8 @@ class _Run:
                     break
         except TasksFailed as problem:
             self.failures |= problem.failures
+        except EngineUnavailable:
+            raise  # the tasks of other stages would wait for it in vain
         except LeakgaugeError as problem:  # every task of this stage failed, or a result cannot be stored
             self.problem = self.problem or problem
             left = [task for task in tasks if task.arguments["work"] not in self.results]
@@ -211,7 +220,7 @@ class _Run:
         return {**definition, "budget": self.plan.budget} if cut else definition
 
     def _expected(self) -> Forecast:
-        """Return the expected run time of the audit, which is measured once and reported to the listener."""
+        """Return the expected run time of the audit. It is estimated once, and then reported to the listener."""
         if self.forecast is None:
             running = self.running
             jobs = 1 if running.engine == "in-process" else running.jobs or usable_cores()
@@ -249,10 +258,10 @@ class _Run:
         return again if again and self._expected().total(again) < left else []
 
     def unsuccessful(self) -> list[str]:
-        """Return the names of attacks that failed in at least one case, and therefore need positive controls.
+        """Return the names of attacks that failed in at least one case, and must also be run on easier set-ups.
 
-        If every client of the audit has a defence, all attacks are returned. The set-up without a defence is then the
-        baseline with which the defence is compared.
+        If every client of the audit has a defence, all attacks are returned. Each attack is then also run on clients
+        without a defence, so that the results with and without a defence can be compared.
         """
         if UNDEFENDED in self.plan.controls:
             return list(self.plan.attacks)
@@ -261,9 +270,10 @@ class _Run:
         return [name for name in self.plan.attacks if name in failed]
 
     def climb(self, findings: Sequence[Finding]) -> list[Work]:
-        """Return the runs of the strongest attack on versions of the set-up with one changed value.
+        """Return the runs that show how the strongest attack depends on single values of the set-up.
 
-        Runs for which the budget has no time are left out.
+        Each run changes one value of the audited set-up, such as the number of samples. Runs for which the budget has
+        no time are left out.
         """
         name = strongest_attack(findings)
         if name is None or not self.plan.portfolio or self.plan.budget is None:
@@ -336,7 +346,7 @@ def _judged(plan: AuditPlan, results: Sequence[ClientResult]) -> list[Finding]:
 
 
 def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequence[Finding]) -> list[Finding]:
-    """Return the results with reasons. A verdict of no leakage becomes inconclusive if the attack may be too weak.
+    """Add reasons to the verdicts. A verdict of no leakage becomes inconclusive if the attack may be too weak.
 
     The set-up without a defence is judged first, because the verdicts on defences depend on it.
     """
