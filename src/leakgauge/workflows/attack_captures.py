@@ -211,10 +211,7 @@ def run_capture_attack(
     listed, refused = _listed(captures, attack, data)
     if not listed:
         raise captures.nothing_read(refused)
-    cache = Cache(output_folder(output) / "cache", samples=samples)
-    check_output(output, [name for one in listed for name in (f"{one.file.stem}.png", _file_name(one))])
-    if not samples:
-        forget_files(Path(output))
+    cache = _cache(output, listed, samples)
     asked = {"attack": repr(attack), "seed": seed, "device": running.device}
     definitions = {one.file: {**captures.definition(one.file), **asked} for one in listed}
     made, missing = _done_before(listed, {file: cache.get(one) for file, one in definitions.items()}, samples, refused)
@@ -259,6 +256,14 @@ def run_capture_attack(
         failed=failed,
         complete=complete,
     )
+
+
+def _cache(output: Location, listed: Sequence[Capture], samples: bool) -> Cache:
+    """Return the cache in the output folder. Raise an error if the results would replace files of others."""
+    check_output(output, [name for one in listed for name in (f"{one.file.stem}.png", _file_name(one))])
+    if not samples:
+        forget_files(Path(output))
+    return Cache(output_folder(output) / "cache", samples=samples)
 
 
 def _done_before(
