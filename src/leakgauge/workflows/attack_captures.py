@@ -364,8 +364,7 @@ def _saved(one: AttackedCapture, output: Path, samples: bool) -> AttackedCapture
     if not samples:
         return replace(one, reconstruction=replace(made, samples=made.samples[:0], labels=None, epochs=None))
     target = output / f"{one.capture.file.stem}.reconstruction.safetensors"
-    if not one.cached or not target.exists():
-        save_reconstruction(made, target)
+    save_reconstruction(made, target)  # another attack may have written the file in between
     return one
 
 
