@@ -150,10 +150,10 @@ def test_in_a_test(config, tmp_path):
 def fail_on(monkeypatch, clients, error, *, controls=False):
     whole = work.attack_client
 
-    def attack_client(plan, work, report, device=None, scale=1.0):
+    def attack_client(work, **arguments):
         if work.client in clients and (controls or not work.control):
             raise error
-        return whole(plan, work, report, device, scale)
+        return whole(work=work, **arguments)
 
     monkeypatch.setattr(work, "attack_client", attack_client)
 

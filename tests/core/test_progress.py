@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from leakgauge.core.progress import progress_bar
+from leakgauge.core.progress import OutOfTime, TimeLimit, progress_bar, silent
 
 
 class Terminal(io.StringIO):
@@ -55,3 +55,23 @@ def test_an_unknown_total_is_no_obstacle(capsys):
 def test_an_exception_inside_passes_through(progress, capsys):
     with pytest.raises(KeyboardInterrupt), progress_bar("work", progress):
         raise KeyboardInterrupt
+
+
+def test_reports_after_the_time_limit_interrupt_and_the_last_step_does_not():
+    times, lines = iter([100.0, 104.0, 105.0, 106.0, 107.0]), []
+    limit = TimeLimit(lambda *line: lines.append(line), 5.0, lambda: next(times))
+    limit(1, 10, 0.5)
+    assert not limit.passed
+    with pytest.raises(OutOfTime):
+        limit(2, 10, 0.4)
+    with pytest.raises(KeyboardInterrupt):
+        limit(3, None, 0.3)
+    limit(10, 10, 0.2)
+    assert limit.passed
+    assert [step for step, _, _ in lines] == [1, 2, 3, 10]
+
+
+def test_no_limit_never_interrupts():
+    limit = TimeLimit(silent, None)
+    limit(1, 10, 0.5)
+    assert not limit.passed

@@ -1,9 +1,11 @@
 """A negative verdict needs evidence that the attack is strong enough."""
 
+from dataclasses import replace
+
 import pytest
 
 from leakgauge.core.measure import Measure
-from leakgauge.evaluation.support import Evidence, below_chance, with_support
+from leakgauge.evaluation.support import TOO_LITTLE_TIME, Evidence, below_chance, with_support
 from leakgauge.evaluation.verdict import Finding, Verdict
 
 DATA, ATTRIBUTES, INCONCLUSIVE, NOTHING, _ = Verdict
@@ -16,12 +18,15 @@ def finding(verdict=NOTHING, psnr=12.0, chance=12.0, worst=13.0, metric="psnr"):
 PASSED = {"one sample": finding(DATA, 40.0)}
 FAILED = {"one sample": finding(DATA, 40.0), "4 samples": finding(NOTHING)}
 
+LATE = {"one sample": replace(finding(INCONCLUSIVE), reason=TOO_LITTLE_TIME)}
+
 
 @pytest.mark.parametrize(
     ("found", "evidence", "verdict", "words"),
     [
         (finding(), Evidence(PASSED), NOTHING, "recovers data on easier versions"),
         (finding(), Evidence(FAILED), INCONCLUSIVE, "4 samples"),
+        (finding(), Evidence(LATE), INCONCLUSIVE, "--budget"),
         (finding(), Evidence({}), INCONCLUSIVE, "not tried on an easier version"),
         (finding(), Evidence(PASSED, cut_short=True), INCONCLUSIVE, "--budget"),
         (finding(psnr=5.6), Evidence(PASSED), INCONCLUSIVE, "worse than a guess"),

@@ -65,3 +65,8 @@ def test_a_page_that_cannot_be_written_says_so(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="cannot be written"):
         write_page(PAGE, tmp_path / "file" / "page.html")
+
+
+def test_every_page_limits_its_verdict_to_the_attacks_that_were_tried(tmp_path):
+    text = write_page(PAGE, tmp_path / "page.html").read_text()
+    assert text.index("It leaks") < text.index("This verdict is about these attacks only.") < text.index("Table")

@@ -71,10 +71,10 @@ def diagnose(observation: Observation, reconstruction: Reconstruction) -> tuple[
 
 
 def _ending(reconstruction: Reconstruction) -> Iterator[str]:
-    """Yield a sentence if the attack was interrupted, diverged or returned no samples."""
+    """Yield a sentence if the attack was ended early, diverged or returned no samples."""
     kind = reconstruction.outcome.kind
     if kind == "interrupted":
-        yield "The attack was interrupted. Run it again without an interruption."
+        yield "The attack was interrupted, or its time ran out. Run it again with more time."
     elif kind == "guess":
         yield (
             "The message explains no samples better than a blind guess, because it holds too much noise or too few "

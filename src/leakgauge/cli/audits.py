@@ -40,6 +40,9 @@ def demo(
 ) -> None:
     """Audit example clients, with and without a defence. Each client sends the gradient of one handwritten digit."""
     from leakgauge.workflows.demo import write_demo
+    from leakgauge.workflows.result import check_redact
+
+    check_redact(redact)
 
     config = write_demo(output, clients=clients, seed=seed)
     if not quiet and not as_json:
@@ -66,7 +69,7 @@ def audit(  # noqa: PLR0913
     from leakgauge.runtime import check_engine
     from leakgauge.workflows.audit import audit as run
     from leakgauge.workflows.audit import read_audit
-    from leakgauge.workflows.scenario import read_toml
+    from leakgauge.workflows.documents import read_toml
 
     check_engine(engine, jobs)
     plan = read_audit(read_toml(config), str(config))

@@ -52,7 +52,7 @@ Engine = Annotated[str, typer.Option(help="Where tasks run: auto, in-process, pr
 Jobs = Annotated[int | None, typer.Option(min=1, help="Tasks at a time, one core each.", show_default="all cores")]
 Device = Annotated[str | None, typer.Option(help="Where attacks compute: cpu, cuda, cuda:1.")]
 Budget = Annotated[str | None, typer.Option(help="The time that the audit may take, such as 90s, 10m or 1h, or none.")]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
+Seed = Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="The same seed gives the same result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON instead of tables.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 
@@ -150,10 +150,14 @@ def settings(pairs: list[str] | None) -> dict[str, Any]:
         key, sign, value = pair.partition("=")
         if not sign or not key:
             raise InvalidInput(f"a setting is written key=value, not {pair!r}")
+        if key in values:
+            raise InvalidInput(f"the setting {key!r} is given twice. Give it once")
         try:
             values[key] = json.loads(value)
         except ValueError:
             values[key] = value
+        except RecursionError as problem:
+            raise InvalidInput(f"the lists of the setting {key!r} are nested too deeply") from problem
     return values
 
 

@@ -92,6 +92,10 @@ BETA = _SHARE
 #: The limits of the numbers in :class:`~leakgauge.core.data_spec.DataSpec`.
 SIZE, CLASSES = _whole(MOST_VALUES), _whole(10**7)
 MEAN, STD = Limit(-1e30, 1e30), Limit(1e-30, 1e30)
+#: The largest number of rounds in which a model is trained, and of local epochs in a configuration.
+MOST_ROUNDS = 100_000
+#: The limits of a seed.
+SEED = Limit(-(2**63), 2**63 - 1, whole=True)
 #: The limits of the index of a round and of the number of samples in a class.
 ROUND, COUNT = _whole(10**12, least=0), _whole(RECIPE["samples"].most, least=0)
 

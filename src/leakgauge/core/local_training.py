@@ -19,7 +19,7 @@ OPTIONS_OF = {"sgd": ("momentum", "nesterov", "dampening"), "adam": ("betas", "e
 ALWAYS_LISTED = ("lr", "epochs", "batch_size", "samples", "weight_decay", "loss", "mode")
 #: The settings with an effect on a single gradient (FedSGD).
 OF_ONE_GRADIENT = ("samples", "loss", "mode", "label_smoothing", "clip_norm")
-_LONGEST_LOSS = 200
+LONGEST_LOSS = 200
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class LocalTraining:
             object.__setattr__(self, "schedule", checked_schedule(self.schedule))
 
     def _check_names(self) -> None:
-        if not isinstance(self.loss, str) or not 0 < len(self.loss) <= _LONGEST_LOSS:
+        if not isinstance(self.loss, str) or not 0 < len(self.loss) <= LONGEST_LOSS:
             raise InvalidInput(f"loss must be the name of a loss, not {shown(self.loss)}")
         if self.mode not in ("train", "eval"):
             raise InvalidInput(f"mode must be 'train' or 'eval', not {shown(self.mode)}")

@@ -1,8 +1,9 @@
-"""A progress bar for attacks and other long computations."""
+"""Progress bars and time limits for attacks and other long computations."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,39 @@ Report = Callable[[int, int | None, float], None]
 
 def silent(step: int, total: int | None, loss: float) -> None:
     """Do nothing. This function is used in place of the progress bar if no progress is shown."""
+
+
+class OutOfTime(KeyboardInterrupt):
+    """The interrupt that ends an attack after its time limit.
+
+    Attacks handle this interrupt like Ctrl-C, and return their best result so far.
+    """
+
+
+class TimeLimit:
+    """A progress function that interrupts its caller after a number of seconds.
+
+    The time begins with the creation of this object. Every report after the limit raises :class:`OutOfTime`, so that an
+    attack of several parts ends all of its parts. The report of a last step raises nothing, because that part is done.
+
+    Args:
+        report: The progress function that receives the reports.
+        seconds: The time limit in seconds. ``None`` means no limit.
+        clock: A function that returns the time in seconds. By default, a clock that is never set back.
+    """
+
+    def __init__(self, report: Report, seconds: float | None, clock: Callable[[], float] | None = None) -> None:
+        self.report, self.seconds, self.clock = report, seconds, clock or time.monotonic
+        self.passed = False
+        self._began = self.clock()
+
+    def __call__(self, step: int, total: int | None, loss: float) -> None:
+        """Pass on a report, and raise :class:`OutOfTime` if the time limit has passed."""
+        self.report(step, total, loss)
+        done = total is not None and step >= total
+        if not done and self.seconds is not None and self.clock() - self._began >= self.seconds:
+            self.passed = True
+            raise OutOfTime
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 An attack that finds nothing may be too weak. The verdict on such an attack is "nothing above chance" only if all of
 these conditions hold. Otherwise the verdict is "inconclusive".
 
-- The time budget did not end the attack early.
+- The time budget did not end the attack early, and had time for its positive controls.
 - The attack returned samples, and these samples are not worse than a guess. A result that is worse than a guess shows
   that the attack failed.
 - The attack succeeds on easier versions of the same set-up, which are called positive controls. These are one sample
@@ -28,6 +28,10 @@ BELOW = {"psnr": 0.5, "features": 0.03}
 #: From this chance level on, a guess is already right.
 RIGHT = {"psnr": 30.0, "features": 0.98}
 
+#: The reason for an inconclusive verdict on an attack that had too little time.
+TOO_LITTLE_TIME = (
+    "The budget was too small for this attack or for its positive controls. Give it more time with --budget."
+)
 #: The name of the positive control with a single sample.
 ONE_SAMPLE = "one sample, label known"
 
@@ -53,7 +57,7 @@ class Evidence:
         controls: A dictionary from the names of the positive controls (easier versions of the set-up) to the results of
             the attack on them, from the easiest control to the hardest.
         undefended: The result of the same attack without the defence. ``None`` if the set-up has no defence.
-        cut_short: Whether the budget ended the attack before it had done its steps.
+        cut_short: Whether the budget ended the attack before it had done its steps, or had no time for its controls.
         proof: A sentence that proves the absence of leakage, such as a bound of differential privacy. It is empty if
             there is no proof.
     """
@@ -89,7 +93,7 @@ def with_support(finding: Finding, evidence: Evidence) -> Finding:
 def _weakness(finding: Finding, evidence: Evidence) -> str:
     """Return a sentence about why an attack is too weak to show the absence of leakage, or an empty text."""
     if evidence.cut_short:
-        return "The budget ended this attack before it had done its steps. Give it more time with --budget."
+        return TOO_LITTLE_TIME
     if finding.returned_nothing:
         return "The attack returned no sample for some clients, because it could prove none."
     below = below_chance(finding.measures)
@@ -104,6 +108,8 @@ def _weakness(finding: Finding, evidence: Evidence) -> str:
         return "The attack recovers nothing without the defence either, so the defence was not tested."
     failed = [name for name, control in evidence.controls.items() if control.verdict is not Verdict.RECOVERS_DATA]
     if failed and evidence.undefended is None:
+        if evidence.controls[failed[0]].reason == TOO_LITTLE_TIME:
+            return TOO_LITTLE_TIME
         return f"The attack recovers nothing on an easier version of this set-up either ({failed[0]})."
     if not evidence.controls and evidence.undefended is None:
         return "The attack was not tried on an easier version of this set-up."
@@ -112,10 +118,11 @@ def _weakness(finding: Finding, evidence: Evidence) -> str:
 
 def _strength(evidence: Evidence) -> str:
     if evidence.undefended is not None and evidence.undefended.verdict is Verdict.RECOVERS_DATA:
-        return "The same attack recovers data without the defence."
+        return "The same attack recovers data without the defence, so it is strong enough to test the defence."
     if evidence.undefended is not None:
         return "Nothing comes back without the defence either, although the attack succeeds on easier versions."
-    return f"The same attack recovers data on easier versions of this set-up ({', '.join(evidence.controls)})."
+    easier = ", ".join(evidence.controls)
+    return f"The same attack recovers data on easier versions of this set-up ({easier}), so it works on this model."
 
 
 def _guess_is_right(measures: Mapping[str, Measure]) -> bool:

@@ -189,6 +189,16 @@ class Trainer:
         outputs = functional_call(self.model, {**fixed, **trained, **buffers}, (inputs,))
         return self.loss_function(outputs, targets)
 
+    def loss(self, state: State, batch: Batch) -> Tensor:
+        """Return the loss on one batch.
+
+        Args:
+            state: The state at which the loss is computed.
+            batch: The inputs and targets.
+        """
+        trained, fixed, buffers = self._parts(state)
+        return self._loss(trained, fixed, buffers, *batch)
+
     def gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
         """Return the gradient of the loss on one batch (without weight decay), and the buffers after the forward pass.
 

@@ -18,7 +18,7 @@ from leakgauge.core.text import clean
 from leakgauge.reproduction.results import Line, read_results
 from leakgauge.reproduction.rows import Row, benchmarks_folder, find_rows, papers
 from leakgauge.reproduction.status import RULES, Figure, Status, latest_of, overall
-from leakgauge.workflows.scenario import Keys, check_table, read_toml
+from leakgauge.workflows.documents import Keys, check_table, read_toml
 
 #: The keys of ``benchmarks/<paper>/paper.toml``.
 PAPER: Keys = dict.fromkeys(("name", "title", "authors", "finding"), (str,)) | {"year": (int,)}

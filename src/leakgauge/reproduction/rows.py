@@ -31,7 +31,7 @@ from typing import Any
 import leakgauge
 from leakgauge.core.errors import FileError, InvalidInput, UnknownName
 from leakgauge.reproduction.setting import SETTING, Setting, read_setting
-from leakgauge.workflows.scenario import NUMBER, Keys, check_table, read_toml
+from leakgauge.workflows.documents import NUMBER, Keys, check_table, read_toml
 
 ROW: Keys = {
     **dict.fromkeys(("title", "kind", "reference"), (str,)),

@@ -26,7 +26,7 @@ samples = 1
 
 [audit]
 clients = {clients}
-attacks = [{{ name = "epafl", retries = 2 }}, {{ name = "prior_path", steps = 300 }}]
+attacks = ["epafl", {{ name = "prior_path", steps = 300 }}]
 
 [[defence]]
 title = "no defence"

@@ -123,6 +123,9 @@ def check_device(device: str | None) -> None:
     import torch
 
     try:
-        torch.empty(1, device=device)
+        chosen = torch.device(device)
+        torch.empty(1, device=chosen)
+        if chosen.type == "meta" or (chosen.type == "cpu" and chosen.index):
+            raise RuntimeError("there is no such device with values")
     except (RuntimeError, AssertionError, NotImplementedError) as problem:
         raise InvalidInput(f"cannot compute on {device!r}: {str(problem).splitlines()[0]}") from problem

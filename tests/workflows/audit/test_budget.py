@@ -1,17 +1,20 @@
 """The budget of an audit is read, forecast and shared out."""
 
 import copy
+import itertools
+from types import SimpleNamespace
 
 import pytest
 
 from leakgauge.core.errors import InvalidInput
+from leakgauge.evaluation.support import TOO_LITTLE_TIME
 from leakgauge.evaluation.verdict import Verdict
 from leakgauge.runtime import Watch
-from leakgauge.workflows.audit import read_audit, run_audit
-from leakgauge.workflows.audit.budget import DEFAULT_BUDGET, Forecast, equal_limit, forecast, read_duration
+from leakgauge.workflows.audit import read_audit, run, run_audit
+from leakgauge.workflows.audit.budget import DEFAULT_BUDGET, Allowance, Forecast, equal_limit, forecast, read_duration
 from leakgauge.workflows.audit.plan import Work
 from leakgauge.workflows.result import Running
-from tests.workflows.audit.test_run import DOCUMENT
+from tests.workflows.audit.test_run import DOCUMENT, HERE
 
 
 @pytest.mark.parametrize(
@@ -40,14 +43,39 @@ def works(name, count):
 def test_the_budget_is_shared_out():
     expected = Forecast({"cheap": 1.0, "dear": 100.0}, jobs=2, budget=52.0)
     everything = works("cheap", 4) + works("dear", 4)
-    shares = expected.shares(everything)
-    assert {work.attack: share for work, share in shares.items()} == {"cheap": 1.0, "dear": 0.25}
+    parts = expected.allowances(everything)
+    assert {work.attack: part.share for work, part in parts.items()} == {"cheap": 1.0, "dear": 0.25}
+    assert {work.attack: part.seconds for work, part in parts.items()} == {"cheap": 1.5, "dear": 37.5}
     assert "dear to 25% of its steps" in expected.sentence(everything)
     assert expected.total(everything) == 202
-    assert set(expected.shares(works("cheap", 4), spent=10.0).values()) == {1.0}
     unlimited = Forecast({"cheap": 1.0, "dear": 100.0}, jobs=2)
-    assert set(unlimited.shares(everything).values()) == {1.0}
+    assert set(unlimited.allowances(everything).values()) == {Allowance(1.0, None)}
     assert "no budget" in unlimited.sentence(everything)
+
+
+def test_time_that_nobody_needs_is_divided_equally_so_that_only_a_clear_overrun_ends_an_attack():
+    expected = Forecast({"cheap": 1.0}, jobs=2, budget=52.0)
+    assert set(expected.allowances(works("cheap", 4), spent=10.0).values()) == {Allowance(1.0, 1.0 + (84 - 4) / 4)}
+    assert set(expected.allowances(works("cheap", 1)).values()) == {Allowance(1.0, 52.0)}  # one task uses one core
+
+
+def test_the_forecast_names_what_may_make_the_audit_shorter_or_longer():
+    expected, everything = Forecast({"cheap": 1.0, "dear": 100.0}, jobs=1, budget=500.0), works("cheap", 4)
+    sentence = expected.sentence([*everything, *works("dear", 4)], everything, works("dear", 1))
+    assert "about 6.7 min (1 attack at a time), within the budget of 8.3 min" in sentence
+    assert "exact attacks find every sample, it takes about 4.0 s" in sentence
+    assert "positive controls take up to 96 s more" in sentence
+    assert "If" not in expected.sentence(everything)
+
+
+def test_one_attack_cannot_use_the_time_of_two_cores():
+    expected = Forecast({"dear": 100.0}, jobs=2, budget=50.0)
+    assert expected.allowances(works("dear", 1)) == {works("dear", 1)[0]: Allowance(0.5, 75.0)}
+
+
+def test_without_time_an_attack_takes_one_step():
+    expected = Forecast({"dear": 100.0}, jobs=2, budget=50.0)
+    assert set(expected.allowances(works("dear", 2), spent=60.0).values()) == {Allowance(0.0, 0.0)}
 
 
 def test_a_sum_of_clients_costs_more():
@@ -90,4 +118,74 @@ def test_an_attack_that_was_cut_short_is_no_evidence_and_the_listener_hears_of_i
     assert result.verdict in (Verdict.INCONCLUSIVE, Verdict.RECOVERS_ATTRIBUTES)
     assert any("--budget" in one.reason for one in result.findings)
     assert "shortens inverting_gradients" in listener.notes[0]
-    assert all(result.document["scale"] < 1 for result in result.results)
+    assert all(result.cut_short for result in result.results)
+
+
+def plan_with(budget, **changes):
+    chosen = {"attacks": [{"name": "inverting_gradients", "steps": 20}], "clients": 1, "budget": budget}
+    return read_audit(document(audit=chosen, **changes), "a")
+
+
+def free(plan, jobs):
+    """Forecast that every attack is free, so that no attack is shortened before it starts."""
+    return Forecast(dict.fromkeys(plan.attacks, 0.0), jobs, plan.budget)
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """Let every attack run out of time at its first report, and return a list of the attacks that ran."""
+    attacked, attack_client = [], run.attack_client
+
+    def attack(work, seconds=None, **arguments):
+        attacked.append(work)
+        return attack_client(work=work, seconds=None if seconds is None else 0.0, **arguments)
+
+    monkeypatch.setattr(run, "attack_client", attack)
+    monkeypatch.setattr(run, "forecast", free)
+    return attacked
+
+
+def test_an_attack_that_runs_over_is_ended_and_its_best_result_counts_and_a_larger_budget_runs_it_again(late, tmp_path):
+    short = run_audit(plan_with("1000s"), tmp_path, HERE)
+    [result] = short.results
+    assert result.cut_short
+    assert "ended by the budget" in result.document["outcome"]
+    assert result.document["scores"]["psnr"]["value"] > 0
+    assert len(result.tensors["losses"]) == 1
+    assert short.complete
+    assert short.verdict is not Verdict.NOTHING_ABOVE_CHANCE
+    assert TOO_LITTLE_TIME in short.findings[0].reason
+    assert len(late) == 1  # a control would show nothing about an attack that was ended
+
+    run_audit(plan_with("900s"), tmp_path, HERE)
+    run_audit(plan_with("1000s"), tmp_path, HERE)
+    assert len(late) == 1
+    for larger, count in (("1001s", 2), ("none", 3)):
+        again = run_audit(plan_with(larger), tmp_path, HERE)
+        assert len([work for work in late if not work.control]) == count
+    assert not again.results[0].cut_short
+    run_audit(plan_with("1s"), tmp_path, HERE)  # a complete result serves every budget
+    assert len([work for work in late if not work.control]) == 3
+
+
+def test_controls_that_run_over_support_nothing(tmp_path, monkeypatch):
+    attack_client = run.attack_client
+
+    def attack(work, seconds=None, **arguments):
+        return attack_client(work=work, seconds=0.0 if work.control else None, **arguments)
+
+    monkeypatch.setattr(run, "attack_client", attack)
+    monkeypatch.setattr(run, "forecast", free)
+    training = {"sends": "gradient", "samples": 8}
+    result = run_audit(plan_with("1000s", training=training), tmp_path, HERE)
+    assert {(one.verdict, one.reason) for one in result.controls} == {(Verdict.INCONCLUSIVE, TOO_LITTLE_TIME)}
+    assert result.verdict is not Verdict.NOTHING_ABOVE_CHANCE
+
+
+def test_without_time_controls_are_left_out_and_nothing_is_safe(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "forecast", free)
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=itertools.count(0.0, 100.0).__next__))
+    result = run_audit(plan_with("250s", training={"sends": "gradient", "samples": 8}), tmp_path, HERE)
+    assert not result.controls
+    assert result.verdict is not Verdict.NOTHING_ABOVE_CHANCE
+    assert any(TOO_LITTLE_TIME in one.reason for one in result.findings)

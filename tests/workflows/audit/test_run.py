@@ -160,10 +160,12 @@ def test_a_control_that_cannot_be_simulated_is_left_out():
     assert list(plan.controls) == ["2 samples, labels known"]
 
 
-def test_controls_run_only_where_an_attack_found_nothing(made):
+def test_controls_run_only_for_attacks_that_succeed_nowhere_without_a_defence(made):
+    """The success of idlg without a defence is its control."""
     result, _ = made
     unsuccessful = {one.attack for one in result.findings if one.verdict is not Verdict.RECOVERS_DATA}
-    assert {one.attack for one in result.controls} == unsuccessful
+    assert unsuccessful == {"idlg", "inverting_gradients"}
+    assert {one.attack for one in result.controls} == {"inverting_gradients"}
     assert all(one.reason for one in result.findings if one.verdict is not Verdict.RECOVERS_DATA)
 
 
@@ -179,7 +181,7 @@ def test_an_attack_that_fails_on_its_control_is_inconclusive_and_never_an_all_cl
     strong_attack = {"attacks": [{"name": "idlg", "steps": 8}], "clients": 2}
     plan = read_audit(document(audit=strong_attack, defence=[hidden]), "audit.toml")
     strong = run_audit(plan, tmp_path / "strong", HERE)
-    assert any(one.verdict is Verdict.RECOVERS_DATA for one in strong.controls)
+    assert [(one.setup, one.verdict) for one in strong.controls] == [("no defence", Verdict.RECOVERS_DATA)]
     assert strong.verdict is Verdict.INCONCLUSIVE  # the noise leads idlg far below a guess
     assert "worse than a guess" in strong.reason_for("noise")
 

@@ -49,7 +49,7 @@ from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.checks import positive, whole_number
 from leakgauge.core.observation import DataSpec, Observation
-from leakgauge.core.progress import Report, silent
+from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
 
 #: A picture above this relative squared error of its features ended in a local minimum.
@@ -94,7 +94,7 @@ class DenseTailFeatures(Attack):
         if count is None or count <= separable_samples(chain):
             finders += span_finders(chain, self.search, random)
         peeling = Peeling(self.search, chain, observation, finders, chain.layer(chain.first).out_features // 2)
-        interrupted = peeling.run(silent)
+        interrupted = peeling.run(lambda *_: report(0, None, math.nan))
         features, labels = peeling.result()
         dtype = next(iter(observation.sent.values())).dtype
         extract = _extractor(observation, peeling.chain.first, dtype)

@@ -146,7 +146,15 @@ class KinkFinder(SecondSpanFinder):
         self.record = (-len(branches.low), 0)
 
     def __call__(self, first: LayerSpan, second: LayerSpan) -> Found:
-        """Search from new random starting points, and return one input for each known gradient of a sample."""
+        """Search for gradients of further samples, and return the inputs computed from all gradients found so far.
+
+        Gradients from earlier calls are kept. If the gradients of some samples are still missing, no inputs are
+        returned, or approximate inputs after several calls without progress.
+
+        Args:
+            first: The gradient of the first layer, from which proven samples have been subtracted.
+            second: The gradient of the second layer, from which proven samples have been subtracted.
+        """
         before = self._known_in(first)
         fitted = self._fit(first, second, before)
         order = fitted.residuals.argsort()
@@ -196,11 +204,11 @@ class KinkFinder(SecondSpanFinder):
         return mixture.fit(shares, (pulls[0] * even, pulls[1] * ~even), self.iterations)
 
     def _inputs(self, first: LayerSpan, gradients: Tensor) -> Found:
-        """Return the input of each sample whose gradient is known.
+        """Compute the inputs of some samples from the gradients of these samples at the outputs of the first layer.
 
-        The inputs are exact if the gradients of all samples that are not yet proven are known. They are also exact if
-        the known gradients are orthogonal to the unknown gradients. The inputs are nearly exact if the unknown
-        gradients are much smaller than the known gradients.
+        The inputs are exact if the gradients of all samples that are not yet proven are given. They are also exact if
+        the given gradients are orthogonal to the missing gradients. The inputs are nearly exact if the
+        missing gradients are much smaller than the given gradients.
         """
         if not len(gradients):
             return Found(first.core[:0], first.core[:0, 0])

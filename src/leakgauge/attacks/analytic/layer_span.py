@@ -39,7 +39,7 @@ class LayerSpan:
 
     @classmethod
     def of(cls, gradient: Tensor, rank: int) -> LayerSpan:
-        """Return a gradient as a small matrix in two bases. Only its largest singular values are kept.
+        """Return a gradient as the product ``left @ core @ right.T``, with only its largest singular values.
 
         Args:
             gradient: The gradient of a layer's kernel and bias as one matrix. The bias is the last column.
@@ -49,7 +49,7 @@ class LayerSpan:
         return cls(left[:, :rank], torch.diag(values[:rank]), right[:rank].T)
 
     def reduced(self, rank: int) -> LayerSpan:
-        """Return the gradient with fewer singular values and a diagonal core (the matrix between the bases).
+        """Return the gradient with only its largest singular values. The attribute ``core`` of the result is diagonal.
 
         Args:
             rank: The number of singular values to keep.
@@ -58,7 +58,9 @@ class LayerSpan:
         return LayerSpan(self.left @ inner.left, inner.core, self.right @ inner.right)
 
     def without(self, gradients: Tensor, inputs: Tensor, weights: Tensor) -> LayerSpan:
-        """Subtract what some samples add to the gradient, and return the rest in the same bases.
+        """Return the gradient minus the part that comes from some samples.
+
+        The result has the same ``left`` and ``right`` as this object, and a new ``core``.
 
         Args:
             gradients: The gradient of each sample's loss with respect to the layer's outputs.

@@ -46,23 +46,27 @@ class Purity:
 
     @property
     def most_copies(self) -> int:
-        """The largest possible number of copies of one sample."""
+        """The largest number of times that one sample may occur among the client's samples."""
         samples = self.samples or 1
         return max(1, samples - self.rank + 1) if self.separates else samples
 
     def errors(self, gradients: Tensor, points: Tensor, copies: Tensor) -> Tensor:
-        """Return, for each point with its label, an error that is near 0 if the point is one sample and no mixture.
+        """Return an error for each point, which is near 0 if the point is a single sample.
+
+        A mixture, which is a weighted mean of several samples, usually has a larger error.
 
         Args:
-            gradients: The gradient of each point's loss with respect to the outputs of the layer.
+            gradients: The gradient of each point's loss, with its label, with respect to the outputs of the layer.
             points: The inputs of the layer with an appended 1, one row for each point.
-            copies: The number of copies of each point.
+            copies: For each point, the number of times that this sample occurs among the client's samples.
         """
         numbers = self.span.coefficients(gradients, points) * copies / (self.samples or 1)
         return torch.maximum((numbers - 1).abs(), self.span.outside(gradients)).nan_to_num(torch.inf)
 
     def alone(self, points: Tensor, silent: Tensor) -> Tensor:
-        """Return whether each point is proven to be one sample and not a mixture. The labels are not needed.
+        """Return whether each point is proven to be one sample and not a weighted mean of several samples.
+
+        The labels are not needed.
 
         Args:
             points: The inputs of the layer with an appended 1, one row for each point.

@@ -188,14 +188,15 @@ class _Message:
         return limits.clamp_max(tolerance if self.purity.separates else least)
 
     def mixture_errors(self, inputs: Tensor, labels: Tensor, copies: Tensor) -> Tensor:
-        """Return, for each input, an error that is near 0 if the input is one sample and not a mixture of samples.
+        """Return an error for each input, which is near 0 if the input is a single sample.
 
-        The errors are zeros if the message does not allow such a check.
+        A mixture, which is a weighted mean of several samples, usually has a larger error. The errors are zeros if the
+        message does not allow such a check.
 
         Args:
             inputs: The inputs of the first dense layer.
             labels: The label of each sample.
-            copies: The number of copies of each sample.
+            copies: For each input, the number of times that this sample occurs among the client's samples.
         """
         if not self.purity.separates:
             return torch.zeros_like(inputs[:, 0])
@@ -218,7 +219,9 @@ class _Message:
         return self.purity.alone(points, silent)
 
     def best_labels(self, inputs: Tensor, groups: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the best label of each sample, the relative error with this label, and the sample's number of copies.
+        """Return the best label of each sample, the relative error with this label, and a number of copies.
+
+        The number of copies is the estimated number of times that the sample occurs among the client's samples.
 
         Args:
             inputs: The inputs of the first dense layer.
@@ -253,10 +256,11 @@ def _update(observation: Observation, scaled: bool) -> dict[str, Tensor]:
 
 
 def _rounding(observation: Observation, rows: Tensor, chain: DenseChain, eps: float) -> Tensor:
-    """Return, for each neuron, the relative rounding error of its weight gradient divided by its bias gradient.
+    """Return the relative rounding error of each neuron's ratio.
 
-    The error is larger if the client returns weights instead of a gradient. Weights are rounded in proportion to their
-    own size, and the update may be much smaller than the weights.
+    The ratio is the gradient of the neuron's weights divided by the gradient of its bias. The error is larger if the
+    client returns weights instead of a gradient. Weights are rounded in proportion to their own size, and the update
+    may be much smaller than the weights.
     """
     error = torch.full_like(rows[:, 0], eps)
     if observation.kind == "weights":
@@ -279,7 +283,9 @@ def _regression(rows: Tensor) -> tuple[Tensor, float]:
 
 
 def _agreeing(message: _Message, least: int) -> list[Tensor]:
-    """Return groups of neurons whose weight gradient divided by the bias gradient is the same, the largest group first.
+    """Return groups of neurons that have the same ratio, the largest group first.
+
+    The ratio is the gradient of a neuron's weights divided by the gradient of its bias.
 
     Args:
         message: The gradient of the first dense layer.

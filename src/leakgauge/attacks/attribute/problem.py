@@ -82,11 +82,14 @@ class GradientProblem:
         return mixed
 
     def transposed(self, directions: Sequence[Tensor]) -> Tensor:
-        """Return, for each record and each possible value, an inner product of gradients and directions, (N, values).
+        """Return inner products of gradients and directions, for each record and each possible value, (N, values).
 
-        With this value, the loss of the record has one gradient in each round. The inner products of these gradients
-        with the direction of the same round are added over rounds and divided by N. This is the adjoint of
-        :meth:`mixed`.
+        For a record with one possible value, the gradient of the loss is computed in each round. Its inner products
+        with the directions of the rounds are summed, and the sum is divided by the number N of records. This is the
+        adjoint of :meth:`mixed`.
+
+        Args:
+            directions: One vector for each used round, with one entry for each parameter of the model.
         """
         columns = []
         for inputs in self.candidates:

@@ -153,11 +153,22 @@ class EpochOrderInvariant:
         return self.weight > 0 and (data.is_image or not self.summary.startswith("conv"))
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """Return the weighted mean distance between the summaries of two epochs."""
+        """Summarise the samples of each epoch, and return the mean distance of these summaries times the weight.
+
+        Args:
+            inputs: Normalised inputs, (epochs, samples, ...).
+            data: Not used.
+        """
         return self.weight * self.value(inputs)
 
     def value(self, inputs: Tensor) -> Tensor:
-        """Return the mean distance between the summaries of two epochs, without the weight."""
+        """Return the mean distance between the summaries of the epochs, without the weight of the term.
+
+        The mean is over all pairs of epochs, including the pairs of an epoch with itself.
+
+        Args:
+            inputs: Normalised inputs, (epochs, samples, ...).
+        """
         features = self._convolved(inputs) if self.summary.startswith("conv") else inputs
         summaries = features.mean(1) if self.summary.endswith("mean") else features.amax(1)
         differences = summaries.unsqueeze(0) - summaries.unsqueeze(1)
@@ -169,7 +180,7 @@ class EpochOrderInvariant:
         return features.reshape(*inputs.shape[:2], *features.shape[1:])
 
     def like(self, reference: EpochOrderInvariant, data: DataSpec, *, epochs: int, samples: int) -> EpochOrderInvariant:
-        """Return this prior with the weight for which it equals ``reference`` on random samples (section 5.4).
+        """Return this prior with a weight that gives it the value of ``reference`` on random samples (section 5.4).
 
         Args:
             reference: The prior whose value is matched.
@@ -210,7 +221,12 @@ class EpochAgreement:
         return self.weight > 0
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """Return the weighted distance, averaged over the copies of all samples in all epochs."""
+        """Return the mean squared distance of the copies of a sample from their mean, times the weight.
+
+        Args:
+            inputs: Normalised inputs, (epochs, samples, ...).
+            data: Not used.
+        """
         return self.weight * (inputs - inputs.mean(0)).square().flatten(2).sum(2).mean()
 
 

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from leakgauge.attacks.local_model.base import Estimate, LocalModelAttack, needs_step_length, relative
 from leakgauge.attacks.local_model.messages import Messages, weight_updates_of
 from leakgauge.attacks.spec import AttackSpec, Cost
+from leakgauge.core.checks import not_negative, positive, whole_number
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import seeded
@@ -119,10 +120,14 @@ class Learned(LocalModelAttack):
         for name in ("widths", "decays"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in ("epochs", "steps"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.hold < 2:
-            raise InvalidInput(f"hold must be at least 2 (every second round is held out), not {self.hold}")
+            whole_number(name, getattr(self, name))
+        whole_number("hold", self.hold, at_least=2)
+        positive("lr", self.lr)
+        not_negative("pull", self.pull)
+        for width in self.widths:
+            whole_number("each of widths", width)
+        for decay in self.decays:
+            not_negative("each of decays", decay)
         if not self.widths or not self.decays:
             raise InvalidInput("widths and decays must each hold at least one candidate")
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from leakgauge.attacks.local_model.base import Estimate, LocalModelAttack, relative
 from leakgauge.attacks.local_model.messages import Messages
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
+from leakgauge.core.checks import not_negative
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report
@@ -41,6 +42,9 @@ class Exact(LocalModelAttack):
     """
 
     tolerance: float = 1e-13
+
+    def __post_init__(self) -> None:
+        not_negative("tolerance", self.tolerance, below=1)
 
     def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
         """Solve for the model at which the client's update vanishes."""

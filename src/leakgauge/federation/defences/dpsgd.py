@@ -33,6 +33,8 @@ from leakgauge.federation.defence import Batch, Trained, TrainingDefence, mixes_
 from leakgauge.federation.losses import loss_of, takes_model
 from leakgauge.federation.update_rules import UpdateRule
 
+#: The smallest privacy budget and probability for which an accountant can compute the noise.
+LEAST_EPSILON, LEAST_DELTA = 1e-3, 1e-30
 Accountant = Literal["rdp", "prv"]
 
 
@@ -63,9 +65,13 @@ class DPSGD(TrainingDefence):
             raise InvalidInput("DP-SGD takes either a target epsilon or a noise multiplier. Give one of the two.")
         for name in ("epsilon", "noise"):
             if getattr(self, name) is not None:
-                positive(f"the {name} of DP-SGD", getattr(self, name))
-        positive("the clip of DP-SGD", self.clip)
+                positive(f"the {name} of DP-SGD", getattr(self, name), up_to=1e6)
+        if self.epsilon is not None and self.epsilon < LEAST_EPSILON:
+            raise InvalidInput(f"the epsilon of DP-SGD must be at least {LEAST_EPSILON:g}, not {self.epsilon:g}")
+        positive("the clip of DP-SGD", self.clip, up_to=1e6)
         positive("the delta of DP-SGD", self.delta)
+        if self.delta < LEAST_DELTA:
+            raise InvalidInput(f"the delta of DP-SGD must be at least {LEAST_DELTA:g}, not {self.delta:g}")
         if self.delta >= 1:
             raise InvalidInput(
                 f"the delta of DP-SGD must be below 1, and far below one over the samples, not {self.delta!r}"

@@ -14,9 +14,9 @@ from leakgauge.workflows.audit.budget import read_duration
 from leakgauge.workflows.audit.first_look import FirstLook, Reason, first_look
 from leakgauge.workflows.audit.plan import AuditPlan, read_audit
 from leakgauge.workflows.audit.run import Audit, run_audit
+from leakgauge.workflows.documents import read_config
 from leakgauge.workflows.forget import forget_files
 from leakgauge.workflows.result import Redact, Running, check_redact, conclude
-from leakgauge.workflows.scenario import read_config
 
 __all__ = ["Audit", "AuditPlan", "FirstLook", "Reason", "audit", "first_look", "read_audit", "run_audit"]
 

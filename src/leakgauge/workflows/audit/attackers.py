@@ -8,20 +8,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from leakgauge.attacks import registry
+from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.diagnosis import diagnose
 from leakgauge.attacks.inversion.adaptive import adapts
+from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
 from leakgauge.core.measure import Measure
 from leakgauge.core.observation import Observation
-from leakgauge.core.progress import Report
+from leakgauge.core.progress import Report, TimeLimit
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation import score
 from leakgauge.evaluation.chance import other_samples
 from leakgauge.evaluation.inferred import HiddenColumn, attribute_chance, share_measure
 from leakgauge.evaluation.verdict import Verdict, judge
+from leakgauge.runtime.display import duration
 
 #: A document of plain values and the samples that it is about.
 Scored = tuple[dict[str, Any], dict[str, Tensor]]
@@ -40,6 +44,8 @@ class Trial:
         threshold: The PSNR in dB above which a sample counts as recovered.
         device: The device of the attack.
         scale: The factor by which the attack's number of steps is multiplied.
+        seconds: The time after which an attack on samples is ended, and its best result so far is scored. ``None``
+            means no limit.
     """
 
     observation: Observation
@@ -48,6 +54,7 @@ class Trial:
     threshold: float = 20.0
     device: str | None = None
     scale: float = 1.0
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,12 +97,9 @@ class Attacker:
 def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     """Rebuild the client's samples, and compare the rebuilt samples with the true samples."""
     observation, truth = trial.observation, trial.truth
-    attack = registry.build(attacker.name, **attacker.options)
-    if trial.scale != 1:
-        attack = attack.scaled(trial.scale)
-    result = attack(observation, seed=trial.seed, device=trial.device, progress=report)
-    if result.outcome.kind == "interrupted":
-        raise KeyboardInterrupt
+    whole = registry.build(attacker.name, **attacker.options)
+    attack = whole if trial.scale == 1 else whole.scaled(trial.scale)
+    result, out_of_time = _in_time(attack, trial, report)
     reference, _ = other_samples(truth)
     if result.outcome.kind == "guess" and reference is not None:  # the best guess of an attacker is the chance level
         result = replace(result, samples=reference.mean(0).expand_as(result.samples).clone())
@@ -103,7 +107,7 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     document = _document(scored.metrics, str(result.outcome), result.seconds, observation)
     document |= {"loss": plain(result.loss), "attack": result.attack, "notes": list(scored.notes)}
     document |= {
-        "scale": trial.scale,
+        "cut_short": out_of_time or (trial.scale < 1 and attack is not whole),
         "settled": registry.ATTACKS[attacker.name].exact and result.outcome.kind == "converged",
         "falling": result.outcome.kind != "guess" and result.trace is not None and still_falling(result.trace.losses),
     }
@@ -118,6 +122,35 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     if result.trace is not None:
         tensors["losses"] = result.trace.losses.float()
     return document, tensors
+
+
+def _in_time(attack: Attack, trial: Trial, report: Report) -> tuple[Reconstruction, bool]:
+    """Return the result of an attack, and whether the time limit of the trial ended the attack.
+
+    An attack that had no result when it was ended returns no samples. Ctrl-C raises ``KeyboardInterrupt``.
+    """
+    limit = TimeLimit(report, trial.seconds)
+    try:
+        result = attack(trial.observation, seed=trial.seed, device=trial.device, progress=limit)
+    except KeyboardInterrupt:
+        if not limit.passed:
+            raise
+        result = _nothing(attack, trial)
+    if result.outcome.kind == "interrupted" and not limit.passed:
+        raise KeyboardInterrupt
+    if limit.passed and len(result.samples):
+        sentence = f"ended by the budget after {duration(result.seconds)}, and the best result so far is returned"
+        result = replace(result, outcome=replace(result.outcome, sentence=sentence))
+    return result, limit.passed
+
+
+def _nothing(attack: Attack, trial: Trial) -> Reconstruction:
+    data = trial.observation.data
+    labels = torch.zeros(0, dtype=torch.float if data.classes is None else torch.long)
+    outcome = Outcome("interrupted", 0, "ended by the budget before it had a result")
+    return Reconstruction(
+        torch.zeros(0, *data.shape), labels, outcome, attack=repr(attack), seed=trial.seed, seconds=trial.seconds or 0.0
+    )
 
 
 def _infer_attribute(attacker: Attacker, trial: Trial, report: Report) -> Scored:

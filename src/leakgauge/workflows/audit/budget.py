@@ -1,4 +1,16 @@
-"""The time budget of an audit, which limits the number of steps that attacks take."""
+"""The time budget of an audit, which limits the steps and the time of its attacks.
+
+1. Before an attack starts, its number of steps is reduced such that its expected time fits into its part of the budget.
+2. An attack that takes much longer than expected is ended by time, and its best result so far counts.
+
+The expected time is measured on this machine, so the number of steps of a shortened attack depends on the machine. If
+all attacks fit into the budget, only the second rule could make a result depend on the machine. The time limit is
+therefore generous. An attack is ended only if it takes longer than :data:`OVERRUN` times its expected time, and if it
+has also used its equal part of the time that nobody needs.
+
+A result with fewer steps or less time than the attack needs is marked as cut short. It never supports a negative
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +24,7 @@ import torch
 
 from leakgauge.attacks import registry
 from leakgauge.attacks.spec import Cost
-from leakgauge.core.errors import InvalidInput, LeakgaugeError
+from leakgauge.core.errors import InvalidInput, LeakgaugeError, shown
 from leakgauge.core.observation import Observation
 from leakgauge.federation.defence import clients_in_a_sum
 from leakgauge.runtime.display import duration
@@ -23,8 +35,12 @@ if TYPE_CHECKING:
 
 #: The seconds that a default audit may take for each defence.
 DEFAULT_BUDGET = 240.0
+#: The multiple of its expected time after which an attack is ended, if the budget has no time to spare.
+OVERRUN = 1.5
 #: The assumed seconds of an attack that cannot estimate its own time.
-USUAL = {Cost.INSTANT: 1.0, Cost.SECONDS: 20.0, Cost.MINUTES: 120.0, Cost.HOURS: 7200.0}
+USUAL = {Cost.INSTANT: 0.25, Cost.SECONDS: 20.0, Cost.MINUTES: 120.0, Cost.HOURS: 7200.0}
+#: The longest budget in seconds, which is 30 days.
+LONGEST = 30 * 24 * 3600.0
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _FORM = re.compile(r"^(?P<number>\d+(\.\d+)?)\s*(?P<unit>s|m|min|h|)$")
 
@@ -43,8 +59,24 @@ def read_duration(value: Any, where: str) -> float | None:
         return None
     match = _FORM.match(str(value).strip())
     if match is None or isinstance(value, bool) or float(match["number"]) <= 0:
-        raise InvalidInput(f"{where} must be a length of time such as 90s, 10m or 1h, or none, not {value!r}")
-    return float(match["number"]) * _UNITS[match["unit"]]
+        raise InvalidInput(f"{where} must be a length of time such as 90s, 10m or 1h, or none, not {shown(value)}")
+    seconds = float(match["number"]) * _UNITS[match["unit"]]
+    if seconds > LONGEST:
+        raise InvalidInput(f"{where} must be at most {duration(LONGEST)}, or none for no limit, not {shown(value)}")
+    return seconds
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """The part of the budget that one attack on one client gets.
+
+    Args:
+        share: The share of its steps that the attack takes.
+        seconds: The time after which the attack is ended. ``None`` means no limit.
+    """
+
+    share: float = 1.0
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -66,16 +98,19 @@ class Forecast:
 
     def cost(self, work: Work) -> float:
         """Return the expected run time in seconds of one attack on one client."""
-        weight = 1 if work.control else self.weights.get(work.defence, 1)
-        return self.seconds[work.attack] * weight * float(2**work.attempt)
+        return self.seconds[work.attack] * self.weight(work) * float(2**work.attempt)
+
+    def weight(self, work: Work) -> int:
+        """Return the number of clients whose samples the message of an attacked client holds."""
+        return 1 if work.control else self.weights.get(work.defence, 1)
 
     def total(self, works: Sequence[Work]) -> float:
         """Return the expected seconds until all these attacks are done."""
         costs = [self.cost(work) for work in works]
         return max([sum(costs) / self.jobs, *costs], default=0.0)
 
-    def shares(self, works: Sequence[Work], spent: float = 0.0) -> dict[Work, float]:
-        """Return a dictionary from each attack to the share of its steps for which the budget has time.
+    def allowances(self, works: Sequence[Work], spent: float = 0.0) -> dict[Work, Allowance]:
+        """Return a dictionary from each attack to its part of the budget.
 
         The remaining time is divided equally. If an attack needs less than its part, the other attacks get the rest.
 
@@ -83,27 +118,51 @@ class Forecast:
             works: The attacks that are to run.
             spent: The seconds of the budget that are already spent.
         """
-        costs = {work: self.cost(work) for work in works}
         if self.budget is None:
-            return dict.fromkeys(works, 1.0)
-        most = equal_limit(list(costs.values()), self.jobs * max(0.0, self.budget - spent))
-        return {work: 1.0 if cost <= most else most / cost for work, cost in costs.items()}
+            return dict.fromkeys(works, Allowance())
+        costs = {work: self.cost(work) for work in works}
+        left = max(0.0, self.budget - spent)
+        most = min(left, equal_limit(list(costs.values()), self.jobs * left))
+        planned = {work: min(cost, most) for work, cost in costs.items()}
+        spare = max(0.0, self.jobs * left - sum(planned.values())) / max(1, len(works))
+        return {
+            work: Allowance(
+                share=1.0 if costs[work] <= most else most / costs[work],
+                seconds=max(OVERRUN * seconds, min(left, seconds + spare)),
+            )
+            for work, seconds in planned.items()
+        }
 
-    def sentence(self, works: Sequence[Work]) -> str:
-        """Return a sentence for people about the expected time of these attacks."""
+    def sentence(self, works: Sequence[Work], exact: Sequence[Work] = (), controls: Sequence[Work] = ()) -> str:
+        """Return sentences for people about the expected time of an audit.
+
+        Args:
+            works: The attacks on the set-up itself.
+            exact: Those of these attacks after which the others are left out, if they find every sample.
+            controls: The attacks on positive controls, which run only if an attack finds nothing.
+        """
         whole = self.total(works)
         cores = f"{self.jobs} attack{'s' if self.jobs > 1 else ''} at a time"
         if self.budget is None:
-            return f"This takes about {duration(whole)} ({cores}). There is no budget."
-        if whole <= self.budget:
-            return f"This takes about {duration(whole)} ({cores}), within the budget of {duration(self.budget)}."
-        shares = self.shares(works)
-        least = {work.attack: share for work, share in shares.items() if share < 1}
-        shortened = ", ".join(f"{name} to {share:.0%} of its steps" for name, share in least.items())
-        return (
-            f"The budget is {duration(self.budget)}. Without a budget this takes about {duration(whole)} ({cores}). "
-            f"The budget shortens {shortened}."
-        )
+            main = f"This takes about {duration(whole)} ({cores}). There is no budget."
+        elif whole <= self.budget:
+            main = f"This takes about {duration(whole)} ({cores}), within the budget of {duration(self.budget)}."
+        else:
+            main = (
+                f"The budget is {duration(self.budget)}. Without a budget this takes about {duration(whole)} ({cores})."
+                f" The budget shortens {self._shortened(works)}."
+            )
+        if exact and len(exact) < len(works):
+            main += f" If the exact attacks find every sample, it takes about {duration(self.total(exact))}."
+        if controls and (self.budget is None or whole < self.budget):
+            more = self.total(controls) if self.budget is None else min(self.total(controls), self.budget - whole)
+            main += f" If attacks find nothing, their positive controls take up to {duration(more)} more."
+        return main
+
+    def _shortened(self, works: Sequence[Work]) -> str:
+        allowances = self.allowances(works)
+        least = {work.attack: allowance.share for work, allowance in allowances.items() if allowance.share < 1}
+        return ", ".join(f"{name} to {share:.0%} of its steps" for name, share in least.items())
 
 
 def equal_limit(costs: Sequence[float], available: float) -> float:

@@ -12,48 +12,31 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
-
 from leakgauge.core.container import Location
 from leakgauge.core.errors import EngineUnavailable, LeakgaugeError, TasksFailed
-from leakgauge.core.measure import Measure
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive
-from leakgauge.evaluation.bounds import supports_nothing_found
-from leakgauge.evaluation.support import ONE_SAMPLE, Evidence, with_support
-from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients, together, worst_of
+from leakgauge.evaluation.verdict import Finding, Verdict, together, worst_of
 from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache
 from leakgauge.runtime.processes import usable_cores
-from leakgauge.workflows.audit.attackers import SAMPLES, Scored, Trial, measures_of
-from leakgauge.workflows.audit.budget import Forecast, forecast
+from leakgauge.workflows.audit.attackers import SAMPLES, Scored, Trial
+from leakgauge.workflows.audit.budget import Allowance, Forecast, forecast
+from leakgauge.workflows.audit.judging import (
+    ClientResult,
+    findings_on_versions,
+    findings_with_support,
+    judged,
+    key_of,
+    key_of_work,
+)
 from leakgauge.workflows.audit.ladder import sentences, strongest_attack
 from leakgauge.workflows.audit.plan import UNDEFENDED, AuditPlan, Work
 from leakgauge.workflows.result import Running, WorkflowResult
-
-
-@dataclass(frozen=True, eq=False)
-class ClientResult:
-    """The result of one attack on one client.
-
-    Args:
-        work: The attack and the client.
-        document: The numbers and texts of the result, as plain values.
-        tensors: The original and the reconstructed samples, and other tensors of the result.
-    """
-
-    work: Work
-    document: dict[str, Any]
-    tensors: dict[str, Tensor]
-
-    @property
-    def measures(self) -> dict[str, Measure]:
-        """A dictionary from metrics to measures."""
-        return measures_of(self.document)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -68,6 +51,7 @@ class Audit(WorkflowResult):
         ladder: The results of the strongest attack on versions of the set-up with one changed value
             (:mod:`leakgauge.workflows.audit.ladder`).
         forecast: The expected cost of the audit.
+        seconds: The time of all attacks together, with positive controls and the ladder.
     """
 
     plan: AuditPlan
@@ -75,6 +59,7 @@ class Audit(WorkflowResult):
     controls: tuple[Finding, ...] = ()
     ladder: tuple[Finding, ...] = ()
     forecast: Forecast | None = None
+    seconds: float = 0.0
 
     @property
     def verdict(self) -> Verdict:
@@ -105,7 +90,7 @@ class Audit(WorkflowResult):
     def results_of(self, finding: Finding) -> list[ClientResult]:
         """Return the results that a finding summarises, one for each client."""
         key = (finding.attack, finding.setup, finding.knows_defence)
-        return [one for one in self.results if _key(one.work) == key]
+        return [one for one in self.results if key_of_work(one.work) == key]
 
 
 def run_audit(
@@ -132,21 +117,26 @@ def run_audit(
     run.stage([work for work in plan.work if plan.is_exact(work.attack)])
     run.stage([work for work in plan.work if not plan.is_exact(work.attack) and not run.is_settled(work)])
     run.stage(run.further_attempts())
-    run.stage([work for name in run.unsuccessful() for work in plan.controls_of(name)])
+    run.stage([work for name in plan.attacks for work in plan.controls_of(name) if work.control == UNDEFENDED])
+    run.stage(
+        [work for name in run.without_evidence() for work in plan.controls_of(name) if work.control != UNDEFENDED]
+    )
     results = run.best_results()
-    controls = run.findings_on(plan.controls)
-    run.stage(run.climb([*_judged(plan, results), *controls]))
+    controls = findings_on_versions(run.results.values(), plan.controls)
+    run.stage(run.climb([*judged(plan, results), *controls]))
+    ladder = findings_on_versions(run.results.values(), plan.ladder if plan.portfolio else ())
     if not results and isinstance(run.problem, LeakgaugeError) and not run.interrupted:
         raise run.problem
     return Audit(
         plan=plan,
         results=tuple(results),
-        findings=tuple(_findings(plan, results, controls)),
+        findings=tuple(findings_with_support(plan, results, controls, run.without_controls)),
         controls=tuple(controls),
-        ladder=tuple(run.findings_on(plan.ladder)) if plan.portfolio else (),
+        ladder=tuple(finding for finding in ladder if finding.verdict is not Verdict.INCONCLUSIVE),
         complete=not run.interrupted and not run.failures,
         failed=TasksFailed(run.failures, run.started) if run.failures else None,
         forecast=run.forecast,
+        seconds=sum(float(result.document["seconds"]) for result in run.results.values()),
     )
 
 
@@ -165,29 +155,48 @@ class _Run:
     started: int = 0
     new: int = 0
     forecast: Forecast | None = None
-    began: float = field(default_factory=time.monotonic)
+    without_controls: set[str] = field(default_factory=set)
+    began: float = field(default_factory=lambda: time.monotonic())
+
+    @property
+    def spent(self) -> float:
+        """The seconds since the start of the audit."""
+        return time.monotonic() - self.began
 
     def stage(self, works: Sequence[Work]) -> None:
-        """Run the given attacks unless their results are in the cache, and collect all results."""
+        """Run the given attacks unless their results are in the cache, and collect all results.
+
+        A cached result that was cut short is used again only if the budget has not become larger. Positive controls
+        are left out if the budget is used up.
+        """
         if self.interrupted:
             return
         self.started += len(works)
         missing = []
         for work in works:
             entry = self.cache.get(self.plan.definition(work))
-            if entry is None:
+            if entry is None or not self._is_enough(entry.document):
                 missing.append(work)
             else:
                 self.results[work] = ClientResult(work, entry.document, entry.tensors)
+        budget = self.plan.budget
+        if budget is not None and self.spent >= budget:
+            self.without_controls |= {work.attack for work in missing if work.control in self.plan.controls}
+            missing = [work for work in missing if not work.control]
         if missing:
             self._run(missing)
+
+    def _is_enough(self, document: dict[str, Any]) -> bool:
+        """Return whether a cached result is complete, or was made with at least the budget of this audit."""
+        budget = self.plan.budget
+        return not document.get("cut_short") or (budget is not None and budget <= document["budget"])
 
     def _run(self, works: Sequence[Work]) -> None:
         running, common = self.running, {"plan": self.plan, "device": self.running.device}
         tasks: list[Task] = []
         try:
-            shares = self._expected().shares(works, time.monotonic() - self.began)
-            tasks += [_task(work, shares[work]) for work in works]
+            allowances = self._expected().allowances(works, self.spent)
+            tasks += [_task(work, allowances[work]) for work in works]
             done = run_tasks(tasks, engine=running.engine, jobs=running.jobs, watch=running.watch, common=common)
             for task, (document, tensors) in done:
                 work = task.arguments["work"]
@@ -207,18 +216,30 @@ class _Run:
         except KeyboardInterrupt:
             self.interrupted = True  # the results so far are cached, and the audit is marked as incomplete
 
+    def _announce(self) -> None:
+        """Measure the expected run time of the audit once, and report it to the listener."""
+        if self.forecast is not None:
+            return
+        running = self.running
+        jobs = 1 if running.engine == "in-process" else running.jobs or usable_cores()
+        if self.plan.budget is None and running.watch is None:
+            self.forecast = Forecast(dict.fromkeys(self.plan.attacks, 0.0), jobs)
+        else:
+            self.forecast = forecast(self.plan, jobs)
+        if running.watch is not None:
+            plan = self.plan
+            running.watch.note(self.forecast.sentence(plan.work, plan.exact_work, plan.possible_controls))
+
     def _expected(self) -> Forecast:
-        """Return the expected run time of the audit. It is estimated once, and then reported to the listener."""
-        if self.forecast is None:
-            running = self.running
-            jobs = 1 if running.engine == "in-process" else running.jobs or usable_cores()
-            if self.plan.budget is None and running.watch is None:
-                self.forecast = Forecast(dict.fromkeys(self.plan.attacks, 0.0), jobs)
-            else:
-                self.forecast = forecast(self.plan, jobs)
-            if running.watch is not None:
-                running.watch.note(self.forecast.sentence(self.plan.work))
-        return self.forecast
+        """Return the forecast, with the measured times of attacks that have run instead of the expected times."""
+        self._announce()
+        assert self.forecast is not None
+        seconds: dict[str, list[float]] = {}
+        for work, result in self.results.items():
+            if not (work.control or work.attempt or result.cut_short):
+                seconds.setdefault(work.attack, []).append(result.document["seconds"] / self.forecast.weight(work))
+        measured = {name: sum(values) / len(values) for name, values in seconds.items()}
+        return replace(self.forecast, seconds={**self.forecast.seconds, **measured})
 
     def is_settled(self, work: Work) -> bool:
         """Return whether an exact attack has already recovered every sample of this client, with this defence."""
@@ -234,53 +255,48 @@ class _Run:
         """
         if not self.plan.portfolio or self.plan.budget is None:
             return []
-        negative = {_key(result.work) for result in self.best_results()} - {
-            _key_of(finding) for finding in _judged(self.plan, self.best_results()) if finding.verdict.leaks
-        }
+        results = self.best_results()
+        leaking = {key_of(finding) for finding in judged(self.plan, results) if finding.verdict.leaks}
         again = [
             replace(result.work, attempt=1)
-            for result in self.best_results()
-            if _key(result.work) in negative and result.document.get("falling") and result.document["scale"] == 1
+            for result in results
+            if key_of_work(result.work) not in leaking and result.document.get("falling") and not result.cut_short
         ]
-        left = self.plan.budget - (time.monotonic() - self.began)
-        return again if again and self._expected().total(again) < left else []
+        return again if again and self._expected().total(again) < self.plan.budget - self.spent else []
 
-    def unsuccessful(self) -> list[str]:
-        """Return the names of attacks that failed in at least one case, and must also be run on easier set-ups.
+    def without_evidence(self) -> list[str]:
+        """Return the names of attacks that need easier versions of the set-up as positive controls.
 
-        If every client of the audit has a defence, all attacks are returned. Each attack is then also run on clients
-        without a defence, so that the results with and without a defence can be compared.
+        These attacks failed in at least one case, had all of their steps, and did not succeed without a defence either.
         """
-        if UNDEFENDED in self.plan.controls:
-            return list(self.plan.attacks)
-        findings = _judged(self.plan, self.best_results())
-        failed = {finding.attack for finding in findings if finding.verdict is not Verdict.RECOVERS_DATA}
-        return [name for name in self.plan.attacks if name in failed]
+        results = self.best_results()
+        findings = judged(self.plan, results) + findings_on_versions(self.results.values(), self.plan.controls)
+        plain = {title for title, chain in self.plan.chains.items() if not chain} | {UNDEFENDED}
+        strong = {one.attack for one in findings if one.setup in plain and one.verdict is Verdict.RECOVERS_DATA}
+        weak = {one.attack for one in findings if one.verdict is not Verdict.RECOVERS_DATA} - strong
+        complete = {result.work.attack for result in results if not result.cut_short}
+        return [name for name in self.plan.attacks if name in weak & complete]
 
     def climb(self, findings: Sequence[Finding]) -> list[Work]:
-        """Return the runs of the strongest attack on versions of the set-up with one changed value.
+        """Return the runs that show how the strongest attack depends on single values of the set-up.
 
-        Runs for which the budget has no time are left out.
+        Each run changes one value of the audited set-up, such as the number of samples. Runs for which the budget has
+        no time are left out.
         """
         name = strongest_attack(findings)
         if name is None or not self.plan.portfolio or self.plan.budget is None:
             return []
-        left = self.plan.budget - (time.monotonic() - self.began)
-        seconds = self._expected().seconds[name] / max(1, self.plan.scenario.samples)
-        affordable = [rung for rung in self.plan.ladder.values() if 8 * seconds * rung.weight < left]
-        works = [Work(UNDEFENDED, name, False, 0, rung.name) for rung in affordable]
-        return [work for work in works if self.plan.applies(work)]
-
-    def findings_on(self, versions: Collection[str]) -> list[Finding]:
-        """Return the measures and the verdict of each attack on each of the named versions of the set-up."""
-        groups: dict[tuple[str, str], list[dict[str, Measure]]] = {}
-        for result in self.results.values():
-            if result.work.control in versions:
-                groups.setdefault((result.work.attack, result.work.control), []).append(result.measures)
-        return [
-            Finding(attack, version, over_clients(scores), judge(scores, labels_granted=True))
-            for (attack, version), scores in groups.items()
-        ]
+        expected, measured = self.forecast, self._expected()  # a rung that fails takes longer than a success
+        longest = max(measured.seconds[name], 0.0 if expected is None else expected.seconds[name])
+        seconds = longest / max(1, self.plan.scenario.samples)
+        left = (self.plan.budget - self.spent) / 2  # the times of rungs are rough estimates
+        works = []
+        for rung in sorted(self.plan.ladder.values(), key=lambda rung: rung.weight):
+            work = Work(UNDEFENDED, name, False, 0, rung.name)
+            left -= seconds * rung.weight
+            if left > 0 and self.plan.applies(work):
+                works.append(work)
+        return works
 
     def best_results(self) -> list[ClientResult]:
         """Return one result for each attack on each client, in the order of the plan.
@@ -296,8 +312,9 @@ class _Run:
         return chosen
 
 
-def _task(work: Work, share: float) -> Task:
-    return Task(str(work), attack_client, {"work": work, "scale": share * 2**work.attempt}, kind=work.attack)
+def _task(work: Work, allowance: Allowance) -> Task:
+    arguments = {"work": work, "scale": allowance.share * 2**work.attempt, "seconds": allowance.seconds}
+    return Task(str(work), attack_client, arguments, kind=work.attack)
 
 
 def _loss(document: dict[str, Any]) -> float:
@@ -305,61 +322,14 @@ def _loss(document: dict[str, Any]) -> float:
     return math.inf if loss is None else float(loss)
 
 
-def _key(work: Work) -> tuple[str, str, bool]:
-    return work.attack, work.defence, work.knows_defence
-
-
-def _key_of(finding: Finding) -> tuple[str, str, bool]:
-    return finding.attack, finding.setup, finding.knows_defence
-
-
-def _judged(plan: AuditPlan, results: Sequence[ClientResult]) -> list[Finding]:
-    """Return the measures and the verdict for each combination of attack, defence and knowledge of the defence.
-
-    These verdicts do not yet consider whether an attack that found nothing is too weak.
-    """
-    findings = []
-    for key in dict.fromkeys(_key(result.work) for result in results):
-        scores = [result.measures for result in results if _key(result.work) == key]
-        verdict = judge(scores, labels_granted=plan.scenario.labels_granted)
-        attack, defence, knows_defence = key
-        findings.append(Finding(attack, defence, over_clients(scores), verdict, knows_defence))
-    return findings
-
-
-def _findings(plan: AuditPlan, results: Sequence[ClientResult], controls: Sequence[Finding]) -> list[Finding]:
-    """Add reasons to the verdicts. A verdict of no leakage becomes inconclusive if the attack may be too weak.
-
-    The set-up without a defence is judged first, because the verdicts on defences depend on it.
-    """
-    cut = {_key(result.work) for result in results if result.document.get("scale", 1.0) < 1}
-    findings = {_key_of(finding): finding for finding in _judged(plan, results)}
-    undefended = next((title for title, chain in plan.chains.items() if not chain), None)
-    order = sorted(findings, key=lambda key: key[1] != undefended)
-    for key in order:
-        attack, defence, _ = key
-        mine = {one.setup: one for one in controls if one.attack == attack}
-        baseline = mine.pop(UNDEFENDED, None) if undefended is None else findings.get((attack, undefended, False))
-        if baseline is not None and undefended is None:
-            baseline = with_support(baseline, Evidence(_needed(plan, mine)))
-        bound = plan.bounds.get(defence)
-        proof = bound.sentence if bound is not None and supports_nothing_found(bound) else ""
-        evidence = Evidence(
-            _needed(plan, mine), None if defence == undefended else baseline, cut_short=key in cut, proof=proof
-        )
-        findings[key] = with_support(findings[key], evidence)
-    return list(findings.values())
-
-
-def _needed(plan: AuditPlan, controls: Mapping[str, Finding]) -> dict[str, Finding]:
-    """Return the positive controls (easier versions of the set-up) on which an attack must succeed.
-
-    If the message is too small to determine all samples, only the control with one sample is needed.
-    """
-    return {name: one for name, one in controls.items() if not plan.underdetermined or name == ONE_SAMPLE}
-
-
-def attack_client(plan: AuditPlan, work: Work, report: Report, device: str | None = None, scale: float = 1.0) -> Scored:
+def attack_client(
+    plan: AuditPlan,
+    work: Work,
+    report: Report,
+    device: str | None = None,
+    scale: float = 1.0,
+    seconds: float | None = None,
+) -> Scored:
     """Attack one client, and score the result.
 
     Args:
@@ -368,9 +338,11 @@ def attack_client(plan: AuditPlan, work: Work, report: Report, device: str | Non
         report: The function that is called after each step.
         device: The device of the attack.
         scale: The factor by which the attack's number of steps is multiplied.
+        seconds: The time after which the attack is ended. ``None`` means no limit.
     """
     scenario = plan.scenario_of(work)
     observation, truth = scenario.observe(work.client, plan.chain_of(work), knows_defence=work.knows_defence)
     seed = scenario.seed + work.client if not work.attempt else derive(scenario.seed, work.client, work.attempt)
-    trial = Trial(observation, truth, seed, plan.threshold, device, scale)
-    return plan.attacks[work.attack](trial, report)
+    trial = Trial(observation, truth, seed, plan.threshold, device, scale, seconds)
+    document, tensors = plan.attacks[work.attack](trial, report)
+    return document | {"budget": plan.budget}, tensors
