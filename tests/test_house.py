@@ -1,6 +1,7 @@
 """The rules of the house: short functions, docstrings in plain form, and module names that say where one is."""
 
 import ast
+import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -73,3 +74,37 @@ def test_no_docstring_begins_as_a_question(word):
             if text is not None and text.split()[0] == word:
                 wrong.append(f"{path.relative_to(SOURCE)}: {text.splitlines()[0]}")
     assert wrong == []
+
+
+#: The modules that may create files and folders: the one for all, and the results of benchmarks on public data.
+WRITERS = {"core/container.py", "reproduction/results.py"}
+#: The calls that create a file or a folder with the permissions of any file.
+CREATES = {
+    "mkdir", "makedirs", "mkdtemp", "mkstemp", "write_text", "write_bytes", "save_file", "savez", "to_csv", "touch",
+    "NamedTemporaryFile",
+}  # fmt: skip
+
+
+def created(tree):
+    """The names of calls that create files, and the modes of ``open`` that do."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        modes = [value.value for value in node.args if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+        if name in CREATES or (
+            name == "open" and any(re.fullmatch("[waxrbt+]+", mode) and set(mode) & set("wax+") for mode in modes)
+        ):
+            yield name
+
+
+def test_files_are_written_in_one_place_that_keeps_them_private():
+    found = {
+        str(path.relative_to(SOURCE)): names
+        for path in FILES
+        if (names := sorted(created(ast.parse(path.read_text())))) and str(path.relative_to(SOURCE)) not in WRITERS
+    }
+    assert found == {
+        "runtime/memory.py": ["write_text"],
+        "runtime/on_ray.py": ["mkdtemp", "write_text"],
+    }  # the kernel's; mode 0700

@@ -65,6 +65,13 @@ def two_pictures(kind, dtype=torch.float32):
     return small_case(network="cnn", dtype=dtype)
 
 
+def one_digit(kind, dtype=torch.float32):
+    """Return the message of a client with one digit, for a small smooth network."""
+    model = models.lenet(shape=(1, 8, 8), activation="sigmoid", seed=0).to(dtype)
+    digit = data.load("digits").share([0])
+    return fedsgd(model, digit) if kind == "gradient" else fedavg(model, digit, lr=0.1, epochs=2)
+
+
 TRAITS = {
     "agic": Traits({"steps": 120}),
     "april": Traits({}, iterative=False, deterministic=True, own_case=transformer_case),
@@ -81,6 +88,7 @@ TRAITS = {
     "dlg": Traits({"steps": 20, "lr": 0.5}, kinds=("gradient",)),
     "dlg_simulation": Traits({"steps": 100}),
     "epafl": Traits({"steps": 8}, kinds=("gradient",)),
+    "gauss_newton": Traits({"starts": 2}, iterative=False, own_case=one_digit),
     "idlg": Traits({"steps": 8}, kinds=("gradient",)),
     "inverting_gradients": Traits({"steps": 60}),
     "invg_simulation": Traits({"steps": 60}),

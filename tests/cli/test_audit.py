@@ -1,8 +1,10 @@
 """The audit as people call it: on the command line, from Python, in a test."""
 
+import csv
 import json
 import sys
 import tomllib
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -63,12 +65,43 @@ def test_a_leak_exits_with_one_and_says_where_the_page_is(config, monkeypatch, c
         (["--fail-if", "recoverd > 0.05"], "did you mean 'recovered'"),
         (["--fail-if", "recovered"], "is not a condition"),
         (["--redact", "all"], "omit"),
+        (["--redact", "blur"], "was removed, because blurred samples can still be recognised"),
     ],
 )
 def test_a_mistake_in_the_call_exits_with_two(config, monkeypatch, capsys, arguments, words):
     code, said = run(monkeypatch, capsys, "audit", config, *arguments)
     assert code == 2
     assert words in said.err
+
+
+def test_a_title_reaches_no_output_as_an_escape_sequence_or_a_formula(config, monkeypatch, capsys):
+    title = r'"=1+1\u001b[2J\u009b\u0000\u202e"'
+    config.write_text(f"{TOML}[[defence]]\ntitle = {title}\nchain = [{{ name = 'gaussian_noise', sigma = 0.5 }}]\n")
+    words = ["audit", config, "--fail-if", "recovered > 0.05", "--junit", "junit.xml"]
+    _, shown = run(monkeypatch, capsys, *words)
+    _, as_json = run(monkeypatch, capsys, *words, "--json")
+    assert "=1+1\N{REPLACEMENT CHARACTER}[2J" in shown.out
+    setup = json.loads(as_json.out)["findings"][0]["setup"]
+    assert setup.startswith("=1+1")
+    files = [config.parent / "junit.xml", *((config.parent / "audit" / name) for name in ("audit.html", "audit.json"))]
+    table = (config.parent / "audit" / "results.csv").read_bytes().decode()
+    for text in (shown.out, shown.err, setup, *(path.read_text() for path in files), table.replace("\r\n", "\n")):
+        assert text.replace("\n", "").isprintable()
+    ElementTree.parse(files[0])
+    assert {row["defence"][:5] for row in csv.DictReader(table.splitlines())} == {"'=1+1"}
+    values = [row["value"] for row in csv.DictReader(table.splitlines())]
+    assert all(isinstance(float(value), float) for value in values)
+
+
+def test_a_dead_cluster_ends_in_one_sentence_at_the_first_attempt(config, monkeypatch, capsys):
+    on_ray = pytest.importorskip("leakgauge.runtime.on_ray")
+    attempts, join = [], on_ray._join
+    monkeypatch.setattr(on_ray, "_join", lambda *words: (attempts.append(words), join(*words)))
+    code, said = run(monkeypatch, capsys, "audit", config, "--engine", "ray:127.0.0.1:1", "--quiet")
+    assert code == 2
+    assert said.err.startswith("leakgauge: there is no Ray cluster at '127.0.0.1:1'")
+    assert said.err.count("\n") == 1
+    assert len(attempts) == 1
 
 
 def test_no_configuration_exits_with_two(config, monkeypatch, capsys):

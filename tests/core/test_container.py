@@ -14,7 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from leakgauge.core.container import read_container, write_atomically, write_container
+from leakgauge.core.container import create_file, output_folder, read_container, write_atomically, write_container
 from leakgauge.core.errors import CorruptFile, FileError, FutureVersion
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(3), "empty": torch.zeros(0, 2)}
@@ -75,11 +75,44 @@ def test_the_name_must_tell_the_format(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_folders_are_made_and_permissions_are_the_usual_ones(tmp_path):
-    path = write_container(tmp_path / "new" / "folder" / "x.safetensors", "thing", 1, {}, {})
-    current = os.umask(0)
-    os.umask(current)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~current
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def no_umask():
+    """Let the process create files that everybody may read, as far as the code allows it."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_files_and_new_folders_are_for_this_user_only(tmp_path, no_umask, monkeypatch, unnamed):
+    if not unnamed:
+        monkeypatch.setattr("leakgauge.core.container._unnamed", lambda *_: None)
+    mine = tmp_path / "mine"
+    mine.mkdir(0o755)
+    path = write_container(mine / "new" / "folder" / "x.safetensors", "thing", 1, {}, {})
+    assert mode(path) == 0o600
+    assert [mode(folder) for folder in (path.parent, path.parent.parent, mine)] == [0o700, 0o700, 0o755]
+    path.chmod(0o644)
+    write_container(path, "thing", 1, {}, {})
+    assert mode(path) == 0o600  # also where an earlier version left a file for all
+    assert mode(output_folder(mine / "page" / "cache").parent) == 0o700
+    assert mode(output_folder(mine)) == 0o755
+
+
+def test_public_contents_get_the_usual_permissions(tmp_path, no_umask):
+    write_atomically(tmp_path / "folder" / "README.md", b"public", private=False)
+    assert mode(tmp_path / "folder") == 0o777
+    assert mode(tmp_path / "folder" / "README.md") == 0o666
+
+
+def test_an_existing_file_is_not_created_again(tmp_path):
+    (tmp_path / "x").write_bytes(b"before")
+    create_file(tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == b"before"
 
 
 NAMED = "tempfile.NamedTemporaryFile"

@@ -205,6 +205,15 @@ def test_label_batches_that_agree_with_what_else_is_granted():
     )
 
 
+def test_an_answer_has_the_number_type_of_the_weights_that_were_sent():
+    half = {name: value.half() for name, value in tree().items()}
+    for kind in ({"gradient": half}, {"gradient": None, "returned": half}):
+        seen = observation(**kind)
+        assert {value.dtype for value in seen.difference().values()} == {torch.float32}
+    with pytest.raises(InvalidInput, match="NaN or Inf"):  # too large for the weights' type
+        observation(gradient={name: value.double() + 1e300 for name, value in tree().items()})
+
+
 def test_tensors_are_kept_in_the_order_of_the_model():
     weights = tree()
     turned = dict(reversed(weights.items()))

@@ -41,7 +41,7 @@ def test_missing_values_as_a_category(tmp_path: Path) -> None:
     assert dataset.inputs.shape == (3, 106)
     assert column(dataset, "occupation=?").tolist() == [0, 1, 0]
     assert column(dataset, "workclass=?").tolist() == [0, 0, 0]
-    with pytest.raises(InvalidInput, match="missing must be"):
+    with pytest.raises(InvalidInput, match="no missing of adult called 'guess'"):
         load("adult", folder=tmp_path, missing="guess")
 
 

@@ -38,7 +38,7 @@ def test_a_folder_of_pictures(tmp_path):
 
 def test_pictures_are_scaled_and_greyed(tmp_path):
     picture(tmp_path / "a" / "1.png", 30)
-    picture(tmp_path / "a" / "2.png", 30, size=(9, 9))
+    picture(tmp_path / "b" / "2.png", 30, size=(9, 9))
     with pytest.raises(InvalidInput, match=r"2.png: has 9 x 9 pixels, but 1.png has 4 x 6 pixels. Give size"):
         from_images(tmp_path)
     assert from_images(tmp_path, size=[5, 7], grey=True, mean=0, std=1).inputs.shape == (2, 1, 5, 7)
@@ -52,6 +52,9 @@ def test_folders_without_pictures(tmp_path):
         from_images(tmp_path)
     picture(tmp_path / "1.png")
     with pytest.raises(FileError, match="in no folder of their class"):
+        from_images(tmp_path)
+    picture(tmp_path / "b" / "1.png")
+    with pytest.raises(InvalidInput, match="holds one class, b"):
         from_images(tmp_path)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.png").write_bytes(b"no picture")
@@ -89,7 +92,7 @@ def test_targets_may_be_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "problem"),
     [
-        ({"x": np.zeros((2, 2))}, "called 'y'"),
+        ({"x": np.zeros((2, 2))}, "no array 'y'"),
         ({"x": np.zeros((2, 2)), "y": np.zeros(3)}, "targets of shape"),
         ({"x": np.zeros(4), "y": np.zeros(4)}, "samples of shape"),
         ({"x": np.array([["a", "b"]]), "y": np.zeros(1)}, "samples of type"),

@@ -106,3 +106,10 @@ def test_junit_says_what_failed():
     assert cases[0].find("failure").attrib["message"] == "idlg (no defence): recovered = 0.2 is > 0.05"
     assert "was not measured" in cases[1].find("failure").attrib["message"]
     assert len(cases[2]) == 0
+
+
+def test_junit_is_valid_whatever_a_title_holds():
+    hostile = Finding("idlg\x1b[2J", "a\x00b\ufffe & <c>\udc80", findings()[0].measures, Verdict.RECOVERS_DATA)
+    [case] = ElementTree.fromstring(to_junit(check([read_condition("recovered > 0.05", ["idlg"])], [hostile])))
+    assert "&" in case.attrib["name"]
+    assert all(text.isprintable() for text in (*case.attrib.values(), case[0].attrib["message"]))

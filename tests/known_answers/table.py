@@ -29,6 +29,7 @@ SIMULATED = "L-BFGS through the simulation of the local steps reaches 62 to 86 d
 COSINE = "Matching the direction of the gradient returns the picture (Inverting Gradients, Geiping et al. 2020)."
 COUNTING = "The message has far fewer numbers than the samples have, so single samples are not determined."
 PRIVATE = "DP-SGD with epsilon 1 bounds the success of every attack (Balle et al. 2022)."
+WHOLE = "The whole gradient has far more equations than the sample has pixels (gauss_newton)."
 LINEAR = "A linear model's gradient is one weighted sum of rows for each class."
 DROWNED = "The noise is more than a thousand times larger than the gradient."
 
@@ -53,9 +54,12 @@ TRANSFORMERS = (
         short=only("april"),
     ),
     KnownAnswer(
-        "ViT, fixed positions, one gradient of 1", FIXED_VIT, gradient(1), DATA,
-        "The patch gradient and the span of the tokens determine the patches.",
-        needs="exact attack on fixed positions",
+        "ViT, fixed positions, one gradient of 1", FIXED_VIT, gradient(1), DATA, WHOLE,
+    ),
+    KnownAnswer(
+        "ViT, fixed positions, mean pooling, one gradient of 1",
+        built_in("vit", patch=2, width=24, depth=1, heads=4, positions="fixed", pooling="mean"), gradient(1), DATA,
+        WHOLE, short=only("gauss_newton", clients=1),
     ),
 )  # fmt: skip
 
@@ -152,7 +156,7 @@ TABLES = (
                 short=only("two_spans", clients=1)),
     KnownAnswer("CSV table, one hidden layer, one gradient of 8", network("dense", hidden=[128]), gradient(8), DATA,
                 "Neurons that fire for one row only are copies of it. They return one or two rows of most clients.",
-                PEOPLE, needs="a verdict on single rows of tables"),
+                PEOPLE, short=only("dense_read_off")),
     KnownAnswer("regression, MLP, one gradient of 1", DENSE, gradient(1, loss="mse"), DATA, READ_OFF, DIABETES,
                 short=only("dense_read_off")),
     KnownAnswer("regression, MLP, 3 local steps on 1", DENSE, weights(1, epochs=3, lr=1e-5, loss="mse"), DATA, READ_OFF,
@@ -162,8 +166,8 @@ TABLES = (
                 short=only("dense_read_off")),
     KnownAnswer("one logit, binary cross-entropy, one gradient of 4", network("one_logit"),
                 gradient(4, loss="binary_cross_entropy"), DATA,
-                "Neurons that fire for one sample only, and the first layer's span.", BREAST_CANCER,
-                needs="one logit"),
+                "The first layer's update spans the samples, and the whole gradient determines them in this span.",
+                BREAST_CANCER, short=only("gauss_newton", clients=1)),
     KnownAnswer("linear model, table, one gradient of 64", network("dense", hidden=[]), gradient(64), NO_SAMPLES,
                 LINEAR, BREAST_CANCER,
                 short=only(inverting(100))),

@@ -183,7 +183,7 @@ def test_imagenet_stem_reduces_by_four():
     [
         ("lenet", {"shape": (32, 32)}, "3 whole numbers"),
         ("lenet", {"shape": (3, 0, 32)}, "at least 1"),
-        ("lenet", {"shape": 32}, "several whole numbers"),
+        ("lenet", {"shape": 32}, "a list whose values are each a whole number"),
         ("lenet", {"classes": 0}, "classes"),
         ("dlf_femnist", {"shape": (1, 3, 3)}, "at least 4 x 4"),
         ("mlp", {"hidden": (3, True)}, "hidden"),

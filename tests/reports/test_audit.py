@@ -38,11 +38,9 @@ def test_the_page_says_the_verdict_first_and_shows_why(audit, tmp_path):
 
 
 def test_samples_can_be_kept_out_of_the_page(audit, tmp_path):
-    pages = {kind: written(audit, tmp_path / kind, redact=kind) for kind in ("none", "blur", "omit")}
+    pages = {kind: written(audit, tmp_path / kind, redact=kind) for kind in ("none", "omit")}
     counts = {kind: text.count("data:image/png") for kind, text in pages.items()}
-    assert counts == {"none": 3, "blur": 3, "omit": 1}
-    assert "coarse blocks" in pages["blur"]
-    assert pages["blur"] != pages["none"]
+    assert counts == {"none": 3, "omit": 1}
 
 
 def test_programs_read_the_same(audit, tmp_path):

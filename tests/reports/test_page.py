@@ -45,6 +45,15 @@ def test_texts_are_escaped(tmp_path):
     assert "It leaks &amp; badly." in text
 
 
+def test_control_characters_are_replaced_and_lines_of_code_are_kept(tmp_path):
+    hostile = "\x1b[2J\x00\u202e\udc80"
+    section = Section(hostile, [hostile], [[hostile], [hostile]], alt=hostile, code=f"first\n{hostile}")
+    text = write_page(Page(hostile, Verdict.RECOVERS_DATA, hostile, [section]), tmp_path / "page.html").read_text()
+    assert text.count("\N{REPLACEMENT CHARACTER}[2J") == 8
+    assert "<pre>first\n" in text
+    assert text.replace("\n", "").isprintable()
+
+
 def test_the_verdict_shows_its_colour_by_what_was_found(tmp_path):
     for verdict in Verdict:
         text = write_page(Page("t", verdict, "v"), tmp_path / "a.html").read_text()

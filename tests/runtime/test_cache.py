@@ -3,6 +3,7 @@
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import time
@@ -43,6 +44,59 @@ def test_what_is_put_comes_back(tmp_path):
     again.forget(definition)
     assert definition not in again
     assert not list((tmp_path / "runs" / TENSORS).iterdir())
+
+
+def test_nobody_else_can_read_a_cache(tmp_path):
+    before = os.umask(0)
+    try:
+        cache = Cache(tmp_path / "runs")
+        with cache._open(writing=True) as connection:
+            connection.execute("create table other (value)")
+            assert (tmp_path / "runs" / f"{FILE}-journal").exists()
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "runs").iterdir()}
+        cache.put("a", {}, {"x": torch.zeros(1)})
+    finally:
+        os.umask(before)
+    assert modes == {FILE: 0o600, f"{FILE}-journal": 0o600, TENSORS: 0o700}
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "runs" / TENSORS).iterdir()] == [0o600]
+    assert stat.S_IMODE((tmp_path / "runs").stat().st_mode) == 0o700
+
+
+SAMPLES = {"x": torch.ones(2, 3), "loss": torch.zeros(1)}
+
+
+def tensors_of(cache, definition):
+    return set(cache.get(definition).tensors)
+
+
+def test_samples_can_be_forgotten_and_the_rest_is_kept(tmp_path):
+    cache = Cache(tmp_path)
+    cache.put("figures", {"n": 1}, {"loss": torch.zeros(1)}, samples=["x"])
+    cache.put("both", {"n": 2}, SAMPLES, samples=["x"])
+    cache.put("model", {"n": 3}, SAMPLES)  # all of it
+    cache.put("damaged", {"n": 4}, SAMPLES, samples=["x"])
+    names = {key: tmp_path / TENSORS / f"{key_of(key)}.safetensors" for key in ("both", "model", "damaged")}
+    names["damaged"].write_bytes(b"damaged")
+    orphan = tmp_path / TENSORS / f"{'a' * 32}.safetensors"
+    orphan.write_bytes(b"interrupted")
+    assert set(cache.forget_samples()) == {*names.values(), orphan}
+    assert cache.get("figures").tensors.keys() == cache.get("both").tensors.keys() == {"loss"}
+    assert cache.get("both").document == {"n": 2}
+    assert cache.get("model") is None
+    assert cache.get("damaged") is None
+    assert cache.forget_samples() == []
+
+
+def test_a_cache_without_samples_stores_none_and_removes_those_it_finds(tmp_path):
+    Cache(tmp_path).put("before", {}, SAMPLES, samples=["x"])
+    cache = Cache(tmp_path, samples=False)
+    cache.put("after", {"n": 1}, SAMPLES, samples=["x"])
+    cache.put("only samples", {"n": 2}, {"x": SAMPLES["x"]}, samples=["x"])
+    cache.put("model", {}, SAMPLES)
+    assert tensors_of(cache, "before") == tensors_of(cache, "after") == {"loss"}
+    assert cache.get("only samples").document == {"n": 2}
+    assert cache.get("model") is None
+    assert len(list((tmp_path / TENSORS).iterdir())) == 2
 
 
 def test_keys_depend_on_every_value_and_on_no_order():

@@ -2,10 +2,13 @@
 
 import contextlib
 import gc
+import http.client
 import io
 import os
 import re
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import warnings
@@ -53,8 +56,15 @@ FAILURES = {
 }
 
 
+#: A service of each process of Ray, with a call that does no harm.
+CALLS = (
+    "InternalKVGcsService/InternalKVKeys", "NodeManagerService/GetNodeStats", "CoreWorkerService/GetCoreWorkerStats",
+    "ObjectManagerService/FreeObjects",
+)  # fmt: skip
+
+
 class Looking(Noted):
-    """Records, when the first task begins, the new processes and the addresses at which they listen."""
+    """Records, when the first task begins, the new processes, where they listen, and whom they let in."""
 
     processes: frozenset[int] = frozenset()
     addresses: frozenset[str] = frozenset()
@@ -67,7 +77,13 @@ class Looking(Noted):
         super().began(task)
         if not self.processes:
             self.processes = frozenset(family(os.getpid())) - self.before
-            self.addresses = frozenset(listening(self.processes))
+            places = listening(self.processes)
+            self.addresses = frozenset(address for address, _ in places)
+            [folder] = folders(os.getpid())
+            self.modes = [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "token")]
+            ports = sorted({int(port, 16) for _, port in places})
+            self.strangers = {port: answers(port) for port in ports}
+            self.friends = {port: answers(port, (folder / "token").read_text()) for port in ports}
 
 
 def family(process):
@@ -77,15 +93,36 @@ def family(process):
 
 
 def listening(processes):
-    """The addresses at which processes wait for connections, as the kernel writes them."""
+    """The addresses and ports at which processes wait for connections, as the kernel writes them."""
     sockets = {}
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             parts = line.split()
             if parts[3] == "0A":
-                sockets[f"socket:[{parts[9]}]"] = parts[1].partition(":")[0]
+                sockets[f"socket:[{parts[9]}]"] = tuple(parts[1].split(":"))
     links = (link for process in processes for link in Path(f"/proc/{process}/fd").glob("*"))
     return [sockets[name] for name in map(_read, links) if name in sockets]
+
+
+def answers(port, token=None):
+    """How a port answers calls with or without a token. HTTP is tried where nobody speaks gRPC."""
+    import grpc  # type: ignore[import-untyped]
+
+    found = set()
+    metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        for call in CALLS:
+            try:
+                channel.unary_unary(f"/ray.rpc.{call}")(b"", timeout=60, metadata=metadata)
+                found.add("OK")
+            except grpc.RpcError as problem:
+                found.add(problem.code().name)
+    if found == {"UNAVAILABLE"}:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", "/", headers=dict(metadata))
+        found = {connection.getresponse().status}
+        connection.close()
+    return found - {"UNIMPLEMENTED"}
 
 
 def _read(link):
@@ -166,6 +203,22 @@ def test_the_cluster_listened_on_the_loopback_address_only_and_is_gone(swept):
     assert not folders(os.getpid())
 
 
+def test_everybody_without_the_token_is_refused(swept):
+    _, watch, _ = swept
+    assert watch.modes == [0o700, 0o600]
+    assert watch.strangers
+    assert [found for found in watch.strangers.values() if found not in ({"UNAUTHENTICATED"}, {401})] == []
+    assert any("OK" in found for found in watch.friends.values())  # so these calls are right
+    assert not any("UNAUTHENTICATED" in found or 401 in found for found in watch.friends.values())
+
+
+def test_the_process_has_its_own_settings_again(swept):
+    from ray._raylet import AuthenticationMode, get_authentication_mode
+
+    assert get_authentication_mode() == AuthenticationMode.DISABLED
+    assert not os.environ.keys() & {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"}
+
+
 SCRIPT = """
 import sys
 from leakgauge.runtime import Task, run_tasks
@@ -211,27 +264,60 @@ time.sleep(3600)
 """
 
 
-def test_a_running_cluster_is_used_and_left_running():
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": PYTHONPATH}
+@contextlib.contextmanager
+def a_cluster(environment):
+    """A cluster that another program started. The value is its address."""
     owner = subprocess.Popen(
         [sys.executable, "-c", CLUSTER], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     try:
-        address = owner.stdout.readline().strip()
-        for _ in range(2):  # the first sweep leaves it unchanged
-            results = list(run_tasks(TASKS[:2], engine=f"ray:{address}"))
-            assert len(results) == 2
+        yield owner.stdout.readline().strip()
     finally:
         owner.send_signal(signal.SIGINT)
         owner.wait()
         owner.stdout.close()
 
 
-def test_a_missing_cluster_is_an_error_in_words(monkeypatch, ray):
-    monkeypatch.setattr(ray, "init", lambda *_, **__: (_ for _ in ()).throw(ConnectionError("nobody\nanswers")))
-    message = r"no Ray cluster at '10.0.0.9:1' \(nobody\)\. The engine processes needs no cluster"
-    with pytest.raises(LeakgaugeError, match=message):
-        list(run_tasks(TASKS, engine="ray:10.0.0.9:1"))
+def test_a_running_cluster_is_used_and_left_running():
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": PYTHONPATH}
+    with a_cluster(environment) as address:
+        for _ in range(2):  # the first sweep leaves it unchanged
+            results = list(run_tasks(TASKS[:2], engine=f"ray:{address}"))
+            assert len(results) == 2
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost", "127.0.0.1:99999", "nobody.invalid:6379", ":", "a:b"])
+def test_a_missing_cluster_is_an_error_in_words(address):
+    message = rf"^there is no Ray cluster at '{address}', or it needs a token .*The engine processes needs no cluster$"
+    with pytest.raises(LeakgaugeError, match=message) as raised:
+        list(run_tasks(TASKS, engine=f"ray:{address}"))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.long
+def test_an_address_that_never_answers_ends_in_words():
+    with socket.create_server(("", 0)) as silent, pytest.raises(LeakgaugeError, match="or it needs a token"):
+        list(run_tasks(TASKS, engine=f"ray:127.0.0.1:{silent.getsockname()[1]}"))
+
+
+@pytest.mark.long
+def test_a_cluster_with_a_token_refuses_a_driver_without_it_in_words(tmp_path):
+    (tmp_path / "token").write_text("a" * 64)
+    settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")}
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": PYTHONPATH}
+    with a_cluster({**environment, **settings}) as address:
+        with pytest.raises(LeakgaugeError, match="or it needs a token that this process does not have"):
+            list(run_tasks(TASKS[:1], engine=f"ray:{address}"))
+        program = f"""
+from leakgauge.runtime import run_tasks
+from tests.runtime.work import TASKS
+if __name__ == "__main__":
+    print(len(list(run_tasks(TASKS[:1], engine="ray:{address}"))))
+"""
+        (tmp_path / "driver.py").write_text(program)
+        command = [sys.executable, str(tmp_path / "driver.py")]
+        done = subprocess.run(command, env={**environment, **settings}, capture_output=True, text=True)
+        assert done.stdout.strip() == "1", done.stderr[-500:]
 
 
 def test_folders_of_drivers_that_were_killed_are_removed(tmp_path, monkeypatch):

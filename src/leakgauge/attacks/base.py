@@ -15,6 +15,7 @@ from torch import Tensor
 
 from leakgauge.attacks.inversion.solve import Trace
 from leakgauge.attacks.inversion.stopping import Outcome
+from leakgauge.attacks.requirements import Workload, check_requirements, samples_in
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report, progress_bar
@@ -86,6 +87,7 @@ class Attack(ABC):
                 shown if standard error is a terminal.
         """
         observation, seed = _prepared(observation, device), _whole(seed)
+        self.check(observation)
         began = time.perf_counter()
         with seeded(seed, "attack"), progress_bar(f"attacking {observation.client}", progress) as report:
             result = self.run(observation, seed, report)
@@ -119,6 +121,8 @@ class Attack(ABC):
         seeds = [seed + index for index in range(len(prepared))]
         if not prepared:
             return []
+        for observation in prepared:
+            self.check(observation)
         began = time.perf_counter()
         with seeded(seed, "attack"), progress_bar(f"attacking {len(prepared)} clients", progress) as report:
             results = self.run_each(prepared, seeds, report)
@@ -127,6 +131,28 @@ class Attack(ABC):
             self._finished(result, observation, seed_of_one, result.seconds or share)
             for result, observation, seed_of_one in zip(results, prepared, seeds, strict=False)
         ]
+
+    @final
+    def check(self, observation: Observation) -> None:
+        """Raise an error if the attack cannot run on an observation, because the model or the machine does not fit it.
+
+        Every call of the attack checks this. A workflow can check all messages before the first attack.
+
+        Args:
+            observation: The message of the client.
+        """
+        check_requirements(observation, self.workload(observation))
+
+    def workload(self, observation: Observation) -> Workload:
+        """Return the size of the attack's computation, from which the memory that it needs is estimated.
+
+        By default, the attack holds one sample for each of the client's samples.
+
+        Args:
+            observation: The message of the client.
+        """
+        samples = samples_in(observation) or 1
+        return Workload(samples, samples)
 
     def _finished(self, result: Reconstruction, observation: Observation, seed: int, seconds: float) -> Reconstruction:
         _check_result(result, self, observation)

@@ -151,10 +151,10 @@ def _defences(observation: Observation, noisy: bool) -> Iterator[str]:
 
 
 def _rank_shows_noise(observation: Observation) -> bool:
-    """Return whether the last layer's gradient has a higher rank than its samples can cause, which shows added noise.
+    """Return whether the rank of the last layer's gradient shows added noise.
 
-    Each sample adds a matrix of rank one to the gradient of a layer that gets one input vector per sample. The result
-    is false if the attacker knows the defences.
+    This is so if the rank is higher than the client's samples can cause. Each sample adds a matrix of rank one to the
+    gradient of a layer that gets one input vector per sample. The result is false if the attacker knows the defences.
     """
     samples = observation.training.samples
     if observation.gradient is None or samples is None or observation.defences is not None:
@@ -302,7 +302,10 @@ def _first_layer(observation: Observation) -> Params:
 
 
 def _unexplained(predicted: Params, observed: Params) -> float:
-    """Return the share of the observed update's squared length that no multiple of the prediction explains."""
+    """Return how much of the observed update is left after the best multiple of the prediction is subtracted.
+
+    The result is a share of the squared length of the observed update.
+    """
     one = torch.cat([predicted[name].detach().double().flatten() for name in observed])
     other = torch.cat([value.double().flatten() for value in observed.values()])
     cosine = float(one @ other / (one.norm() * other.norm()).clamp_min(1e-300))

@@ -7,7 +7,6 @@ registration.
 
 from __future__ import annotations
 
-import inspect
 import pkgutil
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import Any
 
 from leakgauge.attacks.spec import AttackSpec, Reads, Recovers
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
+from leakgauge.core.option_check import check_options
 
 #: Folders that hold parts of attacks but no attacks.
 PARTS = ("leakgauge.attacks.inversion",)
@@ -77,15 +77,8 @@ def build(name: str, **options: Any) -> Any:
     """
     if name not in ATTACKS:
         raise UnknownName("attack", name, ATTACKS)
-    factory = ATTACKS[name].factory
-    valid = inspect.signature(factory).parameters
-    for option in options:
-        if option not in valid:
-            raise UnknownName(f"option of {name}()", option, valid)
-    try:
-        return factory(**options)
-    except TypeError as problem:
-        raise InvalidInput(f"{name}() does not take these options: {problem}") from problem
+    check_options(f"{name}()", ATTACKS[name].factory, options)
+    return ATTACKS[name].factory(**options)
 
 
 def _modules(package: str) -> Iterator[ModuleType]:

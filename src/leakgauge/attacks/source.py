@@ -26,6 +26,7 @@ from leakgauge.attacks.local_model.baselines import LastReturned
 from leakgauge.attacks.local_model.first_layer import input_statistics
 from leakgauge.attacks.local_model.messages import Messages, gradients_of, losses_of, stacked
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit, always
+from leakgauge.core.checks import not_negative, whole_number
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params, flatten
@@ -315,6 +316,10 @@ class SourceByEquations:
 
     rounds: int = 5
     ridge: float = 1e-2
+
+    def __post_init__(self) -> None:
+        whole_number("rounds", self.rounds)
+        not_negative("ridge", self.ridge)
 
     def __call__(
         self,

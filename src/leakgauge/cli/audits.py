@@ -40,6 +40,9 @@ def demo(
 ) -> None:
     """Audit example clients, with and without a defence. Each client sends the gradient of one handwritten digit."""
     from leakgauge.workflows.demo import write_demo
+    from leakgauge.workflows.result import check_redact
+
+    check_redact(redact)
 
     config = write_demo(output, clients=clients, seed=seed)
     if not quiet and not as_json:
@@ -66,7 +69,7 @@ def audit(  # noqa: PLR0913
     from leakgauge.runtime import check_engine
     from leakgauge.workflows.audit import audit as run
     from leakgauge.workflows.audit import read_audit
-    from leakgauge.workflows.scenario import read_toml
+    from leakgauge.workflows.documents import read_toml
 
     check_engine(engine, jobs)
     plan = read_audit(read_toml(config), str(config))
@@ -82,6 +85,25 @@ def audit(  # noqa: PLR0913
     if not result.results:
         raise typer.Exit(130)
     present(result, [], by_defence(result), quiet=quiet, as_json=as_json)
+
+
+@app.command()
+def forget(
+    folder: Annotated[Path, typer.Argument(help="A folder that a command wrote to (--output), or a cache.")],
+    quiet: Quiet = False,
+) -> None:
+    """Remove clients' samples from a folder of results: pictures, pages, reconstructions, and samples in the cache."""
+    from leakgauge.workflows.forget import forget as run
+
+    result = run(folder)
+    if quiet:
+        return
+    for path in result.removed:
+        screen.print(f"removed: {escape(str(path))}", soft_wrap=True)
+    for path in result.left:
+        screen.print(f"left, because Leakgauge did not write it: {escape(str(path))}", style="yellow", soft_wrap=True)
+    count = len(result.removed)
+    screen.print(f"{count} file{'s' * (count != 1)} held samples. Figures are kept." if count else "no samples found")
 
 
 @app.command()

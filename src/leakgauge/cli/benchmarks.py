@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +10,15 @@ from rich.markup import escape
 
 from leakgauge.cli.common import Engine, Jobs, Quiet, Seed, app, command_line, screen, show, watching
 from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.text import json_text
 
 if TYPE_CHECKING:
     from leakgauge.reproduction.results import RowResult
     from leakgauge.reproduction.rows import Row
     from leakgauge.reproduction.runner import Choice
 
+#: The largest number of clients of a row.
+MOST = 100_000
 #: The options of ``leakgauge bench speed``. All other options are for papers only.
 SPEED_OPTIONS = {"repeats", "as_json", "quiet", "names"}
 
@@ -30,9 +32,9 @@ def bench(  # noqa: PLR0913
     ] = None,
     method: Annotated[list[str] | None, typer.Option(help="Run only this method. May be repeated.")] = None,
     clients: Annotated[
-        int | None, typer.Option(min=1, help="Number of attacked clients.", show_default="the row's")
+        int | None, typer.Option(min=1, max=MOST, help="Number of attacked clients.", show_default="the row's")
     ] = None,
-    skip: Annotated[int, typer.Option(min=0, help="Leave out this many clients at the beginning.")] = 0,
+    skip: Annotated[int, typer.Option(min=0, max=MOST, help="Leave out this many clients at the beginning.")] = 0,
     steps: Annotated[int | None, typer.Option(min=1, help="Attack steps.", show_default="the method's")] = None,
     short: Annotated[bool, typer.Option("--short", help="Use the row's short setting, if it has one.")] = False,
     seed: Seed = 0,
@@ -120,18 +122,21 @@ def _run(
     quiet: bool,
 ) -> None:
     """Run rows of a paper's tables. Print and save each result as soon as it is complete."""
+    from leakgauge.core.container import output_folder
     from leakgauge.reproduction.results import save_result
     from leakgauge.reproduction.runner import run_rows
     from leakgauge.runtime import check_engine
 
     check_engine(engine, jobs)
+    for folder in filter(None, (cache, choice.pictures)):
+        output_folder(folder)
     command = command_line()
     with watching(quiet) as watch:
         for result in run_rows(rows, choice, engine=engine, jobs=jobs, watch=watch, cache=cache):
             if save:
                 save_result(result, command)
             if as_json:
-                print(json.dumps(result.to_json()), flush=True)
+                print(json_text(result.to_json()), flush=True)
             elif not quiet:
                 _show_result(result)
 
@@ -159,7 +164,7 @@ def _measure_speed(repeats: int, *, as_json: bool, quiet: bool, names: bool) -> 
         return
     speed = measure_speed(repeats=repeats).to_json()
     if as_json:
-        print(json.dumps(speed), flush=True)
+        print(json_text(speed), flush=True)
     elif not quiet:
         head = ["figure", "value", "meaning"]
         show([head, *([name, f"{speed[name]:.3g}", meaning] for name, meaning in FIGURES.items())])

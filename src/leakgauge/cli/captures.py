@@ -7,7 +7,7 @@ by hand.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -30,6 +30,7 @@ from leakgauge.cli.common import (
     settings,
     watching,
 )
+from leakgauge.core.errors import InvalidInput
 
 Option = Annotated[list[str] | None, typer.Option(help="A setting of the attack, such as steps=500. May be repeated.")]
 Model = Annotated[str | None, typer.Option(help="Your own model: module:factory.")]
@@ -70,8 +71,9 @@ def attack(  # noqa: PLR0913
 
     with watching(quiet) as watch:
         result = run(
-            observations, name, output, options=settings(option), model=model, model_options=settings(model_option),
-            know=settings(know), client=client, data=data, seed=seed, fail_if=fail_if or (), junit=junit,
+            observations, name, output, options=settings(option), model=model,
+            model_options=_of_model(model, model_option), know=settings(know), client=client, data=data, seed=seed,
+            fail_if=fail_if or (), junit=junit,
             redact=redact, engine=engine, jobs=jobs, device=device, watch=watch,  # type: ignore[arg-type]
             command=command_line(),
         )  # fmt: skip
@@ -108,8 +110,9 @@ def infer(  # noqa: PLR0913
 
     with watching(quiet) as watch:
         result = run(
-            observations, method, output, options=settings(option), model=model, model_options=settings(model_option),
-            know=settings(know), client=client, data=data, sensitive=sensitive, seed=seed, fail_if=fail_if or (),
+            observations, method, output, options=settings(option), model=model,
+            model_options=_of_model(model, model_option), know=settings(know), client=client, data=data,
+            sensitive=sensitive, seed=seed, fail_if=fail_if or (),
             junit=junit, engine=engine, jobs=jobs, device=device, watch=watch, command=command_line(),
         )  # fmt: skip
     if not quiet and not as_json:
@@ -117,3 +120,10 @@ def infer(  # noqa: PLR0913
             style = "yellow" if sentence.startswith("refused") else "dim"
             screen.print(escape(sentence), style=style, soft_wrap=True)
     present(result, [models_table(result, brief=True)], result.sentence(), quiet=quiet, as_json=as_json)
+
+
+def _of_model(model: str | None, pairs: list[str] | None) -> dict[str, Any]:
+    """Return the settings of the user's own model. Without such a model, there can be none."""
+    if pairs and model is None:
+        raise InvalidInput("--model-option needs --model, because captures hold the settings of Leakgauge's own models")
+    return settings(pairs)

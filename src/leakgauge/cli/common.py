@@ -13,8 +13,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from leakgauge.core.errors import InvalidInput, printable
+from leakgauge.core.text import clean, json_text
 
 if TYPE_CHECKING:
     from leakgauge.runtime import Watch
@@ -26,7 +28,17 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-screen = Console()
+
+
+class _Screen(Console):
+    """A terminal. Control characters in texts are replaced, because texts may come from files of strangers."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text with its markup as a styled text."""
+        return super().render_str(clean(text), **options)
+
+
+screen = _Screen()
 
 _OUTPUT = typer.Option("--output", "-o", help="Folder for the page, the figures and the cache.")
 Output = Annotated[Path, _OUTPUT]
@@ -35,12 +47,12 @@ FailIf = Annotated[
     typer.Option(help="A limit, such as 'recovered > 0.05', 'idlg.psnr > 20' or 'leaks'. May be repeated."),
 ]
 Junit = Annotated[Path | None, typer.Option(help="Write the limits as JUnit XML to this file.")]
-Redact = Annotated[str, typer.Option(help="Clients' samples in pictures: none, blur or omit.")]
+Redact = Annotated[str, typer.Option(help="none shows clients' samples. omit neither shows nor stores them.")]
 Engine = Annotated[str, typer.Option(help="Where tasks run: auto, in-process, processes, ray or ray:ADDRESS.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Tasks at a time, one core each.", show_default="all cores")]
 Device = Annotated[str | None, typer.Option(help="Where attacks compute: cpu, cuda, cuda:1.")]
 Budget = Annotated[str | None, typer.Option(help="The time that the audit may take, such as 90s, 10m or 1h, or none.")]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same result.")]
+Seed = Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="The same seed gives the same result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON instead of tables.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 
@@ -111,7 +123,7 @@ def present(
     from leakgauge.reports.findings import brief_table, document
 
     if as_json:
-        print(json.dumps({**document(result), "page": None if result.page is None else str(result.page)}))
+        print(json_text({**document(result), "page": None if result.page is None else str(result.page)}))
     elif not quiet:
         for rows in tables:
             if len(rows) > 1:
@@ -138,10 +150,14 @@ def settings(pairs: list[str] | None) -> dict[str, Any]:
         key, sign, value = pair.partition("=")
         if not sign or not key:
             raise InvalidInput(f"a setting is written key=value, not {pair!r}")
+        if key in values:
+            raise InvalidInput(f"the setting {key!r} is given twice. Give it once")
         try:
             values[key] = json.loads(value)
         except ValueError:
             values[key] = value
+        except RecursionError as problem:
+            raise InvalidInput(f"the lists of the setting {key!r} are nested too deeply") from problem
     return values
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from rich.markup import escape
 
 from leakgauge.cli.common import AsJson, app, screen, show
 from leakgauge.core.errors import UnknownName
+from leakgauge.core.text import json_text
 
 KINDS = ("attacks", "datasets", "defences", "metrics", "models")
 
@@ -39,7 +39,7 @@ def list_names(
     }
     chosen = {title: tables[title] for title in (KINDS if kind is None else (kind,))}
     if as_json:
-        print(json.dumps(chosen))
+        print(json_text(chosen))
         return
     for title, entries in chosen.items():
         screen.print(title, style="bold")

@@ -9,7 +9,7 @@ import math
 import sys
 from numbers import Integral
 
-from leakgauge.core.errors import InvalidInput
+from leakgauge.core.errors import InvalidInput, shown
 
 
 def whole_number(name: str, value: object, *, at_least: int = 1) -> int:
@@ -21,7 +21,7 @@ def whole_number(name: str, value: object, *, at_least: int = 1) -> int:
         at_least: The smallest number that is accepted.
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < at_least:
-        raise InvalidInput(f"{name} must be a whole number of at least {at_least}, not {value!r}")
+        raise InvalidInput(f"{name} must be a whole number of at least {at_least}, not {shown(value)}")
     return int(value)
 
 
@@ -61,7 +61,7 @@ def finite(name: str, value: object) -> float:
         value: The value to check.
     """
     if not is_finite(value):
-        raise InvalidInput(f"{name} must be a finite number, not {value!r}")
+        raise InvalidInput(f"{name} must be a finite number, not {shown(value)}")
     return value  # type: ignore[return-value]
 
 
@@ -73,7 +73,7 @@ def boolean(name: str, value: object) -> bool:
         value: The value to check.
     """
     if not isinstance(value, bool):
-        raise InvalidInput(f"{name} must be True or False, not {value!r}")
+        raise InvalidInput(f"{name} must be True or False, not {shown(value)}")
     return value
 
 
@@ -85,4 +85,4 @@ def is_finite(value: object) -> bool:
 def _refused(name: str, kind: str, joint: str, limit: float, value: object, hint: str) -> InvalidInput:
     limits = "" if limit == math.inf else f"{joint} {limit:g}"
     note = f" ({hint})" if hint else ""
-    return InvalidInput(f"{name} must be {kind}{limits}, not {value!r}{note}")
+    return InvalidInput(f"{name} must be {kind}{limits}, not {shown(value)}{note}")

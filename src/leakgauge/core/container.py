@@ -2,10 +2,15 @@
 
 A file is written under a temporary name and then renamed, so that a reader never sees a half-written file. Each file
 stores a checksum of its document and its tensors, so that any change is detected. No file is ever unpickled.
+
+Captures, caches and reports hold data of clients. Files that this module writes can be read by the user who runs
+Leakgauge and by nobody else (mode 0600), and folders that it creates can be entered by that user only (mode 0700).
+Folders that exist keep their mode. All other modules write through this one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -21,13 +26,15 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from leakgauge.core.errors import CorruptFile, FileError, FutureVersion
+from leakgauge.core.errors import CorruptFile, FileError, FutureVersion, printable, shown
 
 SUFFIX = ".safetensors"
 #: The largest header in bytes. It has room for the names and shapes of about ten thousand tensors.
 MAX_HEADER = 4 * 2**20
 #: The size in bytes up to which a file is read without a check of its size.
 SMALL = 16 * 2**20
+#: The permissions of files and of folders that are written. No other user of the machine has any.
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
 Location = str | os.PathLike[str]
 
 
@@ -117,16 +124,31 @@ def _read_bytes(
         raise FileError(f"{source}: cannot be read, because it is too big for this machine's memory") from problem
 
 
-def write_atomically(target: Path, contents: bytes) -> None:
+def kind_of(path: Location) -> str | None:
+    """Return the kind that the header of a file names, or ``None`` if Leakgauge did not write the file.
+
+    Only the header is read, so the rest of the file may be damaged.
+    """
+    source = Path(path)
+    try:
+        with open(source, "rb", opener=_without_waiting) as file:
+            kind = _header(source, _start(source, file, os.fstat(file.fileno()).st_size)).get("leakgauge")
+    except (OSError, ValueError, FileError):
+        return None
+    return kind if isinstance(kind, str) else None
+
+
+def write_atomically(target: Path, contents: bytes, *, private: bool = True) -> None:
     """Write a file atomically, so that it is written either completely or not at all.
 
     Args:
         target: The file. Missing folders are created.
         contents: The bytes to write.
+        private: Whether only this user may read the file. Pass false for contents that are public anyway.
     """
     temporary = None
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        create_folder(target.parent, private=private)
         temporary = _unnamed(target, contents)
         if temporary is None:
             with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
@@ -134,6 +156,7 @@ def write_atomically(target: Path, contents: bytes) -> None:
                 file.write(contents)
                 file.flush()
                 os.fsync(file.fileno())
+        if not private:
             os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
     except BaseException as problem:
@@ -152,7 +175,7 @@ def _unnamed(target: Path, contents: bytes) -> Path | None:
     or the file system does not support files without a name (``O_TMPFILE`` of Linux).
     """
     try:
-        file = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, 0o666)
+        file = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, FILE_MODE)
     except (AttributeError, OSError):
         return None
     folder = os.open(target.parent, os.O_RDONLY)
@@ -175,12 +198,31 @@ def output_folder(path: Location) -> Path:
     """Create a folder for results and return its path, or raise an error if the folder cannot be written to."""
     folder = Path(path)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        create_folder(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as problem:
         raise FileError(f"{folder}: cannot write results there ({problem.strerror or problem})") from problem
     return folder
+
+
+def create_folder(folder: Path, *, private: bool = True) -> None:
+    """Create a folder and its missing parents. Existing folders are not changed.
+
+    Args:
+        folder: The folder.
+        private: Whether only this user may enter the new folders.
+    """
+    if not folder.is_dir():
+        if folder.parent != folder:
+            create_folder(folder.parent, private=private)
+        folder.mkdir(FOLDER_MODE if private else 0o777, exist_ok=True)
+
+
+def create_file(path: Path) -> None:
+    """Create an empty file that only this user can read, unless the file exists."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
 
 
 def _umask() -> int:
@@ -221,11 +263,13 @@ def _check_kind(source: Path, header: Mapping[str, Any], kind: str, version: int
     """Raise an error if the metadata names other content than ``kind`` or a newer file format than ``version``."""
     actual = header.get("leakgauge")
     if actual != kind:
-        description = f"{_article(actual)} of Leakgauge" if isinstance(actual, str) else "not a file of Leakgauge"
+        description = (
+            f"{_article(printable(actual))} of Leakgauge" if isinstance(actual, str) else "not a file of Leakgauge"
+        )
         raise CorruptFile(f"{source}: expected {_article(kind)}, but this is {description}")
     written = header.get("version", "")
     if not (isinstance(written, str) and written.isascii() and written.isdigit() and len(written) < 10):
-        raise CorruptFile(f"{source}: the version {written!r} is not a number. The file was altered.")
+        raise CorruptFile(f"{source}: the version {shown(written)} is not a number. The file was altered.")
     if int(written) > version:
         raise FutureVersion(
             f"{source}: written in version {written} of the format, but this Leakgauge reads up to version {version}. "

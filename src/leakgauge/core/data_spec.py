@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from leakgauge.core.checks import is_finite, whole_number
-from leakgauge.core.errors import InvalidInput
+from leakgauge.core.checks import is_finite
+from leakgauge.core.errors import InvalidInput, shown
+from leakgauge.core.limits import CLASSES, LONGEST_NAME, MEAN, SIZE, STD, check_shape, check_text
 
 
 @dataclass(frozen=True)
@@ -39,25 +40,28 @@ class DataSpec:
         for name in ("shape", "mean", "std", "columns"):
             values = getattr(self, name)
             if not isinstance(values, (tuple, list)):
-                raise InvalidInput(f"{name} must be a tuple, not {values!r}")
+                raise InvalidInput(f"{name} must be a tuple, not {shown(values)}")
             object.__setattr__(self, name, tuple(values))
         self._check_shape()
         self._check_statistics()
         if not isinstance(self.bounded, bool):
-            raise InvalidInput(f"bounded must be True or False, not {self.bounded!r}")
+            raise InvalidInput(f"bounded must be True or False, not {shown(self.bounded)}")
         if self.columns and len(self.columns) != self.shape[0]:
             raise InvalidInput(f"{len(self.columns)} column names for {self.shape[0]} columns")
         if not all(isinstance(column, str) for column in self.columns):
-            raise InvalidInput(f"column names must be texts, not {self.columns}")
+            raise InvalidInput(f"column names must be texts, not {shown(self.columns)}")
+        for column in self.columns:
+            check_text("the name of a column", column, LONGEST_NAME)
 
     def _check_shape(self) -> None:
         """Check ``shape`` and ``classes``, and convert both to plain integers, so that they can be saved as JSON."""
         if not self.shape:
             raise InvalidInput("a sample's shape must have at least one size, such as (columns,)")
-        sizes = tuple(whole_number("each size of a sample's shape", size) for size in self.shape)
+        sizes = tuple(int(SIZE.checked("each size of a sample's shape", size)) for size in self.shape)
+        check_shape(sizes)
         object.__setattr__(self, "shape", sizes)
         if self.classes is not None:
-            classes = whole_number("classes (None for a regression)", self.classes)
+            classes = int(CLASSES.checked("classes (None for a regression)", self.classes))
             object.__setattr__(self, "classes", classes)
 
     def _check_statistics(self) -> None:
@@ -68,9 +72,12 @@ class DataSpec:
                     f"{'channels' if self.is_image else 'columns'}."
                 )
             if not all(is_finite(value) for value in values):
-                raise InvalidInput(f"{name} must be finite numbers, not {values}")
+                raise InvalidInput(f"{name} must be finite numbers, not {shown(values)}")
         if any(value <= 0 for value in self.std):
-            raise InvalidInput(f"std must be positive, not {self.std}. Use 1 for a constant column.")
+            raise InvalidInput(f"std must be positive, not {shown(self.std)}. Use 1 for a constant column.")
+        for name, limit in (("mean", MEAN), ("std", STD)):
+            for value in getattr(self, name):
+                limit.checked(name, value)
 
     @property
     def is_image(self) -> bool:

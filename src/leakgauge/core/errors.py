@@ -5,7 +5,7 @@ Each message explains what is wrong, why, and what to do next. The command line 
 ::
 
     LeakgaugeError
-    ├── InvalidInput        an argument, tensor or recipe cannot be used (also a ValueError)
+    ├── InvalidInput        an argument, tensor or setting cannot be used (also a ValueError)
     │   └── UnknownName     a name, such as that of a model, does not exist (also a KeyError)
     ├── MissingKnowledge    an observation lacks a fact that an attack needs, such as the labels
     ├── FileError           a file cannot be read or written
@@ -13,6 +13,7 @@ Each message explains what is wrong, why, and what to do next. The command line 
     │   └── FutureVersion   a file was written by a newer Leakgauge
     ├── DataNotFound        a dataset is not on this machine and cannot be downloaded
     ├── MissingExtra        an optional dependency is not installed (also an ImportError)
+    ├── EngineUnavailable   no task can run, because the engine cannot be started or reached
     └── TasksFailed         some of many tasks failed, and the others are done
 """
 
@@ -21,13 +22,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+#: The number of characters after which a wrong value is cut in an error message.
+LONGEST_SHOWN = 500
+
 
 class LeakgaugeError(Exception):
     """The base of every exception that Leakgauge raises on purpose."""
 
 
 class InvalidInput(LeakgaugeError, ValueError):
-    """The error for an argument, a tensor or a recipe that cannot be used."""
+    """The error for an argument, a tensor or a training setting that cannot be used."""
 
 
 class UnknownName(InvalidInput, KeyError):
@@ -43,9 +47,9 @@ class UnknownName(InvalidInput, KeyError):
 
     def __init__(self, kind: str, name: object, valid: Iterable[str]) -> None:
         names = sorted(valid)
-        near = difflib.get_close_matches(str(name), names, n=1)
+        near = difflib.get_close_matches(shown(name).strip("'"), names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        self.message = f"there is no {kind} {name!r}{hint} (known: {', '.join(names)})"
+        self.message = f"there is no {kind} {shown(name)}{hint} (known: {', '.join(names)})"
         super().__init__(self.message)
 
     def __str__(self) -> str:  # KeyError would print the repr
@@ -88,6 +92,10 @@ class MissingExtra(LeakgaugeError, ImportError):
         )
 
 
+class EngineUnavailable(LeakgaugeError):
+    """The error for an engine that cannot be started or reached, such as a Ray cluster, so that no task can run."""
+
+
 class TasksFailed(LeakgaugeError):
     """The error for a run of many tasks in which some tasks failed. All other tasks are done.
 
@@ -118,14 +126,28 @@ def install_line(extra: str) -> str:
     return f'pip install -c constraints.txt ".[{extra}]"'
 
 
-def printable(text: str, longest: int = 300) -> str:
+def printable(text: str, longest: int | None = 300) -> str:
     """Replace control characters in a text and shorten the text, so that a terminal can print the text safely.
 
     Args:
         text: The text to print, which may come from a file.
-        longest: The number of characters after which the text is cut.
+        longest: The number of characters after which the text is cut. ``None`` keeps the whole text.
     """
-    clean = "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text[: longest + 1]
-    )
-    return clean if len(clean) <= longest else f"{clean[:longest]}..."
+    if longest is not None and len(text) > longest:
+        text = f"{text[:longest]}..."
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def shown(value: object) -> str:
+    """Return the ``repr`` of a value for an error message, which is cut if it is very long.
+
+    Args:
+        value: Any value, such as one from a file.
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, or a list in a list in a list ...
+        return f"a value of type {type(value).__name__} that is too large to show"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from leakgauge.core.checks import finite, is_finite, whole_number
-from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName
+from leakgauge.core.checks import is_finite
+from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName, shown
+from leakgauge.core.limits import BETA, RECIPE, check_batches
 from leakgauge.core.schedules import CONSTANT, Schedule, checked_schedule, factor_at
 
 Mode = Literal["train", "eval"]
@@ -18,16 +19,7 @@ OPTIONS_OF = {"sgd": ("momentum", "nesterov", "dampening"), "adam": ("betas", "e
 ALWAYS_LISTED = ("lr", "epochs", "batch_size", "samples", "weight_decay", "loss", "mode")
 #: The settings with an effect on a single gradient (FedSGD).
 OF_ONE_GRADIENT = ("samples", "loss", "mode", "label_smoothing", "clip_norm")
-#: The limits of numbers: the smallest value, and the value that all must be below.
-_LIMITS = {
-    "momentum": (0.0, 1.0),
-    "dampening": (0.0, 1.0 + 1e-12),
-    "weight_decay": (0.0, float("inf")),
-    "clip_norm": (0.0, float("inf")),
-    "proximal": (0.0, float("inf")),
-    "label_smoothing": (0.0, 1.0),
-}
-_LONGEST_LOSS = 200
+LONGEST_LOSS = 200
 
 
 @dataclass(frozen=True)
@@ -78,43 +70,35 @@ class LocalTraining:
     accumulation: int | None = 1
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "samples", "accumulation"):
+        for name, limit in RECIPE.items():
             value = getattr(self, name)
-            if value is not None:  # stored as a plain integer, which JSON can hold
-                object.__setattr__(self, name, whole_number(name, value))
-        for name in ("lr", "eps", *_LIMITS):
-            value = getattr(self, name)
-            if value is not None:
-                finite(name, value)
-        for name in ("lr", "eps"):
-            if (value := getattr(self, name)) is not None and value <= 0:
-                raise InvalidInput(f"{name} must be above 0, not {value}")
-        for name, (least, below) in _LIMITS.items():
-            if (value := getattr(self, name)) is not None:
-                _check_limits(name, value, least, below)
+            if value is not None:  # stored as a plain number, which JSON can hold
+                object.__setattr__(self, name, limit.checked(name, value))
+        if self.samples is not None and self.batch_size is not None:
+            check_batches(self.samples, self.batch_size, self.epochs or 1)
         self._check_names()
         self._check_optimiser()
         if self.schedule is not None:
             object.__setattr__(self, "schedule", checked_schedule(self.schedule))
 
     def _check_names(self) -> None:
-        if not isinstance(self.loss, str) or not 0 < len(self.loss) <= _LONGEST_LOSS:
-            raise InvalidInput(f"loss must be the name of a loss, not {str(self.loss)[:80]!r}")
+        if not isinstance(self.loss, str) or not 0 < len(self.loss) <= LONGEST_LOSS:
+            raise InvalidInput(f"loss must be the name of a loss, not {shown(self.loss)}")
         if self.mode not in ("train", "eval"):
-            raise InvalidInput(f"mode must be 'train' or 'eval', not {self.mode!r}")
+            raise InvalidInput(f"mode must be 'train' or 'eval', not {shown(self.mode)}")
         if self.optimiser is not None and self.optimiser not in OPTIMISERS:
             raise UnknownName("optimiser", self.optimiser, OPTIMISERS)
 
     def _check_optimiser(self) -> None:
         if self.nesterov is not None and not isinstance(self.nesterov, bool):
-            raise InvalidInput(f"nesterov must be True or False, not {self.nesterov!r}")
+            raise InvalidInput(f"nesterov must be True or False, not {shown(self.nesterov)}")
         if self.nesterov and (self.momentum == 0 or self.dampening):
             raise InvalidInput("Nesterov's momentum needs a momentum above 0 and no dampening, as in torch.optim.SGD")
         if self.betas is not None:
             betas = tuple(self.betas) if isinstance(self.betas, (tuple, list)) else ()
-            if len(betas) != 2 or not all(is_finite(beta) and 0 <= beta < 1 for beta in betas):
-                raise InvalidInput(f"betas must be two numbers in [0, 1), not {str(self.betas)[:80]}")
-            object.__setattr__(self, "betas", betas)
+            if len(betas) != 2 or not all(map(is_finite, betas)):
+                raise InvalidInput(f"betas must be two numbers in [0, 1), not {shown(self.betas)}")
+            object.__setattr__(self, "betas", tuple(BETA.checked("each of the betas", beta) for beta in betas))
         if self.optimiser in ("adam", "adamw"):
             for name in ("momentum", "nesterov", "dampening"):
                 if getattr(self, name):
@@ -169,7 +153,8 @@ class LocalTraining:
 
         If every step has the same gradient ``g``, SGD changes the weights by ``applied_gradients * lr * g``. For plain
         SGD, the result is the number of steps. With a schedule, each step counts with its factor. With momentum ``m``,
-        later steps apply a gradient again. A gradient with ``s`` later steps then counts as ``1+m+...+m^s`` gradients.
+        later steps apply a gradient again. A gradient then counts as ``1+m+...+m^s`` gradients, where ``s`` is the
+        number of later steps.
         For Adam, the result is the sum of the schedule's factors.
         """
         momentum, steps = float(self.momentum or 0.0), self.steps
@@ -214,11 +199,3 @@ class LocalTraining:
                 f"Supply it with observation.knowing({name}=...), or with --know {name}=... on the command line."
             )
         return float(value) if isinstance(value, float) else int(value)
-
-
-def _check_limits(name: str, value: float, least: float, below: float) -> None:
-    if least <= value < below:
-        return
-    if below == float("inf"):
-        raise InvalidInput(f"{name} must not be negative, but is {value}")
-    raise InvalidInput(f"{name} must lie in [0, 1), not {value}")

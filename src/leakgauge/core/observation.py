@@ -1,4 +1,4 @@
-"""The message of one client in one round, as an honest-but-curious server sees it, which is the input of attacks.
+"""The message of one client in one round, as an honest-but-curious server sees it. It is the input of attacks.
 
 The fields state the threat model. A field that the attacker does not know is ``None``. Labels and other knowledge
 beyond the exchanged tensors have fields of their own. Reports list all such knowledge that the attacker is given.
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.core.data_spec import DataSpec
-from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.errors import InvalidInput, UnknownName, shown
+from leakgauge.core.limits import COUNT, LONGEST_NAME, MOST_DEFENCES, ROUND, check_text
 from leakgauge.core.local_training import LocalTraining, Mode
 from leakgauge.core.params import Params, buffers_of, scale, subtract, to
 
@@ -23,6 +24,8 @@ __all__ = ["DataSpec", "LocalTraining", "Mode", "Observation"]
 
 #: The fields that map the names of the model's parameters or buffers to tensors.
 TENSOR_TREES = ("sent", "gradient", "returned", "buffers", "returned_buffers")
+#: The number types of labels of classes. Torch computes with these.
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 #: The fields with labels that may be granted, and their names in the threat model.
 LABEL_FIELDS = {"labels": "labels", "label_counts": "label counts", "label_batches": "labels of every batch"}
 
@@ -74,6 +77,7 @@ class Observation:
         for name in TENSOR_TREES:
             tensors, expected = getattr(self, name), statistics if "buffers" in name else parameters
             if tensors is not None:
+                tensors = _in_type_of(self.sent, tensors) if name in ("gradient", "returned") else tensors
                 _check_tensors(name, tensors, expected)
                 # Attacks count layers, so the tensors are put into the order of the model.
                 object.__setattr__(self, name, {key: tensors[key] for key in expected})
@@ -83,11 +87,24 @@ class Observation:
             self._check_label_counts(self.label_counts)
         if self.label_batches is not None:
             self._check_label_batches(self.label_batches)
-        if self.defences is not None:
-            defences = self.defences
-            if not isinstance(defences, (tuple, list)) or not all(isinstance(defence, str) for defence in defences):
-                raise InvalidInput(f"defences must be a tuple of texts, the reprs of the defences, not {defences!r}")
-            object.__setattr__(self, "defences", tuple(defences))
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Check the fields that are no tensors."""
+        object.__setattr__(self, "round", int(ROUND.checked("round", self.round)))
+        if not isinstance(self.client, str):
+            raise InvalidInput(f"client must be a text, not {shown(self.client)}")
+        check_text("the name of a client", self.client, LONGEST_NAME)
+        if self.defences is None:
+            return
+        defences = self.defences
+        if not isinstance(defences, (tuple, list)) or not all(isinstance(defence, str) for defence in defences):
+            raise InvalidInput(f"defences must be a tuple of texts, the reprs of the defences, not {shown(defences)}")
+        if len(defences) > MOST_DEFENCES:
+            raise InvalidInput(f"a client may have up to {MOST_DEFENCES} defences, not {len(defences)}")
+        for defence in defences:
+            check_text("a defence", defence)
+        object.__setattr__(self, "defences", tuple(defences))
 
     def _check_labels(self, labels: Tensor) -> None:
         samples, classes = self.training.samples, self.data.classes
@@ -97,6 +114,8 @@ class Observation:
             raise InvalidInput(f"{len(labels)} labels are granted for {samples} samples")
         if classes is not None:
             _check_whole("labels", labels, below=classes)
+        elif not labels.is_floating_point() and labels.dtype not in WHOLE:
+            raise InvalidInput(f"labels must be numbers, not {labels.dtype}")
         elif not bool(torch.isfinite(labels).all()):
             raise InvalidInput("labels hold NaN or Inf. Clean or impute the client's targets first.")
 
@@ -109,8 +128,10 @@ class Observation:
                 f"label_counts has shape {tuple(counts.shape)}, expected one count for each of the {classes} classes"
             )
         _check_whole("label_counts", counts)
-        if samples is not None and int(counts.sum()) != samples:
-            raise InvalidInput(f"label_counts add up to {int(counts.sum())}, but the client has {samples} samples")
+        total = sum(counts.tolist())  # as Python's integers, because sums of 64 bits wrap around
+        COUNT.checked("the sum of label_counts", total)
+        if samples is not None and total != samples:
+            raise InvalidInput(f"label_counts add up to {total}, but the client has {samples} samples")
 
     def _check_label_batches(self, batches: Tensor) -> None:
         classes, training = self.data.classes, self.training
@@ -260,8 +281,18 @@ def _check_tensors(field_name: str, tensors: Mapping[str, Tensor], expected: Map
             )
 
 
+def _in_type_of(sent: Mapping[str, Tensor], answer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return an answer in the number types of the weights that were sent. A client may answer in half precision."""
+    return {
+        name: value.to(sent[name].dtype)
+        if name in sent and value.is_floating_point() and sent[name].is_floating_point()
+        else value
+        for name, value in answer.items()
+    }
+
+
 def _check_whole(field_name: str, values: Tensor, below: int | None = None) -> None:
-    if values.is_floating_point() or values.is_complex():
+    if values.dtype not in WHOLE:
         raise InvalidInput(f"{field_name} must be whole numbers, not {values.dtype}")
     if values.numel() and (int(values.min()) < 0 or (below is not None and int(values.max()) >= below)):
         limit = "" if below is None else f" and below {below}"

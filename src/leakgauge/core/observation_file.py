@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from leakgauge.core.container import SUFFIX, Location, read_container, write_container
 from leakgauge.core.data_spec import DataSpec
-from leakgauge.core.errors import CorruptFile, FileError, InvalidInput, LeakgaugeError, UnknownName
+from leakgauge.core.errors import CorruptFile, FileError, InvalidInput, LeakgaugeError, UnknownName, shown
 from leakgauge.core.local_training import LocalTraining
 from leakgauge.core.observation import LABEL_FIELDS, TENSOR_TREES, Observation
 from leakgauge.core.seeding import seeded
@@ -84,8 +84,9 @@ def load(path: Location, model: nn.Module | None = None) -> Observation:
         raise
     except InvalidInput as problem:
         raise CorruptFile(f"{path}: {problem}") from problem
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as problem:
-        raise CorruptFile(f"{path}: its description does not describe an observation ({problem!r})") from problem
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as problem:
+        reason = shown(problem)
+        raise CorruptFile(f"{path}: its description does not describe an observation ({reason})") from problem
 
 
 def save_all(observations: Iterable[Observation], folder: Location) -> list[Path]:
@@ -176,7 +177,7 @@ def _assemble(
     wrong = sorted(document.keys() ^ _DOCUMENT)
     if wrong:
         problem = "has an unknown" if wrong[0] in document else "lacks the"
-        raise CorruptFile(f"{path}: its description {problem} {wrong[0]!r}")
+        raise CorruptFile(f"{path}: its description {problem} {shown(wrong[0])}")
     round_number, client, frozen = document["round"], document["client"], document["frozen"]
     if type(round_number) is not int or not isinstance(client, str) or not isinstance(frozen, list):
         raise CorruptFile(f"{path}: client, round and frozen must be a text, a number and a list")
@@ -193,7 +194,7 @@ def _assemble(
         **{"gradient": None, "returned": None, **trees},  # type: ignore[arg-type]
     )
     if observation.kind != document["kind"]:
-        raise CorruptFile(f"{path}: it is described as {document['kind']!r}, but holds {observation.kind}")
+        raise CorruptFile(f"{path}: it is described as {shown(document['kind'])}, but holds {observation.kind}")
     return observation
 
 
@@ -207,7 +208,7 @@ def _trees(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Ten
         if key not in LABEL_FIELDS:
             tree, _, name = key.partition("/")
             if tree not in TENSOR_TREES or not name:
-                raise CorruptFile(f"{path}: unexpected tensor {key!r}")
+                raise CorruptFile(f"{path}: unexpected tensor {shown(key)}")
             trees.setdefault(tree, {})[name] = value
     if "sent" not in trees:
         raise CorruptFile(f"{path}: the weights that were sent to the client are missing")
@@ -217,7 +218,7 @@ def _trees(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Ten
 def _from_json(kind: type, values: Mapping[str, Any]) -> Any:
     known = {item.name for item in fields(kind)}
     if set(values) - known:
-        raise InvalidInput(f"{kind.__name__} has no {sorted(set(values) - known)[0]!r}")
+        raise InvalidInput(f"{kind.__name__} has no {shown(sorted(set(values) - known)[0])}")
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
@@ -231,7 +232,7 @@ def _max_bytes(path: Path, model: nn.Module | None, document: Mapping[str, Any])
         return _COPIES * 8 * _size(model) + _BESIDES
     try:
         return min(_COPIES * 8 * _size(_outline(path, document["model"])), _LARGEST_NAMED_MODEL) + _BESIDES
-    except (LeakgaugeError, KeyError, TypeError, ValueError, AttributeError):
+    except (LeakgaugeError, LookupError, TypeError, ValueError, AttributeError, RuntimeError):
         return _BESIDES  # the problem is reported after the checksum is checked
 
 
@@ -246,7 +247,7 @@ def _outline(path: Path, recipe: Mapping[str, Any] | None) -> nn.Module:
     Raise an error if the file does not name one of Leakgauge's models.
     """
     if recipe is None or recipe["name"] not in MODELS:
-        maker = "" if recipe is None else f" (it was made by {recipe['name']!r})"
+        maker = "" if recipe is None else f" (it was made by {shown(recipe['name'])})"
         raise FileError(
             f"{path}: the model is not one of Leakgauge's{maker}, and a file must not decide which code is run. "
             "Pass the model with load(path, model=...), or with --model module:factory on the command line."

@@ -8,8 +8,8 @@ the momentum if it is Nesterov's, and otherwise 0. Then the gradient :math:`g` f
 .. math:: \theta^s - \theta^c = \eta f (1 + \mu) (g + \omega\,\theta^s).
 
 Plain momentum, dampening and FedProx's term have no effect on a first step. A first step of Adam or AdamW reveals only
-:math:`g / (|g| + \varepsilon)`, which is little more than the sign of each entry. Every rule that needs a gradient uses
-the functions of this module.
+:math:`g / (|g| + \varepsilon)`, which is little more than the sign of each entry. Every attack and every check that
+needs a gradient uses the functions of this module.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def gradient_of(observation: Observation, *, length: bool = True) -> Params:
 
 
 def mixes_linearly(observation: Observation) -> bool:
-    """Return whether the update is a weighted sum of gradients and known weights, as for SGD with any settings.
+    """Return whether the update is a weighted sum of gradients and known weights.
 
-    Attacks use this to solve linear equations. For example, each row of a dense layer's gradient is a combination of
-    the layer's inputs, and a sum of gradients keeps this property.
+    This is true for SGD with any settings. Attacks can then solve linear equations. For example, each row of a dense
+    layer's gradient is a combination of the layer's inputs, and a sum of gradients keeps this property.
     """
     return observation.kind == "gradient" or optimiser_of(observation) == "sgd"
 

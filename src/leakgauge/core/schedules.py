@@ -24,10 +24,12 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from leakgauge.core.checks import is_finite
-from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.errors import InvalidInput, UnknownName, shown
+from leakgauge.core.limits import MOST_FACTOR
 
 #: A schedule as it is stored.
 Schedule = str | tuple[float, ...]
@@ -71,13 +73,16 @@ def checked_schedule(schedule: object) -> Schedule:
         schedule: A text, or a sequence of factors.
     """
     if isinstance(schedule, (tuple, list)):
-        if not 0 < len(schedule) <= MOST_FACTORS or not all(is_finite(value) and value >= 0 for value in schedule):
-            raise InvalidInput("schedule must hold factors of the learning rate, each a finite number of at least 0")
+        valid = all(is_finite(value) and 0 <= value <= MOST_FACTOR for value in schedule)
+        if not 0 < len(schedule) <= MOST_FACTORS or not valid:
+            raise InvalidInput(
+                f"schedule must hold factors of the learning rate, one for each step, from 0 to {MOST_FACTOR:g}"
+            )
         return tuple(float(value) for value in schedule)
     if not isinstance(schedule, str) or len(schedule) > LONGEST_TEXT:
         raise InvalidInput(
             f"schedule must be a text such as 'cosine', or a list of factors, one for each local step, not "
-            f"{str(schedule)[:80]!r}"
+            f"{shown(schedule)}"
         )
     _read(schedule)
     return schedule
@@ -96,9 +101,18 @@ def factor_at(schedule: Schedule, step: int, steps: int, epoch: int, epochs: int
     if isinstance(schedule, tuple):
         return schedule[min(step, len(schedule) - 1)]
     formula, options, per_epoch = _read(schedule)
-    return formula(epoch, epochs, **options) if per_epoch else formula(step, steps, **options)
+    try:
+        factor = formula(epoch, epochs, **options) if per_epoch else formula(step, steps, **options)
+    except OverflowError:
+        factor = math.inf
+    if not factor <= MOST_FACTOR:
+        raise InvalidInput(
+            f"the schedule {schedule!r} multiplies the learning rate by more than {MOST_FACTOR:g} at step {step}"
+        )
+    return factor
 
 
+@lru_cache(maxsize=64)  # a schedule is read again for every local step
 def _read(text: str) -> tuple[Callable[..., float], dict[str, Any], bool]:
     """Parse a schedule into its formula, its options and whether it counts epochs. No code in the text is executed."""
     try:
@@ -107,7 +121,7 @@ def _read(text: str) -> tuple[Callable[..., float], dict[str, Any], bool]:
         if not isinstance(call.func, ast.Name) or call.args:
             raise ValueError("positions")
         name, options = call.func.id, {str(item.arg): ast.literal_eval(item.value) for item in call.keywords}
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as problem:
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as problem:
         raise InvalidInput(
             f"the schedule {text!r} cannot be read. Write a name with options, as in 'step(every=2, factor=0.5)'."
         ) from problem
@@ -121,7 +135,7 @@ def _read(text: str) -> tuple[Callable[..., float], dict[str, Any], bool]:
     for option, value in options.items():
         if option not in valid:
             raise UnknownName(f"option of the schedule {name!r} called", option, (*valid, "per"))
-        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10**9
         if not (whole if option in _COUNTS else is_finite(value) and 0 <= value <= 1000):
             raise InvalidInput(f"{option} is not valid in the schedule {text!r}")
     return formula, options, per == "epoch"

@@ -42,6 +42,8 @@ class Dataset:
     rows: Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        for name in ("inputs", "targets"):
+            object.__setattr__(self, name, self._checked_tensor(name))
         if tuple(self.inputs.shape[1:]) != self.spec.shape:
             raise InvalidInput(
                 f"{self.name}: samples have shape {tuple(self.inputs.shape[1:])}, not {self.spec.shape} as described"
@@ -50,6 +52,8 @@ class Dataset:
             raise InvalidInput(f"{self.name}: {len(self.inputs)} samples but {len(self.targets)} targets")
         if not self.inputs.is_floating_point():
             raise InvalidInput(f"{self.name}: samples must be floats (pixels in [0, 1]), not {self.inputs.dtype}")
+        if self.targets.is_complex() or (len(self) and not self.targets.numel()):
+            raise InvalidInput(f"{self.name}: each sample needs a target, which is a class or real numbers")
         if self.population is not None:
             return  # the samples of a share were checked when the population was made
         self._check_values()
@@ -61,7 +65,21 @@ class Dataset:
                 f"({', '.join(self.spec.columns) or 'the spec names none'})"
             )
 
+    def _checked_tensor(self, name: str) -> Tensor:
+        """Return the samples or the targets without a gradient, if they are a plain tensor with values."""
+        value = getattr(self, name)
+        if not isinstance(value, Tensor):
+            raise InvalidInput(f"{self.name}: {name} must be a torch.Tensor, not {type(value).__name__}")
+        if value.is_meta or value.layout != torch.strided:
+            kind = "on the device meta" if value.is_meta else "sparse"
+            raise InvalidInput(f"{self.name}: {name} must be a dense tensor with values, but it is {kind}")
+        if value.dim() == 0:
+            raise InvalidInput(f"{self.name}: {name} must have one entry for each sample, but it is a single number")
+        return value.detach()
+
     def _check_values(self) -> None:
+        if self.targets.is_floating_point() and not bool(torch.isfinite(self.targets).all()):
+            raise InvalidInput(f"{self.name}: targets hold NaN or Inf. Clean or impute them first.")
         if not bool(torch.isfinite(self.inputs).all()):
             raise InvalidInput(f"{self.name}: samples hold NaN or Inf. Clean or impute them first.")
         if self.spec.bounded and len(self) and (self.inputs.min() < 0 or self.inputs.max() > 1):
@@ -73,7 +91,9 @@ class Dataset:
     def _check_classes(self) -> None:
         if self.spec.classes is None or not len(self):
             return
-        if self.targets.is_floating_point():
+        if self.spec.classes < 2:
+            raise InvalidInput(f"{self.name}: there is one class, so there is nothing to tell apart. Give at least two")
+        if self.targets.is_floating_point() or self.targets.dtype == torch.bool:
             raise InvalidInput(f"{self.name}: class labels must be whole numbers, not {self.targets.dtype}")
         if int(self.targets.min()) < 0 or int(self.targets.max()) >= self.spec.classes:
             raise InvalidInput(

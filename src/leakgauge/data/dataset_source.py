@@ -47,7 +47,7 @@ class Source:
     Each module with a dataset defines a ``Source`` at its top level, where the registry finds it.
 
     Args:
-        name: The name of the dataset. The subfolder of the data folder with the files has the same name.
+        name: The name of the dataset. Its files are in the subfolder of the data folder that has the same name.
         summary: A description of the dataset in one line, for listings.
         origin: Where the data comes from, which is ``"installed"``, ``"folder or download"`` or ``"generated"``.
         loader: The function that returns the dataset. It may have the arguments ``split``, ``folder`` and ``download``.

@@ -129,7 +129,7 @@ def _unpack(archive: Path) -> list[Path]:
                 member = tar.extractfile(target.name)
                 if member is None:
                     raise KeyError(target.name)
-                write_atomically(target, member.read())
+                write_atomically(target, member.read(), private=False)
     return targets
 
 

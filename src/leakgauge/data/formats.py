@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import gzip
 import re
-import tarfile
 import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from leakgauge.core.errors import CorruptFile
+from leakgauge.core.errors import CorruptFile, LeakgaugeError, printable
+from leakgauge.core.files import machine_memory, regular_file
 
 Bytes = NDArray[np.uint8]
 
 _IDX_TYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype(">i4")}
-_FAULTS = (OSError, EOFError, ValueError, KeyError, zlib.error, zipfile.BadZipFile, tarfile.TarError)
 
 
 def corrupt(path: Path, problem: str, expected: str) -> CorruptFile:
@@ -52,8 +50,11 @@ def reading(path: Path, expected: str) -> Iterator[None]:
     """
     try:
         yield
-    except _FAULTS as error:
-        raise corrupt(path, f"cannot be read ({str(error) or type(error).__name__})", expected) from error
+    except LeakgaugeError:
+        raise
+    except Exception as error:  # the libraries that read files raise errors of many kinds on files that are not theirs
+        cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise corrupt(path, f"cannot be read ({printable(cause)})", expected) from error
 
 
 def read_bytes(path: Path, expected: str) -> bytes:
@@ -63,11 +64,56 @@ def read_bytes(path: Path, expected: str) -> bytes:
         path: The path of the file.
         expected: A description of the expected content, for the error message.
     """
+    regular_file(path)
     with reading(path, expected):
         if path.suffix == ".gz":
             with gzip.open(path) as stream:
-                return stream.read()
+                content = stream.read(_most_bytes() + 1)
+            check_unpacked(path, len(content))
+            return content
         return path.read_bytes()
+
+
+def check_unpacked(path: Path, size: int) -> None:
+    """Raise an error if the unpacked content of a file would fill the memory of the machine.
+
+    Args:
+        path: The path of the file, for the error message.
+        size: The size of the unpacked content in bytes.
+    """
+    if size > _most_bytes():
+        raise corrupt(
+            path,
+            f"holds more than {_most_bytes() / 2**30:.1f} GiB when it is unpacked",
+            "content that fits into half of this machine's memory",
+        )
+
+
+def _most_bytes() -> int:
+    return machine_memory() // 2
+
+
+def open_npz(stream: IO[bytes], path: Path, names: Collection[str], expected: str) -> dict[str, NDArray[Any]]:
+    """Return the named arrays of an npz file. A missing array raises an error.
+
+    Args:
+        stream: The opened file.
+        path: The path of the file, for error messages.
+        names: The names of the arrays.
+        expected: A description of the expected content, for error messages.
+    """
+    if zipfile.is_zipfile(stream):
+        with zipfile.ZipFile(stream) as members:
+            check_unpacked(path, sum(item.file_size for item in members.infolist()))
+    stream.seek(0)
+    archive = np.load(stream, allow_pickle=False)
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise corrupt(path, "is a single array", expected)
+    with archive:
+        missing = [name for name in names if name not in archive]
+        if missing:
+            raise corrupt(path, f"has no array {missing[0]!r} (it has {', '.join(archive) or 'none'})", expected)
+        return {name: archive[name] for name in names}
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[Any]:
@@ -98,15 +144,9 @@ def read_npz(path: Path, shapes: Mapping[str, tuple[int | None, ...]]) -> dict[s
         shapes: A dictionary from the name of each array to its expected shape. ``None`` in a shape stands for any size.
     """
     expected = f"an npz file of plain arrays named {', '.join(shapes)}"
+    regular_file(path)
     with reading(path, expected), path.open("rb") as stream:
-        archive = np.load(stream, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise corrupt(path, "is a single array", expected)
-        with archive:
-            missing = [name for name in shapes if name not in archive]
-            if missing:
-                raise corrupt(path, f"has no array {missing[0]!r} (it has {', '.join(archive) or 'none'})", expected)
-            arrays = {name: archive[name] for name in shapes}
+        arrays = open_npz(stream, path, shapes.keys(), expected)
     for name, shape in shapes.items():
         actual = arrays[name].shape
         fits = len(actual) == len(shape) and all(

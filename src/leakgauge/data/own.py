@@ -7,8 +7,8 @@ normalisation.
 
 from __future__ import annotations
 
-import csv
 import io
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from leakgauge.core.checks import finite
 from leakgauge.core.data_spec import DataSpec
-from leakgauge.core.errors import FileError, InvalidInput, UnknownName
+from leakgauge.core.errors import FileError, InvalidInput, shown
+from leakgauge.core.files import regular_file
+from leakgauge.core.limits import Limit
+from leakgauge.data.csv_table import MOST_CLASSES, check_columns, numeric_columns, read_table, target_of
 from leakgauge.data.dataset import Dataset
-from leakgauge.data.formats import corrupt, read_bytes, reading
+from leakgauge.data.formats import corrupt, open_npz, reading
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 Statistic = float | Sequence[float] | None
-#: A target with more different whole numbers than this is a quantity and not a class.
-MANY = 100
-
-_Table = dict[str, list[str]]
+#: The names by which Pillow knows the formats of these files.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+#: The limits of the height and the width of a picture.
+SIDE = Limit(1, 10_000, whole=True)
 
 
 def from_images(
@@ -52,17 +56,23 @@ def from_images(
             the data.
         std: The standard deviation for the normalisation, in the same form. The default is computed from the data.
     """
-    root = Path(folder)
-    if not root.is_dir():
-        raise FileError(f"{root}: there is no such folder of pictures")
-    classes = sorted(path for path in root.iterdir() if path.is_dir())
+    root, scale = Path(folder), _checked_size(size)
+    with reading(root, "a folder of pictures"):
+        if not root.is_dir():
+            raise FileError(f"{root}: there is no such folder of pictures")
+        classes = sorted(path for path in root.iterdir() if path.is_dir())
     files = [(path, label) for label, class_folder in enumerate(classes) for path in _picture_files(class_folder)]
     if not files:
         loose = " (there are pictures, but in no folder of their class)" if _picture_files(root) else ""
         raise FileError(f"{root}: holds no pictures in folders named by their class, such as {root}/cat/1.png{loose}")
+    empty = next((folder for folder in classes if not _picture_files(folder)), None)
+    if empty is not None:
+        raise InvalidInput(f"{empty}: holds no pictures. Add some, or remove this folder, because each one is a class")
+    if len(classes) < 2:
+        raise InvalidInput(f"{root}: holds one class, {classes[0].name}. Add a folder for at least one other class")
     pictures: list[NDArray[Any]] = []
     for path, _ in files:
-        pictures.append(_read_picture(path, size, grey))
+        pictures.append(_read_picture(path, scale, grey))
         if pictures[-1].shape != pictures[0].shape:
             raise InvalidInput(
                 f"{path}: has {_size_of(pictures[-1])}, but {files[0][0].name} has {_size_of(pictures[0])}. "
@@ -99,18 +109,13 @@ def from_npz(
         std: The standard deviation for the normalisation, in the same form. The default is computed from the data.
     """
     file = Path(path)
+    if classes is not None:
+        Limit(2, MOST_CLASSES, whole=True).checked("classes", classes)
     expected = f"an npz file with plain arrays named {inputs} and {targets}"
+    regular_file(file)
     with reading(file, expected), file.open("rb") as stream:
-        archive = np.load(stream, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise corrupt(file, "is a single array", expected)
-        with archive:
-            for name in (inputs, targets):
-                if name not in archive:
-                    raise UnknownName(f"array in {file} called", name, list(archive))
-            raw_samples, raw_targets = archive[inputs], archive[targets]
-    if len(raw_samples) == 0:
-        raise corrupt(file, "holds no samples", "at least one")
+        arrays = open_npz(stream, file, (inputs, targets), expected)
+    raw_samples, raw_targets = arrays[inputs], arrays[targets]
     samples, bounded = _to_samples(file, raw_samples)
     labels, class_count = _to_targets(file, raw_targets, len(samples), classes)
     spec = _spec(samples, class_count, bounded=bounded, mean=mean, std=std)
@@ -128,8 +133,9 @@ def from_csv(
 ) -> Dataset:
     """Load a CSV table with a header.
 
-    Columns of numbers are not changed. A column of words becomes several columns of 0 and 1, one for each different
-    word.
+    Columns of numbers are not changed. This also holds for numbers that are codes of categories. Write such codes as
+    words, such as c1. A column of words becomes several columns of 0 and 1, one for each different word. A column that
+    mixes numbers and words raises an error.
 
     Args:
         path: The path of the file.
@@ -143,15 +149,15 @@ def from_csv(
         std: The standard deviation for the normalisation, in the same form. The default is computed from the data.
     """
     file = Path(path)
-    table = _read_table(file)
-    _check_columns(file, table, target, sensitive)
-    target_values = np.array(_numbers_or_codes(table.pop(target)))
-    columns = _numeric_columns(table, sensitive)
+    table = read_table(file)
+    check_columns(file, table, target, sensitive)
+    target_values, are_classes = target_of(file, target, table.pop(target), regression)
+    columns = numeric_columns(file, table, sensitive)
     if sensitive is not None and (sensitive not in columns or set(columns[sensitive]) - {0.0, 1.0}):
         raise InvalidInput(f"{file}: the sensitive column {sensitive!r} must hold 0 and 1, or two words")
     samples = torch.tensor(list(columns.values()), dtype=torch.float32).T.contiguous()
-    kind = np.int64 if _are_classes(target_values, regression) else np.float32
-    targets, class_count = _to_targets(file, target_values.astype(kind), len(samples), None)
+    kind = np.int64 if are_classes else np.float32
+    targets, class_count = _to_targets(file, np.array(target_values).astype(kind), len(samples), None)
     spec = _spec(samples, class_count, bounded=False, mean=mean, std=std, columns=tuple(columns))
     return Dataset(samples, targets, spec, name=file.stem, sensitive=sensitive)
 
@@ -160,15 +166,30 @@ def _picture_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
 
 
-def _read_picture(path: Path, size: Sequence[int] | None, grey: bool) -> NDArray[Any]:
+def _checked_size(size: object) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    if not isinstance(size, Sequence) or isinstance(size, str) or len(size) != 2:
+        raise InvalidInput(f"size must be two whole numbers, [height, width], not {shown(size)}")
+    height, width = (int(SIDE.checked("each number of size", value)) for value in size)
+    return height, width
+
+
+def _read_picture(path: Path, size: tuple[int, int] | None, grey: bool) -> NDArray[Any]:
     """Read a picture, and return an array of shape (channels, height, width) with values in [0, 1]."""
     from PIL import Image
 
-    with reading(path, "a picture"):
-        image = Image.open(io.BytesIO(path.read_bytes())).convert("L" if grey else "RGB")
-    if size is not None:
-        image = image.resize((int(size[1]), int(size[0])), Image.Resampling.BICUBIC)
-    pixels: NDArray[Any] = np.asarray(image, dtype=np.float32) / 255
+    content = regular_file(path).read_bytes()
+    with reading(path, "a picture"), warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        # Other formats may start other programs.
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
+        if max(image.size) > SIDE.most:
+            raise corrupt(path, f"has {image.size[1]} x {image.size[0]} pixels", f"at most {SIDE.most:,} on each side")
+        picture = image.convert("L" if grey else "RGB")
+        if size is not None:
+            picture = picture.resize((size[1], size[0]), Image.Resampling.BICUBIC)
+    pixels: NDArray[Any] = np.asarray(picture, dtype=np.float32) / 255
     return pixels[None] if grey else pixels.transpose(2, 0, 1)
 
 
@@ -176,75 +197,15 @@ def _size_of(picture: NDArray[Any]) -> str:
     return f"{picture.shape[1]} x {picture.shape[2]} pixels"
 
 
-def _read_table(file: Path) -> _Table:
-    """Read a CSV file, and return a dictionary from column names to columns. Raise an error if a value is empty."""
-    expected = "a CSV table with a header"
-    content = read_bytes(file, expected)
-    with reading(file, expected):
-        lines = list(csv.reader(io.StringIO(content.decode("utf-8-sig"))))
-    if len(lines) < 2:
-        raise corrupt(file, f"holds {len(lines)} lines", "a header and at least one row")
-    header, rows = [name.strip() for name in lines[0]], [row for row in lines[1:] if row]
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(header):
-            raise corrupt(
-                file, f"line {number} has {len(row)} values", f"{len(header)}, one for each column of the header"
-            )
-    table = {name: [row[place].strip() for row in rows] for place, name in enumerate(header)}
-    for name, column in table.items():
-        if "" in column:
-            raise InvalidInput(
-                f"{file}: line {column.index('') + 2} has no {name!r}. Fill it in, or leave the row out."
-            )
-    return table
-
-
-def _check_columns(file: Path, table: _Table, target: str, sensitive: str | None) -> None:
-    for role, column in (("target", target), ("sensitive", sensitive)):
-        if column is not None and column not in table:
-            raise UnknownName(f"column in {file} for {role}", column, table)
-    if sensitive == target:
-        raise InvalidInput(f"{file}: {target!r} cannot be both the target and the sensitive column")
-    if len(table) == 1:
-        raise InvalidInput(f"{file}: there is no column beside the target {target!r}")
-
-
-def _numeric_columns(table: _Table, sensitive: str | None) -> dict[str, list[float]]:
-    """Convert all columns of a table to numbers.
-
-    A column of words becomes several columns of 0 and 1, one for each different word. A sensitive column with two
-    different words becomes a single column of 0 and 1.
-    """
-    columns: dict[str, list[float]] = {}
-    for name, column in table.items():
-        numbers = _numbers(column)
-        words = sorted(set(column))
-        if numbers is not None:
-            columns[name] = numbers
-        elif name == sensitive and len(words) == 2:
-            columns[name] = [float(value == words[1]) for value in column]
-        else:
-            columns |= {f"{name}={word}": [float(value == word) for value in column] for word in words}
-    return columns
-
-
-def _are_classes(values: NDArray[np.float64], regression: bool | None) -> bool:
-    """Return whether the targets are classes, and not numbers to predict.
-
-    Targets that are not whole numbers are never classes. For whole numbers, the user's ``regression`` decides. If it is
-    ``None``, targets with at most 100 different values are classes.
-    """
-    if regression is True or not bool(np.all(values == np.round(values))):
-        return False
-    return regression is False or len(np.unique(values)) <= MANY
-
-
 def _to_samples(file: Path, values: NDArray[np.generic]) -> tuple[Tensor, bool]:
     """Convert an array to samples, with bytes scaled to [0, 1]. Also return whether the samples are pixels."""
+    if values.ndim == 0 or not values.size:
+        raise corrupt(file, f"holds samples of shape {tuple(values.shape)}", "at least one sample with a value")
     if values.dtype == np.uint8:
         samples = torch.from_numpy(values.astype(np.float32) / 255)
     elif np.issubdtype(values.dtype, np.number) and not np.issubdtype(values.dtype, np.complexfloating):
-        samples = torch.from_numpy(values.astype(np.float32))
+        with np.errstate(over="ignore"):  # a value that becomes infinite is refused later
+            samples = torch.from_numpy(values.astype(np.float32))
     else:
         raise corrupt(file, f"holds samples of type {values.dtype}", "bytes or numbers")
     if samples.dim() == 3:
@@ -264,26 +225,20 @@ def _to_targets(
     if values.shape != (samples,):
         raise corrupt(file, f"holds targets of shape {tuple(values.shape)}", f"one for each of {samples} samples")
     if np.issubdtype(values.dtype, np.integer) or values.dtype == np.bool_:
-        labels = torch.from_numpy(values.astype(np.int64))
-        return labels, classes or max(2, int(labels.max()) + 1 if samples else 2)
+        if classes is None and int(values.max()) >= MOST_CLASSES:
+            raise corrupt(file, f"holds the class {values.max()}", f"classes 0, 1, 2 and so on, below {MOST_CLASSES:,}")
+        if classes is not None and int(values.max()) >= classes:
+            raise corrupt(file, f"holds the class {values.max()}", f"classes 0 to {classes - 1}")
+        return torch.from_numpy(values.astype(np.int64)), classes or max(2, int(values.max()) + 1)
+    if classes is not None:
+        raise corrupt(file, f"holds targets of type {values.dtype}", "whole numbers, because classes is given")
     if not np.issubdtype(values.dtype, np.floating):
         raise corrupt(file, f"holds targets of type {values.dtype}", "whole numbers for classes, or floats")
-    return torch.from_numpy(values.astype(np.float32)), None
-
-
-def _numbers(column: list[str]) -> list[float] | None:
-    """Convert a column of text to numbers. Return ``None`` if the column holds words."""
-    try:
-        return [float(value) for value in column]
-    except ValueError:
-        return None
-
-
-def _numbers_or_codes(column: list[str]) -> list[float]:
-    """Convert a column of text to numbers. A word becomes its index in the sorted list of the column's words."""
-    numbers = _numbers(column)
-    words = sorted(set(column))
-    return numbers if numbers is not None else [float(words.index(word)) for word in column]
+    with np.errstate(over="ignore"):
+        numbers = torch.from_numpy(values.astype(np.float32))
+    if not bool(numbers.isfinite().all()):
+        raise InvalidInput(f"{file}: targets hold NaN or Inf. Clean or impute them first.")
+    return numbers, None
 
 
 def _spec(
@@ -314,4 +269,5 @@ def _spec(
 def _statistic(given: Statistic, computed: Tensor) -> tuple[float, ...]:
     if given is None:
         return tuple(computed.tolist())
-    return (float(given),) if isinstance(given, (int, float)) else tuple(float(value) for value in given)
+    numbers = given if isinstance(given, (list, tuple)) else [given]
+    return tuple(float(finite("each number of mean and std", value)) for value in numbers)

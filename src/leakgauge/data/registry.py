@@ -6,6 +6,7 @@ from typing import Any
 
 from leakgauge.core.discovery import modules_of
 from leakgauge.core.errors import UnknownName
+from leakgauge.core.option_check import check_options
 from leakgauge.data.dataset import Dataset
 from leakgauge.data.dataset_source import Source
 from leakgauge.data.locations import Folder
@@ -52,6 +53,7 @@ def load(
         options["split"] = split or source.splits[0]
     if "download" in accepted:
         options["download"] = download
+    check_options(name, source.loader, options)
     return source.loader(**options)
 
 

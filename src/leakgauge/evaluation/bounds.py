@@ -123,7 +123,7 @@ def _shown(probability: float) -> str:
 
 
 def _shown_above(probability: float) -> str:
-    """Return a probability as text, rounded up such that the text never claims more than the proof."""
+    """Return a proven upper limit of a probability as text, rounded up so that it stays a proven limit."""
     digits = 2 if probability >= 0.095 else 1 - math.floor(math.log10(max(probability, 1e-300)))
     raised = min(1.0, math.ceil(round(probability * 10**digits, 6)) / 10**digits)
     return _shown(raised)
@@ -174,9 +174,9 @@ def epsilon_bound(epsilon: float, delta: float, prior: float = 0.1) -> Bound:
 def supports_nothing_found(bound: Bound) -> bool:
     """Return whether the bound alone proves that no attack on one sample does meaningfully better than chance.
 
-    For each prior in :data:`LARGEST_SUCCESS`, the bound must be below the limit given there. Small priors are checked
-    too. A defence that reveals a few samples completely may have a small advantage, but its success at small priors is
-    large.
+    For each prior in :data:`LARGEST_SUCCESS`, the bound must be below the limit given there. A prior is the probability
+    of success without the message. Small priors are checked too, because a defence may reveal a few of many samples
+    completely. The probability of success is then only a little above a large prior, but far above a small prior.
 
     Args:
         bound: The proven upper bound on the success of every attack.
@@ -229,7 +229,9 @@ def dpsgd_success(noise: float, rate: float, steps: int, prior: float) -> float:
 
 
 def dpsgd_advantage(noise: float, rate: float, steps: int) -> float:
-    """Return the most that DP-SGD's messages can add to the probability of recovering a sample, over all priors.
+    """Return the largest amount, over all priors, by which DP-SGD's messages can raise the probability of success.
+
+    Success means that an attacker recovers a sample. The prior is the probability of success without the messages.
 
     Args:
         noise: The noise multiplier, which is the standard deviation of the noise divided by the clipping norm.
@@ -316,10 +318,10 @@ def _cell_width(noise: float, rate: float) -> float:
 
 
 def _one_step(noise: float, rate: float, width: float) -> _OneStep:
-    """Round the distribution of one step's privacy loss to a grid. This can only raise the bound on a success.
+    """Round the distribution of one step's privacy loss to a grid. Rounding never lowers the bound on the success.
 
-    The probability between two grid points is divided between these points. It stays the same in total, both for
-    training with the sample and for training without it.
+    The probability between two grid points is divided between these two points. The total probability stays the same,
+    both for training with the sample and for training without it.
     """
     ends = _loss(np.array([-CUT * noise, 1 + CUT * noise]), noise, rate) / width
     first, last = math.floor(ends[0]), math.ceil(ends[1]) + 1

@@ -7,7 +7,7 @@ four kinds of blind guess for the samples of a client:
 - a blank sample, which is a black, grey or white image, or a normalised row of zeros,
 - random reference samples,
 - mixtures of random reference samples with the mean. A mixture is nearer to most samples than a random sample is.
-  Mixtures also differ from each other, so one of them is near to each original.
+  Mixtures also differ from each other, so for each original, one of the mixtures is near.
 
 Random samples are drawn several times, and a metric is averaged over the draws. The best draw shows how good a guess
 can be by luck, which matters if a client has few samples.
@@ -96,7 +96,7 @@ class Guess:
 
 
 def chance_of(guesses: Sequence[Guess], metric: str, direction: Direction) -> Chance:
-    """Return the chance level of a metric from measured guesses. The luck is the value of the best draw of all guesses.
+    """Return the chance level of a metric from measured guesses, and the value of the luckiest of all draws.
 
     Args:
         guesses: The measured guesses.
@@ -217,7 +217,7 @@ def blind_guesses(
 
 
 def _with_exact_copies(quality: Quality, ruler: Ruler) -> Quality:
-    """Rate each guessed image that differs from its original by less than one grey level as an exact copy."""
+    """Give the values of an exact copy to images that differ from their originals by less than one grey level."""
     if not ruler.spec.is_image:
         return quality
     exact = quality.values["mse"] <= (GREY_LEVEL * ruler.data_range) ** 2

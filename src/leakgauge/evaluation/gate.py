@@ -27,6 +27,7 @@ from xml.etree import ElementTree
 
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.measure import Measure
+from leakgauge.core.text import clean
 from leakgauge.evaluation.metrics.registry import METRICS
 from leakgauge.evaluation.verdict import Finding, Verdict, together
 
@@ -218,5 +219,8 @@ def to_junit(checks: Sequence[Check], name: str = "leakgauge") -> bytes:
         )
         if one.failed:
             ElementTree.SubElement(case, "failure", message=one.sentence(), type="leak").text = one.sentence()
+    for element in suite.iter():  # XML cannot hold control characters, which titles may have
+        element.text = None if element.text is None else clean(element.text)
+        element.attrib.update({name: clean(value) for name, value in element.attrib.items()})
     ElementTree.indent(suite)
     return b'<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite)

@@ -125,8 +125,9 @@ def target_error_chance(true: Tensor, reference: Tensor | None = None) -> Chance
     """Return the expected error of an attacker who guesses regression targets without the update.
 
     The same target is guessed for every sample. There are three guesses, which are zero, the mean of the reference
-    targets and their median. The chance level is the error of the best guess. For the luck, random reference targets
-    are guessed for other random reference targets many times. The luck is the 5% quantile of the errors.
+    targets and their median. The chance level is the error of the best guess. The luck is the error of a lucky guess.
+    To find it, random reference targets are guessed for other random reference targets many times. The luck is the 5%
+    quantile of the errors.
 
     Args:
         true: The targets of the originals.

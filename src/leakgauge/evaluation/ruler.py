@@ -1,6 +1,6 @@
 """The class that compares samples with the originals of one client.
 
-Reconstructions and blind guesses are compared in the same way.
+Reconstructions, and guesses that are made without the update, are compared in the same way.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Quality:
 class Ruler:
     """A callable that pairs samples with the originals of a client and measures each pair.
 
-    Bounded pixels are clipped to [0, 1] first, because any attacker can do this and every image viewer does it. If an
-    original image has no reconstruction, it gets the values of the worst image. These are a PSNR of 0 dB, an SSIM of 0,
-    an LPIPS of 1, and a squared error that equals the square of the data range. If an original row of a table has no
-    reconstruction, none of its features counts as recovered. The row gets the error of a blank row, because there is no
-    worst row.
+    If the data are bounded, the samples are first clipped to [0, 1]. Any attacker can do this, and every image viewer
+    does it. If an original image has no reconstruction, it gets the values of the worst image. These are a PSNR of
+    0 dB, an SSIM of 0, an LPIPS of 1, and a squared error that equals the square of the data range. If an original row
+    of a table has no reconstruction, none of its features counts as recovered. The row gets the error of a blank row,
+    because there is no worst row.
 
     Args:
         originals: The true samples of the client, (N, *shape).
@@ -64,7 +64,10 @@ class Ruler:
         return Quality(pairing, self._rows(pairing.apply(samples), originals, ~pairing.matched))
 
     def prepare(self, samples: Tensor) -> Tensor:
-        """Clip samples with bounded pixels to [0, 1]. A sample that holds NaN or infinity becomes NaN everywhere."""
+        """Return the samples with values clipped to [0, 1] if the data are bounded, and with NaN for invalid samples.
+
+        A sample is invalid if it holds NaN, infinity or values whose squares overflow. All its values become NaN.
+        """
         samples = samples.detach().cpu().double()
         comparable = usable(samples)
         if self.spec.bounded:

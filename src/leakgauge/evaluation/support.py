@@ -37,7 +37,7 @@ ONE_SAMPLE = "one sample, label known"
 
 
 def control_sizes(samples: int) -> dict[str, int]:
-    """Return a dictionary from the names of the positive controls to their numbers of samples.
+    """Return a dictionary from the names of the positive controls (easier set-ups) to their numbers of samples.
 
     >>> control_sizes(16)
     {'one sample, label known': 1, '4 samples, labels known': 4}

@@ -23,7 +23,7 @@ from leakgauge.federation.client_recipe import Recipe, of_one_gradient
 from leakgauge.federation.defence import Defence, Protection, Trained, check_defences, recipe_with, training_of
 from leakgauge.federation.exposure import Exchanged, Exposure, architecture_of, observe
 from leakgauge.federation.losses import Loss
-from leakgauge.federation.model_check import check_model, prepared
+from leakgauge.federation.model_check import check_model, explaining, prepared
 from leakgauge.federation.training import Batch, Trainer, draw_order, local_sgd
 
 
@@ -179,7 +179,11 @@ def fedavg(  # noqa: PLR0913
 
 
 def check_training(defences: Sequence[Defence], model: nn.Module, training: LocalTraining, exposure: Exposure) -> None:
-    """Raise an error if a defence that replaces local training does not fit the model, the settings or the exposure."""
+    """Raise an error if the defence that replaces local training, if any, cannot be used.
+
+    It must fit the model and the training settings. If the attacker is given the labels of each batch, the defence must
+    draw batches of a fixed size.
+    """
     defence = training_of(defences)
     if defence is not None:
         defence.check(model, training)
@@ -199,17 +203,14 @@ def _defended_gradient(
     trainer = Trainer(model, training, protection=protection)
     state = trainer.start(start.weights, start.buffers)
     defence = training_of(protection.defences)
-    try:
-        with seeded(seed, "dropout"), trainer.active():
-            if defence is None:
-                gradient, buffers = trainer.gradient(state, samples, graph=False)
-                gradient = trainer.rule.completed(gradient, state.weights, state.anchor)
-            else:
-                defence.check(model, training)
-                batch, buffers = protection.on_batch(samples), state.buffers
-                gradient = defence.gradient(model, batch, training, start, participations, seed)
-    except ValueError as problem:
-        raise explained(problem) from problem
+    with explaining(), seeded(seed, "dropout"), trainer.active():
+        if defence is None:
+            gradient, buffers = trainer.gradient(state, samples, graph=False)
+            gradient = trainer.rule.completed(gradient, state.weights, state.anchor)
+        else:
+            defence.check(model, training)
+            batch, buffers = protection.on_batch(samples), state.buffers
+            gradient = defence.gradient(model, batch, training, start, participations, seed)
     return protection.on_update(gradient), buffers
 
 
@@ -237,20 +238,17 @@ def train_client(
         The row indices of the samples in each local step, and the weights and buffers that the client returns.
     """
     defence = training_of(protection.defences)
-    try:
-        with seeded(seed, "dropout"):
-            if defence is not None:
-                trained = defence.train(model, samples, training, start, participations, seed, protection.on_batch)
-            else:
-                inputs, targets = samples
-                order = order_of(training, seed)
-                batches = ((inputs[rows], targets[rows]) for rows in order)
-                weights, buffers = local_sgd(
-                    model, start.weights, batches, training, buffers=start.buffers, protection=protection
-                )
-                trained = Trained(order, weights, buffers)
-    except ValueError as problem:
-        raise explained(problem) from problem
+    with explaining(), seeded(seed, "dropout"):
+        if defence is not None:
+            trained = defence.train(model, samples, training, start, participations, seed, protection.on_batch)
+        else:
+            inputs, targets = samples
+            order = order_of(training, seed)
+            batches = ((inputs[rows], targets[rows]) for rows in order)
+            weights, buffers = local_sgd(
+                model, start.weights, batches, training, buffers=start.buffers, protection=protection
+            )
+            trained = Trained(order, weights, buffers)
     return replace(trained, weights=protected(protection, start.weights, trained.weights))
 
 
@@ -278,13 +276,3 @@ def truth_of(data: Dataset, order: tuple[Tensor, ...]) -> Truth:
         None if others is None else others.inputs,
         None if others is None else others.targets,
     )
-
-
-def explained(problem: ValueError) -> InvalidInput:
-    """Convert an error in a client's training to an error whose message explains the problem."""
-    if "more than 1 value per channel" in str(problem):
-        return InvalidInput(
-            "batch norm in train mode cannot train on a batch of one sample. "
-            "Use a batch size that leaves no single last sample, or mode='eval'."
-        )
-    return problem if isinstance(problem, InvalidInput) else InvalidInput(f"the client's training failed: {problem}")

@@ -11,7 +11,7 @@ from leakgauge.core.local_training import OF_ONE_GRADIENT
 from leakgauge.core.observation import LocalTraining, Mode
 from leakgauge.data.dataset import Dataset
 from leakgauge.federation.losses import Loss, named_loss
-from leakgauge.federation.model_check import outputs_of
+from leakgauge.federation.model_check import PROBED, outputs_of
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Recipe:
     An argument that is ``None`` takes its value from ``base``.
 
     Args:
-        lr: The learning rate. A client that sends a single gradient needs none, neither here nor in ``base``.
+        lr: The learning rate. It may be missing here and in ``base`` if clients send a single gradient.
         epochs: The number of passes over the client's samples.
         batch_size: The number of samples in a batch. If neither this argument nor ``base`` has it, all samples form one
             batch.
@@ -80,7 +80,8 @@ def default_loss(model: nn.Module, data: Dataset, recipe: LocalTraining | None =
     if data.spec.classes != 2:
         return "cross_entropy"
     outputs = outputs_of(model, data)
-    return "binary_cross_entropy" if isinstance(outputs, Tensor) and outputs.numel() == 1 else "cross_entropy"
+    single = isinstance(outputs, Tensor) and outputs.numel() == min(PROBED, len(data))
+    return "binary_cross_entropy" if single else "cross_entropy"
 
 
 def of_one_gradient(recipe: LocalTraining | None) -> LocalTraining | None:

@@ -6,7 +6,7 @@ classes.
 =========================  ====================================================================================
 class                      what its defences do
 =========================  ====================================================================================
-:class:`RecipeDefence`     change the recipe before training, such as the batch size or the number of epochs
+:class:`RecipeDefence`     change settings before the training, such as the batch size or the number of epochs
 :class:`BatchDefence`      change each batch before the network gets the batch
 :class:`GradientDefence`   change the gradients of samples, the gradients of batches, or the update that is sent
 :class:`TrainingDefence`   replace the whole local training

@@ -16,6 +16,7 @@ from leakgauge.core.observation import LocalTraining, Observation
 from leakgauge.core.params import Params
 from leakgauge.data.dataset import Dataset
 from leakgauge.federation.defence import Defence
+from leakgauge.models.factories import in_words
 
 #: The knowledge about labels that an attacker can be granted.
 GRANTS = ("labels", "label_counts", "label_batches")
@@ -116,7 +117,7 @@ def observe(
 
     Args:
         architecture: The attacker's copy of the model, from :func:`architecture_of`.
-        data: The client's samples, of which only the granted labels are used.
+        data: The client's samples. The observation holds their labels only if the attacker is given these labels.
         training: The settings of the client's training.
         exchanged: The tensors of the round.
         exposure: The attacker's knowledge.
@@ -165,7 +166,12 @@ def hide(training: LocalTraining, hidden: Iterable[str]) -> LocalTraining:
 
 def architecture_of(model: nn.Module, share_statistics: bool) -> nn.Module:
     """Return the attacker's copy of a model. If batch-norm statistics are not shared, they are reset in the copy."""
-    architecture = copy.deepcopy(model)
+    try:
+        architecture = copy.deepcopy(model)
+    except Exception as problem:  # a user's model may hold anything, such as a lock
+        raise InvalidInput(
+            f"the model cannot be copied: {in_words(problem)}. Keep open files and locks out"
+        ) from problem
     if not share_statistics:
         for module in architecture.modules():
             if isinstance(module, _NormBase):

@@ -5,8 +5,8 @@ No attack sees this model.
 LMRA's optimal local model is :math:`\theta_c^* = \arg\min_\theta L_c(\theta)`. For a linear regression, it is the
 solution of a linear system. Otherwise, it is the result of training on the client's data alone. This training starts
 from the first model of the federation. It ends when the loss no longer falls, or when only a tiny share of the first
-loss is left. The audit chooses the optimiser. Plain SGD, which the client uses, may need thousands of epochs for a
-result that Adam reaches in hundreds of epochs.
+loss is left. The optimiser may differ from the client's optimiser, because only the result matters. Plain SGD may need
+thousands of epochs for a result that Adam reaches in hundreds of epochs.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class _Progress:
 def _settled(trainer: Trainer, state: State, inputs: Tensor) -> Params:
     """Recompute the batch-norm statistics for the final weights of a training, and return them.
 
-    The statistics that were collected during training lag behind the weights.
+    The statistics that were collected during training belong partly to earlier weights.
     """
     buffers = {name: value.clone() for name, value in state.buffers.items()}
     if buffers and trainer.mode == "train":

@@ -22,9 +22,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.core.errors import InvalidInput, UnknownName
-from leakgauge.core.local_training import LocalTraining
-from leakgauge.models.factories import current_directory_importable
+from leakgauge.core.errors import InvalidInput, UnknownName, shown
+from leakgauge.core.local_training import LONGEST_LOSS, LocalTraining
+from leakgauge.models.factories import current_directory_importable, explained
 
 Loss = Callable[..., Tensor]
 
@@ -138,13 +138,10 @@ def _imported(name: str) -> Loss:
     module_name, colon, attribute = name.partition(":")
     if not colon:
         raise UnknownName("loss", name, LOSSES)
-    if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
-        raise InvalidInput(f"the name of your own loss must be 'module:function', not {name!r}")
-    try:
-        with current_directory_importable():
-            function: Any = getattr(importlib.import_module(module_name), attribute, None)
-    except Exception as problem:
-        raise InvalidInput(f"importing the loss {name!r} raised {type(problem).__name__}: {problem}") from problem
+    if len(name) > LONGEST_LOSS or not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
+        raise InvalidInput(f"the name of your own loss must be 'module:function', not {shown(name)}")
+    with current_directory_importable(), explained(f"importing the loss {name!r}"):
+        function: Any = getattr(importlib.import_module(module_name), attribute, None)
     if not callable(function):
         raise InvalidInput(f"{name!r} is not a function of outputs and targets. Name one that the module defines.")
     return function  # type: ignore[no-any-return]

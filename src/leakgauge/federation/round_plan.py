@@ -93,7 +93,7 @@ class Watching:
     every: int
 
     def check(self, clients: int) -> None:
-        """Raise an error if a watched client does not exist."""
+        """Raise an error if a client whose messages are to be recorded does not exist."""
         for index in self.clients:
             if not 0 <= index < clients:
                 raise InvalidInput(f"client {index} cannot be watched. The clients are 0 to {clients - 1}.")

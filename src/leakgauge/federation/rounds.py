@@ -26,7 +26,7 @@ from leakgauge.federation.defence import (
 )
 from leakgauge.federation.exposure import Exchanged, Exposure, architecture_of, observe
 from leakgauge.federation.losses import Loss
-from leakgauge.federation.model_check import prepared
+from leakgauge.federation.model_check import explaining, prepared
 from leakgauge.federation.round_plan import Plan, Sampling, Testing, Watching, check_counts
 from leakgauge.federation.together import (
     Answer,
@@ -179,7 +179,8 @@ def evaluate(model: nn.Module, data: Dataset, weights: Params, buffers: Params, 
     total = 0.0
     with torch.no_grad(), in_mode(model, "eval"):
         for inputs, targets in zip(*(side.split(batch) for side in prepared(data, weights)), strict=True):
-            outputs = torch.func.functional_call(model, {**weights, **buffers}, (inputs,))
+            with explaining("the model's test failed"):
+                outputs = torch.func.functional_call(model, {**weights, **buffers}, (inputs,))
             if not isinstance(outputs, Tensor):
                 raise InvalidInput(
                     f"the model returns a {type(outputs).__name__}, so its accuracy cannot be computed. "
@@ -264,7 +265,7 @@ class _Training:
             return self.train(self.shared, jobs, self.weights)
 
     def _record(self, number: int, jobs: Mapping[int, Job], answers: Mapping[int, Answer]) -> None:
-        """Record the messages of the watched clients. If the server gets only a mean, record this mean."""
+        """Record the messages of the watched clients, or the mean of all messages if the server gets only this mean."""
         seen = {
             index: self._observation(index, number, jobs[index], answer)
             for index, answer in answers.items()

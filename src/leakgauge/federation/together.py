@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import LocalTraining
 from leakgauge.core.params import Params
 from leakgauge.core.seeding import seeded
-from leakgauge.federation.client import explained, order_of, protected, train_client
+from leakgauge.federation.client import order_of, protected, train_client
 from leakgauge.federation.defence import Defence, Protection, Trained
+from leakgauge.federation.model_check import explaining
 from leakgauge.federation.training import Batch, State, Trainer
 
 #: The tensors of an optimiser, and the weights, these tensors and the buffers after a step.
@@ -124,6 +125,22 @@ def _train_group(shared: Shared, jobs: Sequence[Job], weights: Params) -> list[A
         {name: value.expand(len(jobs), *value.shape) for name, value in weights.items()},
         {name: torch.stack([job.buffers[name] for job in jobs]) for name in jobs[0].buffers},
     )
+    with explaining():
+        state = _trained(trainer, state, jobs, orders, protections)
+    return [
+        Answer(protected(protection, weights, _part(state.weights, index)), _part(state.buffers, index))
+        for index, protection in enumerate(protections)
+    ]
+
+
+def _trained(
+    trainer: Trainer,
+    state: State,
+    jobs: Sequence[Job],
+    orders: Sequence[tuple[Tensor, ...]],
+    protections: Sequence[Protection],
+) -> State:
+    """Return the state of all clients after all their steps."""
     step = _defended_step if protections[0].needs_sample_gradients else _plain_step
     try:
         with seeded(jobs[0].seed, "dropout"), torch.no_grad(), trainer.active():
@@ -134,17 +151,12 @@ def _train_group(shared: Shared, jobs: Sequence[Job], weights: Params) -> list[A
                 ]
                 inputs, targets = (torch.stack([batch[side] for batch in batches]) for side in (0, 1))
                 state = step(trainer, state, (inputs, targets), protections)
-    except ValueError as problem:
-        raise explained(problem) from problem
     except RuntimeError as problem:
         first_line = str(problem).partition("\n")[0]
         raise CannotTrainTogether(
             f"these clients cannot train together ({first_line}). Use together=False."
         ) from problem
-    return [
-        Answer(protected(protection, weights, _part(state.weights, index)), _part(state.buffers, index))
-        for index, protection in enumerate(protections)
-    ]
+    return state
 
 
 def _plain_step(trainer: Trainer, state: State, batch: Batch, _: Sequence[Protection]) -> State:
@@ -160,7 +172,7 @@ def _plain_step(trainer: Trainer, state: State, batch: Batch, _: Sequence[Protec
 
 
 def _defended_step(trainer: Trainer, state: State, batch: Batch, protections: Sequence[Protection]) -> State:
-    """Return the state after one step of all clients at once, with defences that act on samples.
+    """Return the state after one step of all clients at once, with defences that change single samples' gradients.
 
     The gradients of all samples are computed together. Then the defences of each client change the gradients of this
     client.

@@ -117,8 +117,8 @@ class Trainer:
         functional: Whether gradients are computed with ``torch.func``. This is needed for ``torch.func.vmap`` over
             steps.
         protection: The client's defences.
-        as_attacker: Whether an attacker simulates the client. If so, the simulation has no dropout, because only the
-            client knows the dropout masks. The derivatives of Adam are smoothed.
+        as_attacker: Whether an attacker simulates the client. If so, the derivatives of Adam are smoothed. The
+            simulation then also has no dropout, because only the client knows the dropout masks.
     """
 
     def __init__(
@@ -189,6 +189,16 @@ class Trainer:
         outputs = functional_call(self.model, {**fixed, **trained, **buffers}, (inputs,))
         return self.loss_function(outputs, targets)
 
+    def loss(self, state: State, batch: Batch) -> Tensor:
+        """Return the loss on one batch.
+
+        Args:
+            state: The state at which the loss is computed.
+            batch: The inputs and targets.
+        """
+        trained, fixed, buffers = self._parts(state)
+        return self._loss(trained, fixed, buffers, *batch)
+
     def gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
         """Return the gradient of the loss on one batch (without weight decay), and the buffers after the forward pass.
 
@@ -204,7 +214,10 @@ class Trainer:
         return every, buffers
 
     def _gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
-        """Return the gradient after the defences, and the buffers. Parameters without a gradient are left out."""
+        """Return the gradient as the client's defences change it, and the buffers after the forward pass.
+
+        Parameters without a gradient are left out.
+        """
         if self.protection is None:
             return self._plain_gradient(state, batch, graph=graph)
         batch = self.protection.on_batch(batch)

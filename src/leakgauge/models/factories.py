@@ -14,7 +14,8 @@ from pathlib import Path
 
 from torch import nn
 
-from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
+from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName, printable, shown
+from leakgauge.core.limits import LONGEST_NAME, SEED
 from leakgauge.models.options import seeded
 
 Factory = Callable[..., nn.Module]
@@ -38,22 +39,48 @@ def current_directory_importable() -> Iterator[None]:
             sys.path.remove(here)
 
 
-def find_factory(name: str) -> Factory:
-    """Import the function that builds a user's own model. ``name`` has the form ``"module:factory"``."""
+@contextmanager
+def explained(action: str) -> Iterator[None]:
+    """Convert any error of a user's code in the ``with`` block to an error of one sentence.
+
+    Args:
+        action: The words for what raised the error, such as "importing 'mymodule'".
+    """
+    try:
+        yield
+    except LeakgaugeError:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"{action} raised {in_words(error)}") from error
+
+
+def in_words(error: BaseException) -> str:
+    """Return the type and the first line of an error of a user's code, without control characters."""
+    first = printable((str(error).strip().splitlines() or [""])[0])
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def find_factory(name: str, kind: str = "model") -> Factory:
+    """Import a user's own function, which has a name of the form ``"module:factory"``.
+
+    Args:
+        name: The name.
+        kind: The words for what the function builds, for error messages.
+    """
     module_name, _, attribute = name.partition(":")
-    if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
-        raise InvalidInput(f"the name of your own model must be 'module:factory', not {name!r}")
+    if len(name) > LONGEST_NAME or not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
+        raise InvalidInput(f"the name of your own {kind} must be 'module:factory', not {shown(name)}")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise InvalidInput(
-                f"there is no module {module_name!r} for the model {name!r}. "
+                f"there is no module {module_name!r} for the {kind} {name!r}. "
                 f"Install it, or put it into the current directory, {Path.cwd()}."
             ) from error
         raise InvalidInput(f"the module {module_name!r} imports {error.name!r}, which is not installed") from error
     except Exception as error:
-        raise InvalidInput(f"importing {module_name!r} raised {type(error).__name__}: {error}") from error
+        raise InvalidInput(f"importing {module_name!r} raised {in_words(error)}") from error
     if not hasattr(module, attribute):
         public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise UnknownName(f"factory in module {module_name!r} called", attribute, public)
@@ -76,22 +103,17 @@ def call_factory(name: str, factory: Factory, options: Mapping[str, object]) -> 
     """
     arguments = {key: _tuples(value) for key, value in options.items()}
     seed = None if _takes(factory, "seed") else arguments.pop("seed", None)
-    if seed is not None and not isinstance(seed, int):
-        raise InvalidInput(f"seed must be a whole number, not {seed!r}")
+    if seed is not None:
+        seed = int(SEED.checked("seed", seed))
     _check_options(name, factory, arguments)
-    try:
-        with seeded(seed):
-            model = factory(**arguments)
-    except LeakgaugeError:
-        raise
-    except Exception as error:
-        raise InvalidInput(f"the factory {name!r} raised {type(error).__name__}: {error}") from error
+    with explained(f"the factory {name!r}"), seeded(seed):
+        model = factory(**arguments)
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"the factory {name!r} returned a {type(model).__name__}, not a torch.nn.Module")
     return model
 
 
-def _parameters(factory: Factory) -> Mapping[str, inspect.Parameter] | None:
+def signature_of(factory: Factory) -> Mapping[str, inspect.Parameter] | None:
     """Return the parameters of a function that builds a model, or ``None`` if Python cannot determine them."""
     try:
         return inspect.signature(factory).parameters
@@ -106,12 +128,12 @@ def _named(parameters: Mapping[str, inspect.Parameter]) -> dict[str, inspect.Par
 
 
 def _takes(factory: Factory, option: str) -> bool:
-    parameters = _parameters(factory)
+    parameters = signature_of(factory)
     return parameters is not None and option in _named(parameters)
 
 
 def _check_options(name: str, factory: Factory, options: Mapping[str, object]) -> None:
-    parameters = _parameters(factory)
+    parameters = signature_of(factory)
     if parameters is None:
         return
     named = _named(parameters)

@@ -14,6 +14,8 @@ from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import InvalidInput, UnknownName
 
 Value = TypeVar("Value")
+#: The largest number of layers that an option can list.
+MOST_SIZES = 1000
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"sigmoid": nn.Sigmoid, "relu": nn.ReLU, "tanh": nn.Tanh}
 
@@ -59,6 +61,8 @@ def sizes(name: str, values: object, count: int | None = None) -> tuple[int, ...
         raise InvalidInput(f"{name} must be several whole numbers, not {values!r}")
     if count is not None and len(values) != count:
         raise InvalidInput(f"{name} must be {count} whole numbers, not {len(values)}: {tuple(values)}")
+    if len(values) > MOST_SIZES:
+        raise InvalidInput(f"{name} may have up to {MOST_SIZES:,} numbers, not {len(values):,}")
     return tuple(whole_number(f"each number of {name}", value) for value in values)
 
 

@@ -30,7 +30,7 @@ from leakgauge.reports.findings import (
 )
 from leakgauge.reports.meaning import meaning
 from leakgauge.reports.page import Page, Section, write_page
-from leakgauge.reports.pictures import blurred, contact_sheet, to_png
+from leakgauge.reports.pictures import contact_sheet, to_png
 from leakgauge.runtime.display import duration
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ METRIC_IN_WORDS = {
 CHANCE_IN_WORDS = "Chance is what a guess reaches without the client's message. A value near chance is no leak."
 #: The name of the version of a set-up without a defence.
 UNDEFENDED = "no defence"
+NOT_STORED = "The samples were not stored, because of --redact omit. To see them, run the audit with another --output."
 
 
 def write_audit(audit: Audit, folder: Location, *, command: str = "", redact: str = "none") -> Path:
@@ -58,7 +59,7 @@ def write_audit(audit: Audit, folder: Location, *, command: str = "", redact: st
         audit: The result of the audit.
         folder: The folder for the files.
         command: The command line of the audit, which the page shows.
-        redact: ``"none"`` shows clients' samples on the page, ``"blur"`` blurs them, and ``"omit"`` leaves them out.
+        redact: ``"none"`` shows clients' samples on the page, and ``"omit"`` leaves them out.
     """
     target = output_folder(folder)
     write_csv(client_rows(audit), target / "results.csv")
@@ -97,7 +98,7 @@ def _page(audit: Audit, command: str, redact: str) -> Page:
         meaning(audit),
         _by_defence(audit),
         *shared_sections(audit),
-        *([] if redact == "omit" else _pictures(audit, redact)),
+        *([] if redact == "omit" else _pictures(audit)),
         *controls_section(audit.controls),
         *_ladder(audit),
         *_bounds(audit),
@@ -180,7 +181,10 @@ def _every_attack(audit: Audit) -> Section:
 
 
 def _diagnoses(audit: Audit) -> list[Section]:
-    """Return a section about the likely causes of failed attacks. They are derived from what the attacker sees."""
+    """Return a section about the likely causes of failed attacks.
+
+    The causes are derived from what the attacker sees.
+    """
     rows = [["attack", "defence", "likely causes, and what to try"]]
     for finding in audit.findings:
         if finding.verdict is not Verdict.RECOVERS_DATA:
@@ -212,7 +216,7 @@ def _left_out(audit: Audit) -> dict[str, str]:
 
 
 def _ladder(audit: Audit) -> list[Section]:
-    """Return a section about the numbers of samples and local steps and the noise at which an attack still succeeds."""
+    """Return a section about the strongest attack on versions of the set-up with more samples, local steps or noise."""
     if not audit.ladder:
         return []
     rows = [["version of this set-up", "result", "verdict"]]
@@ -228,7 +232,7 @@ def _ladder(audit: Audit) -> list[Section]:
 
 
 def _bounds(audit: Audit) -> list[Section]:
-    """Return a section about the proven limits on every attack, if a defence has such a proof."""
+    """Return a section about upper limits that hold for every attack, if such limits are proven for a defence."""
     if not audit.plan.bounds:
         return []
     rows = [["defence", "success without the message", "success with the message, at most", "epsilon"]]
@@ -253,10 +257,11 @@ def _cost(audit: Audit) -> list[Section]:
     return [Section("Time", words)]
 
 
-def _pictures(audit: Audit, redact: str) -> list[Section]:
+def _pictures(audit: Audit) -> list[Section]:
     """Return one section for each defence, with a picture of samples.
 
     The picture shows original samples, their reconstructions by the strongest attack, and a guess without the update.
+    Results of an earlier run with ``--redact omit`` have no samples.
     """
     sections = []
     for title in audit.tried:
@@ -268,29 +273,30 @@ def _pictures(audit: Audit, redact: str) -> list[Section]:
         if not shown:
             continue
         finding, results = max(shown, key=lambda item: float(_joined(item[1], "psnr").mean()))
-        if _joined(results, "original").shape[1] in (1, 3):
-            sections.append(_picture(finding, results, redact))
+        stored = [result for result in results if "original" in result.tensors]
+        if not stored:
+            sections.append(Section(f"What came back: {title}", (NOT_STORED,)))
+        elif _joined(stored, "original").shape[1] in (1, 3):
+            sections.append(_picture(finding, stored))
     return sections
 
 
-def _picture(finding: Finding, results: Sequence[ClientResult], redact: str) -> Section:
+def _picture(finding: Finding, results: Sequence[ClientResult]) -> Section:
     names = ("original", "reconstructed", "psnr", "ssim")
     original, reconstructed, psnr, ssim = (_joined(results, name) for name in names)
     order = psnr.argsort(descending=True)[:SHOWN]
     rows = {"original": original[order], "rebuilt": reconstructed[order]}
     if "guess" in results[0].tensors:
         rows["guess"] = results[0].tensors["guess"].expand(len(order), *original.shape[1:])
-    if redact == "blur":
-        rows = {name: blurred(images) for name, images in rows.items()}
     both = len(ssim) == len(psnr)
     captions = [f"{psnr[row]:.1f} dB" + (f", {ssim[row]:.2f}" if both else "") for row in order.tolist()]
     attacker = ", by an attacker who knows the defence" if finding.knows_defence else ""
-    coarse = ", shown as coarse blocks" if redact == "blur" else ""
     figures = "PSNR and SSIM" if both else "PSNR"
     return Section(
         f"What came back: {finding.setup}",
-        (f"The {len(order)} best recovered samples of {finding.attack}{attacker}{coarse}, with their {figures}.",),
+        (f"The {len(order)} best recovered samples of {finding.attack}{attacker}, with their {figures}.",),
         picture=to_png(contact_sheet(rows, {"rebuilt": captions})),
+        shows_samples=True,
         alt=f"originals, reconstructions by {finding.attack} and a guess, {finding.setup}",
     )
 
@@ -303,8 +309,8 @@ def _joined(results: Sequence[ClientResult], name: str) -> Tensor:
 def _curves(audit: Audit) -> list[Section]:
     """Return a section with the loss curves of the attacks on the first client.
 
-    The client uses the first defence in the list of the audit, which may also be no defence. The attackers do not know
-    the defence.
+    The client uses the first entry in the audit's list of defences. This entry may mean that there is no defence. The
+    attackers do not know the defence.
     """
     first = next(iter(audit.plan.chains))
     curves = {}

@@ -12,7 +12,7 @@ from leakgauge.core.container import write_atomically
 from leakgauge.core.errors import printable
 from leakgauge.reports.findings import controls_section, document, shared_sections, write_json
 from leakgauge.reports.page import Page, Section, write_page
-from leakgauge.reports.pictures import blurred, contact_sheet, to_png
+from leakgauge.reports.pictures import contact_sheet, to_png
 
 if TYPE_CHECKING:
     from leakgauge.workflows.attack_captures import AttackedCapture, CaptureAttack
@@ -31,7 +31,7 @@ def write_captures(result: CaptureAttack, folder: Path, *, command: str = "", re
         result: The result of the attack on the captures.
         folder: The folder for the files.
         command: The command line of the attack, which the page shows.
-        redact: ``"none"`` shows clients' samples on pictures, ``"blur"`` blurs them, and ``"omit"`` draws no pictures.
+        redact: ``"none"`` shows clients' samples on pictures, and ``"omit"`` draws no pictures.
     """
     sections = [
         *shared_sections(result),
@@ -40,13 +40,15 @@ def write_captures(result: CaptureAttack, folder: Path, *, command: str = "", re
         *controls_section(result.controls),
     ]
     for number, one in enumerate(result.attacked):
-        picture = None if redact == "omit" else _picture(one, redact)
+        picture = None if redact == "omit" else _picture(one)
         if picture is not None:
             write_atomically(folder / f"{one.capture.file.stem}.png", picture)
         if number < SHOWN:
             name = printable(one.capture.file.stem)
             notes = [] if one.score is None else list(one.score.notes)
-            sections.append(Section(name, notes, picture=picture, alt=f"reconstructions from {name}"))
+            sections.append(
+                Section(name, notes, picture=picture, shows_samples=True, alt=f"reconstructions from {name}")
+            )
     if result.refused:
         sections.append(Section("Files that were refused", refused_sentences(result.refused)))
     sections.append(Section("How to run it again", code=command or "leakgauge attack CAPTURES"))
@@ -92,15 +94,13 @@ def refused_sentences(refused: tuple[str, ...]) -> list[str]:
     return [printable(reason) for reason in refused[:MOST_NAMED]] + more
 
 
-def _picture(one: AttackedCapture, redact: str) -> bytes | None:
+def _picture(one: AttackedCapture) -> bytes | None:
     samples = one.reconstruction.samples.float()
     if samples.dim() != 4 or samples.shape[1] not in (1, 3):
         return None
     rows = {"reconstructed": samples}
     if one.capture.truth is not None and one.score is not None:
         rows = {"original": one.capture.truth.inputs, "reconstructed": one.score.pairing.apply(samples)}
-    if redact == "blur":
-        rows = {name: blurred(images.float()) for name, images in rows.items()}
     return to_png(contact_sheet(rows))
 
 

@@ -167,7 +167,7 @@ class _Chart:
 
 
 def _draw(points: Mapping[str, Sequence[Point]], lines: Mapping[str, Sequence[Segment]], chart: _Chart) -> Image.Image:
-    """Draw a line chart. All ``points`` and all ends of ``lines`` lie inside the axes, and only ``lines`` are drawn."""
+    """Draw a line chart. The axes have room for all ``points`` and ``lines``, but only the lines are drawn."""
     ends = [point for segments in lines.values() for segment in segments for point in segment]
     every = [*(point for curve in points.values() for point in curve), *ends]
     last = max(1, *(step for step, _ in every), *chart.marks)

@@ -1,13 +1,10 @@
 """Functions that all reports share, for tables of findings, for sections about limits and failures, and for JSON files.
 
-A finding consists of the figures of one attack on one set-up and the verdict on these figures.
+A finding consists of the measures of one attack on one set-up and the verdict on these measures.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +13,7 @@ import leakgauge
 from leakgauge.core.container import write_atomically
 from leakgauge.core.errors import printable
 from leakgauge.core.measure import Measure
+from leakgauge.core.text import csv_text, json_text
 from leakgauge.evaluation.gate import Check
 from leakgauge.evaluation.metrics.registry import METRICS
 from leakgauge.evaluation.verdict import Finding
@@ -165,7 +163,7 @@ def plain_finding(finding: Finding) -> dict[str, Any]:
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:
     """Write a dictionary to a JSON file, completely or not at all."""
-    write_atomically(path, json.dumps(content, indent=1).encode())
+    write_atomically(path, json_text(content, indent=1).encode())
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -173,8 +171,5 @@ def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
     The keys of the first row are the names of the columns.
     """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else ["attack"])
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(path, text.getvalue().encode())
+    columns = list(rows[0]) if rows else ["attack"]
+    write_atomically(path, csv_text([columns, *([row[name] for name in columns] for row in rows)]).encode())

@@ -135,7 +135,7 @@ def draw_frontier(points: Sequence[Point], plan: FrontierPlan, metric: str) -> I
 
 
 def _title(point: Point) -> str:
-    """Return the title of a point, with the spent privacy budget epsilon.
+    """Return the title of a defence's point in the picture, with the spent privacy budget epsilon.
 
     Epsilon is left out if the title contains it already or if the defence has no budget.
     """

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from leakgauge.core.container import write_atomically
+from leakgauge.core.text import clean
 from leakgauge.evaluation.verdict import Verdict
 
 
@@ -23,6 +24,7 @@ class Section:
         sentences: The paragraphs below the heading.
         table: The rows of a table. The first row holds the headings.
         picture: The bytes of a PNG picture.
+        shows_samples: Whether the picture shows clients' samples or reconstructions of them.
         alt: The description of the picture for people who cannot see it.
         code: A command or other text, which is shown without changes.
     """
@@ -31,6 +33,7 @@ class Section:
     sentences: Sequence[str] = ()
     table: Sequence[Sequence[str]] = ()
     picture: bytes | None = None
+    shows_samples: bool = False
     alt: str = ""
     code: str = ""
 
@@ -56,6 +59,11 @@ class Page:
     summary: str
     sections: Sequence[Section] = field(default_factory=tuple)
 
+    @property
+    def shows_samples(self) -> bool:
+        """Whether a picture on the page shows clients' samples or reconstructions of them."""
+        return any(section.shows_samples for section in self.sections)
+
 
 def write_page(page: Page, path: str | Path) -> Path:
     """Write the page as one HTML file, and return the path of the file.
@@ -67,7 +75,11 @@ def write_page(page: Page, path: str | Path) -> Path:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("leakgauge.reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=PackageLoader("leakgauge.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        finalize=lambda value: clean(value) if isinstance(value, str) else value,
     )
     target = Path(path)
     write_atomically(target, environment.get_template("page.html").render(page=page).encode())

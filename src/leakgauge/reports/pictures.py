@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-import torch.nn.functional as F
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from leakgauge.attacks.base import Reconstruction
@@ -18,6 +18,8 @@ from leakgauge.core.observation import DataSpec
 from leakgauge.reports.drawing import PAPER, Canvas
 
 _FRAME, _BROKEN = (190, 190, 190), (255, 0, 255)
+#: The keyword of the text in PNG files that show clients' samples. By this text, ``leakgauge forget`` finds them.
+MARK = "leakgauge"
 _GAP, _MARGIN, _CAPTION_HEIGHT, _FONT_SIZE = 10, 16, 18, 13
 
 
@@ -51,6 +53,7 @@ def contact_sheet(
             if index < len(captions.get(title, ())):
                 canvas.text(x + size / 2, y + size + _CAPTION_HEIGHT / 2, captions[title][index], "mm")
             y += layout.row_height(title)
+    canvas.image.info[MARK] = "samples"
     return canvas.image
 
 
@@ -146,15 +149,12 @@ def _spread(count: int, limit: int) -> list[int]:
     return sorted(set(places))
 
 
-def blurred(images: Tensor) -> Tensor:
-    """Replace each image by 4 x 4 blocks of a single colour each, so that nothing can be recognised."""
-    return F.interpolate(F.adaptive_avg_pool2d(images, 4), size=images.shape[-2:], mode="nearest")
-
-
 def to_png(image: Image.Image) -> bytes:
-    """Convert an image to the bytes of a PNG file."""
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", optimize=True)
+    """Convert an image to the bytes of a PNG file. A picture of samples is marked as such in the file."""
+    buffer, text = io.BytesIO(), PngInfo()
+    if MARK in image.info:
+        text.add_text(MARK, image.info[MARK])
+    image.save(buffer, "PNG", optimize=True, pnginfo=text)
     return buffer.getvalue()
 
 

@@ -197,7 +197,7 @@ def target_scale(setting: Setting) -> tuple[float, float]:
 def _fewer(client: Dataset, samples: int, seed: int) -> Dataset:
     """Reduce the data of a client to ``samples`` random samples (LMRA, appendix C.2).
 
-    With the same seed, a larger ``samples`` keeps the same samples and adds others.
+    With the same seed, a call with more ``samples`` returns all samples of a call with fewer ``samples``, and others.
     """
     rows = torch.randperm(len(client), generator=generator(seed, "order"))[:samples]
     return client.share(rows.sort().values, client.name)

@@ -14,10 +14,11 @@ from pathlib import Path
 from leakgauge.core.container import write_atomically
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.measure import Measure
+from leakgauge.core.text import clean
 from leakgauge.reproduction.results import Line, read_results
 from leakgauge.reproduction.rows import Row, benchmarks_folder, find_rows, papers
 from leakgauge.reproduction.status import RULES, Figure, Status, latest_of, overall
-from leakgauge.workflows.scenario import Keys, check_table, read_toml
+from leakgauge.workflows.documents import Keys, check_table, read_toml
 
 #: The keys of ``benchmarks/<paper>/paper.toml``.
 PAPER: Keys = dict.fromkeys(("name", "title", "authors", "finding"), (str,)) | {"year": (int,)}
@@ -67,7 +68,7 @@ class Paper:
         return sorted({row.table for row in self.rows}, key=_natural)
 
     def statuses(self, table: str | None = None) -> list[Status]:
-        """Return the reproduction status of each figure in one table, or in the whole paper by default."""
+        """Return the reproduction status of each published value in one table, or by default in the whole paper."""
         rows = [row for row in self.rows if table in (None, row.table)]
         return [figure.status for row in rows for figure in self.figures[row.name]]
 
@@ -167,7 +168,7 @@ def write_pages() -> list[Path]:
     generated = pages()
     changed = [path for path, text in generated.items() if not path.exists() or path.read_text() != text]
     for path in changed:
-        write_atomically(path, generated[path].encode())
+        write_atomically(path, generated[path].encode(), private=False)
     return changed
 
 
@@ -250,7 +251,7 @@ def _seconds(value: float) -> str:
 
 
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *lines])
+    return "\n".join(f"| {' | '.join(map(clean, cells))} |" for cells in [head, ["---"] * len(head), *lines])
 
 
 def _heading(table: str) -> str:

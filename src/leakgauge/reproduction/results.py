@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from leakgauge.core.measure import Measure
+from leakgauge.core.text import csv_text
 from leakgauge.reproduction.metrics import row_metric, single
 from leakgauge.reproduction.rows import Method, Row
 
@@ -78,17 +79,15 @@ def save_result(result: RowResult, command: str) -> Path:
     path = result.row.folder / "results.csv"
     is_new = not path.exists()
     with path.open("a", newline="") as file:
-        writer = csv.writer(file)
-        if is_new:
-            writer.writerow(COLUMNS)
-        for name, measure in result.measures.items():
-            writer.writerow(
-                [
-                    date.today().isoformat(), result.row.name, result.method.name, result.clients, result.steps, name,
-                    _text(measure.value), _text(measure.low), _text(measure.high),
-                    result.method.published.get(name, ""), _text(measure.chance), f"{result.seconds:.1f}", command,
-                ]
-            )  # fmt: skip
+        lines = [
+            [
+                date.today().isoformat(), result.row.name, result.method.name, result.clients, result.steps, name,
+                _text(measure.value), _text(measure.low), _text(measure.high),
+                result.method.published.get(name, ""), _text(measure.chance), f"{result.seconds:.1f}", command,
+            ]
+            for name, measure in result.measures.items()
+        ]  # fmt: skip
+        file.write(csv_text([COLUMNS, *lines] if is_new else lines))
     return path
 
 

@@ -31,7 +31,7 @@ from typing import Any
 import leakgauge
 from leakgauge.core.errors import FileError, InvalidInput, UnknownName
 from leakgauge.reproduction.setting import SETTING, Setting, read_setting
-from leakgauge.workflows.scenario import NUMBER, Keys, check_table, read_toml
+from leakgauge.workflows.documents import NUMBER, Keys, check_table, read_toml
 
 ROW: Keys = {
     **dict.fromkeys(("title", "kind", "reference"), (str,)),
@@ -51,9 +51,9 @@ class Method:
         name: The name of the method within the benchmark row.
         attack: The name of the attack.
         options: The options of the attack.
-        published: A dictionary from metrics to the figures that the paper reports.
+        published: A dictionary from metrics to the values that the paper reports.
         compared_with: The name of another method of the row, for a method that is not in the paper. The results are
-            compared with the published figures of this other method.
+            compared with the published values of this other method.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Row:
         return self.methods[name]
 
     def published(self, method: Method) -> dict[str, float]:
-        """Return a dictionary from metrics to the published figures that a method is compared with."""
+        """Return a dictionary from metrics to the published values that a method is compared with."""
         return self.methods[method.compared_with].published if method.compared_with else method.published
 
     def shortened(self) -> Row:

@@ -31,7 +31,7 @@ class Choice:
         clients: The number of attacked clients. The default is the number in the row.
         skip: The number of clients to leave out at the beginning, for example because they were measured elsewhere.
         steps: The number of attack steps. The default is the number in the method's options.
-        seed: The seed of the run. Equal seeds give equal figures.
+        seed: The seed of the run. Equal seeds give equal results.
         short: Whether to use the short setting of each row that has one.
         pictures: The folder for pictures of reconstructions, attacks and searches. By default, nothing is drawn.
     """

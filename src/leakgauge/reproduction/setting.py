@@ -45,7 +45,8 @@ from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec
 from leakgauge.data import Dataset
 from leakgauge.federation.defence import Defence
-from leakgauge.workflows.scenario import DEFENCE, NUMBER, SOURCES, TABLES, Keys, check_table, read_chain
+from leakgauge.workflows.documents import DEFENCE, NUMBER, TABLES, Keys, check_table
+from leakgauge.workflows.scenario import SOURCES, read_chain
 
 #: The keys of each set-up table, with the valid types of each value.
 SETTING: dict[str, Keys] = {

@@ -3,7 +3,7 @@
 The measured programs are the client's training and one step of each of several attacks. Every measurement runs in a
 separate process on one thread. In each turn, all programs are measured one after another, so that a busy machine slows
 all programs equally. Times are CPU seconds per run of a program, after one run to warm up. The preparation that an
-attack does once for each client is not included. A ratio of two times is computed in each turn, and the figure is the
+attack does once for each client is not included. A ratio of two times is computed in each turn, and the result is the
 median of the ratios. The memory is the maximum over the turns.
 """
 
@@ -234,7 +234,7 @@ def memory_of(way: str, setting: Setting) -> int:
 
 
 def _memory(field: str) -> int:
-    """Return a figure about the memory of this process, in bytes.
+    """Return a number about the memory of this process, in bytes.
 
     Args:
         field: The name of a field of ``/proc/self/status`` on Linux, such as ``VmRSS``. On other systems, the peak

@@ -1,4 +1,4 @@
-"""The reproduction status of a figure, which is *reproduced*, *partly*, *not*, *not run* or *-* (no status)."""
+"""The reproduction status of a published value: *reproduced*, *partly*, *not*, *not run* or *-* (no status)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ on the machine and on the optimiser.
 
 
 class Status(Enum):
-    """The reproduction status of one published figure, or of several figures together."""
+    """The reproduction status of one published value, or of several values together."""
 
     REPRODUCED = "reproduced"
     PARTLY = "partly"
@@ -120,7 +120,7 @@ def latest_of(row: Row, method: Method, lines: Iterable[Line]) -> dict[str, Line
 
 
 def overall(statuses: Sequence[Status]) -> Status:
-    """Return the status of several figures together. Figures with the status ``-`` (no status) are ignored."""
+    """Return the status of several published values together. Values with the status ``-`` (no status) are ignored."""
     counted = {status for status in statuses if status is not Status.NONE}
     if not counted:
         return Status.NONE

@@ -1,4 +1,4 @@
-"""A cache of finished results on disk, with one SQLite file for figures and texts, and safetensors files for tensors.
+"""A cache of finished results on disk, with one SQLite file for numbers and texts, and safetensors files for tensors.
 
 A result is stored under a key, which is a hash of the result's definition and of Leakgauge's source code. The
 definition holds everything that the result depends on. After a change of the code, old results are not returned any
@@ -13,13 +13,13 @@ import json
 import re
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leakgauge.core.container import SUFFIX, Location, output_folder, read_container, write_container
+from leakgauge.core.container import SUFFIX, Location, create_file, output_folder, read_container, write_container
 from leakgauge.core.errors import FileError, FutureVersion
 from leakgauge.runtime.codec import decode, encode
 from leakgauge.runtime.digests import code_digest, source_digest
@@ -33,6 +33,8 @@ __all__ = ["Cache", "Entry", "code_digest", "key_of", "run_cached", "source_dige
 
 FILE, TENSORS = "cache.sqlite", "tensors"
 KIND, VERSION = "result", 1
+#: Columns by which the database of a cache is recognised, of whatever version.
+COLUMNS = ("key", "definition", "document", "tensors")
 #: The seconds to wait for another process that is writing.
 _PATIENCE = 60.0
 #: The age in seconds from which a file without a database row is a leftover. A younger file may still get its row.
@@ -52,7 +54,7 @@ class Entry:
     """One result that is stored in the cache.
 
     Args:
-        document: The figures and texts of the result, as plain values and dataclasses of Leakgauge.
+        document: The numbers and texts of the result, as plain values and dataclasses of Leakgauge.
         tensors: A dictionary from names to the tensors of the result.
     """
 
@@ -65,14 +67,17 @@ class Cache:
 
     Args:
         folder: The folder. It is created if it does not exist. Files that the cache did not write are not changed.
+        samples: Whether clients' samples are stored, which are originals as well as reconstructions. If it is false,
+            only figures and texts are stored, and samples that the folder holds from earlier runs are removed.
 
     Raises:
         FutureVersion: A newer version of Leakgauge wrote the cache.
         FileError: The folder cannot be written to, or its database is damaged.
     """
 
-    def __init__(self, folder: Location) -> None:
+    def __init__(self, folder: Location, *, samples: bool = True) -> None:
         self.folder = output_folder(folder)
+        self._stores_samples = samples
         self._tensors = output_folder(self.folder / TENSORS)
         with self._open(writing=True) as connection:
             (version,) = connection.execute("pragma user_version").fetchone()
@@ -84,6 +89,8 @@ class Cache:
             connection.execute(_TABLE)
             connection.execute(f"pragma user_version = {VERSION}")
             self._remove_leftovers(connection)
+        if not samples:
+            self.forget_samples()
 
     def __contains__(self, definition: Any) -> bool:
         with self._open() as connection:
@@ -120,18 +127,34 @@ class Cache:
             self.forget(definition)
             return None
 
-    def put(self, definition: Any, document: Any, tensors: Mapping[str, Tensor] | None = None) -> None:
+    def put(
+        self,
+        definition: Any,
+        document: Any,
+        tensors: Mapping[str, Tensor] | None = None,
+        samples: Collection[str] | None = None,
+    ) -> None:
         """Store a result on disk. An earlier result with the same definition is replaced.
 
         Args:
             definition: Everything that the result depends on, as plain values.
-            document: The figures and texts of the result, as plain values and dataclasses of Leakgauge.
+            document: The numbers and texts of the result, as plain values and dataclasses of Leakgauge.
             tensors: A dictionary from names to the tensors of the result.
+            samples: The names of the tensors that hold clients' samples. They can be removed later
+                (:meth:`forget_samples`), and the rest of the result is kept. By default, all tensors are samples, and
+                the result is of no use without them.
         """
+        if not self._stores_samples and tensors:
+            if samples is None:
+                return
+            tensors, samples = {name: value for name, value in tensors.items() if name not in samples}, ()
         key, text = key_of(definition), encode(document)
         with self._open(writing=True) as connection:
             if tensors:
-                write_container(self._path(key), KIND, VERSION, {"key": key}, tensors)
+                held = None if samples is None else sorted(tensors.keys() & set(samples))
+                write_container(self._path(key), KIND, VERSION, {"key": key, "samples": held}, tensors)
+            else:
+                self._path(key).unlink(missing_ok=True)
             connection.execute(
                 "insert or replace into entries values (?, ?, ?, ?, ?)",
                 (key, _text(definition), text, bool(tensors), time.time()),
@@ -144,6 +167,27 @@ class Cache:
             connection.execute("delete from entries where key = ?", (key,))
             self._path(key).unlink(missing_ok=True)
 
+    def forget_samples(self) -> list[Path]:
+        """Remove all samples of clients from the cache, and return the files that were removed or rewritten.
+
+        Results that are of use without the samples keep their other values. All other results with samples are removed,
+        and so are files of interrupted runs.
+        """
+        with self._open(writing=True) as connection:
+            changed = self._remove_leftovers(connection, age=0.0)
+            for path in sorted(path for path in self._tensors.iterdir() if _TENSOR_FILE.fullmatch(path.name)):
+                document, tensors = _contents_of(path)
+                samples = document.get("samples")
+                if samples is None:
+                    connection.execute("delete from entries where key = ?", (path.stem,))
+                    path.unlink(missing_ok=True)
+                elif samples:
+                    rest = {name: value for name, value in tensors.items() if name not in samples}
+                    write_container(path, KIND, VERSION, {**document, "samples": []}, rest)
+                if samples != []:
+                    changed.append(path)
+        return changed
+
     def _path(self, key: str) -> Path:
         return self._tensors / f"{key}{SUFFIX}"
 
@@ -152,22 +196,31 @@ class Cache:
         """Open the database for one transaction. If ``writing`` is true, first wait for other writers."""
         path = self.folder / FILE
         try:
+            create_file(path)  # SQLite itself would let others read the database and its journal
             with closing(sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)) as connection, connection:
                 connection.execute("begin immediate" if writing else "begin")
                 yield connection
-        except sqlite3.DatabaseError as problem:
+        except (sqlite3.DatabaseError, OSError) as problem:
             raise FileError(
                 f"{path}: this cache cannot be used ({problem}). Move the file away, or choose another folder"
             ) from problem
 
-    def _remove_leftovers(self, connection: sqlite3.Connection) -> None:
-        """Remove old files that the cache wrote in interrupted runs. Files that the cache did not write are kept."""
+    def _remove_leftovers(self, connection: sqlite3.Connection, age: float = _LEFTOVER) -> list[Path]:
+        """Remove files that the cache wrote in interrupted runs, and return them. Files of others are kept.
+
+        Args:
+            connection: The open database.
+            age: The age in seconds from which a file is removed.
+        """
+        removed = []
         known = {key for (key,) in connection.execute("select key from entries")}
         for path in self._tensors.iterdir():
             tensor_file = _TENSOR_FILE.fullmatch(path.name)
             orphan = tensor_file is not None and tensor_file[1] not in known
-            if (orphan or _TEMPORARY_FILE.fullmatch(path.name)) and _age(path) > _LEFTOVER:
+            if (orphan or _TEMPORARY_FILE.fullmatch(path.name)) and _age(path) >= age:
                 path.unlink(missing_ok=True)
+                removed.append(path)
+        return removed
 
 
 def key_of(definition: Any) -> str:
@@ -204,6 +257,14 @@ def run_cached(
     for task, result in run_tasks(missing, **options):
         cache.put(definitions[task.name], result)
         yield task, decode(encode(result))  # exactly what the cache will return
+
+
+def _contents_of(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the JSON object and the tensors of a file, which are empty if the file is damaged."""
+    try:
+        return read_container(path, KIND, VERSION)
+    except FileError:
+        return {}, {}
 
 
 def _text(definition: Any) -> str:

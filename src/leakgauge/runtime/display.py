@@ -85,7 +85,7 @@ class Clock(Watch):
         self._running[task.name].share = min(1.0, step / total) if total else 0.0
 
     def again(self, task: Task, why: str) -> None:
-        """Treat a task that will be restarted as a waiting task."""
+        """Move a task from the running tasks back to the waiting tasks, because it will be restarted."""
         self._running.pop(task.name, None)
         self._waiting[task.name] = task.resolved_kind
 

@@ -3,11 +3,11 @@
 The process that runs this loop is called the driver.
 
 **Memory.** A task starts only if it fits into the free memory. Tasks of the same kind need about the same memory. The
-expected memory of a task is the memory that the task states, or the largest peak that was measured for its kind if that
-is larger. Workers send their peak memory with every report, once a second, and at the end of a task. If nothing is
-known about a kind, only one task of this kind starts. The others wait until this task has reported a step, has ended or
-has run for ten seconds. Memory that running tasks are expected to need but have not taken yet is reserved. At least one
-task always runs, even if it does not fit.
+expected memory of a task is the larger of two values. One is the memory that the task was created with, and the other
+is the largest peak that was measured for its kind. Workers send their peak memory with every report, once a second, and
+at the end of a task. If nothing is known about a kind, only one task of this kind starts. The others wait until this
+task has reported a step, has ended or has run for ten seconds. If a running task has not yet taken all of its expected
+memory, the rest is reserved. At least one task always runs, even if it does not fit.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def drive(
 
 
 class _Loop:
-    """The waiting tasks, the running tasks, and the peak memory of each kind of task."""
+    """The state of the loop: the waiting tasks, the running tasks, and the peak memory of each kind of task."""
 
     def __init__(self, workers: Workers, tasks: Sequence[Task], watch: Watch, failures: dict[str, Exception]) -> None:
         self.workers, self.watch, self.failures = workers, watch, failures
@@ -144,7 +144,7 @@ class _Loop:
     def _free(self) -> int | None:
         """Return the memory in bytes that new tasks may take, or ``None`` if the workers limit their memory themselves.
 
-        Memory that running tasks are expected to need but have not taken yet is subtracted.
+        The result is the free memory minus the memory that the running tasks will probably still take.
         """
         free = self.workers.free()
         if free is None:

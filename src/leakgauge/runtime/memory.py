@@ -68,7 +68,7 @@ def peak() -> int:
 
 
 def total() -> int:
-    """Return the memory of the machine, or the limit of a control group of this process if that is lower."""
+    """Return the memory of the machine, or the memory limit of this process's control group if the limit is lower."""
     if sys.platform == "win32":
         return sys.maxsize
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,9 +1,11 @@
 """The engine ``ray``, which runs tasks on a Ray cluster. It uses a running cluster, or starts one on this machine.
 
 A cluster that is started here listens on the loopback address only, has no dashboard, sends no usage statistics, and
-ends when the tasks are done. Ray runs each task on a machine that has a free core. If the memory that the task needs is
-known, the machine also has enough memory. The driver, which is the process that sends the tasks, decides which tasks
-are restarted.
+ends when the tasks are done. It refuses everybody who does not have its token. Each cluster gets a new token, which
+lies with all other files of the cluster in a folder that only this user can enter.
+
+Ray runs each task on a machine that has a free core. If the memory that the task needs is known, the machine also has
+enough memory. The driver, which is the process that sends the tasks, decides which tasks are restarted.
 """
 
 from __future__ import annotations
@@ -12,16 +14,20 @@ import contextlib
 import logging
 import os
 import pickle
+import secrets
 import shutil
+import socket
 import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from leakgauge.core.errors import InvalidInput, LeakgaugeError
+from leakgauge.core.container import create_file
+from leakgauge.core.errors import EngineUnavailable, InvalidInput
 from leakgauge.runtime import memory
 from leakgauge.runtime.driver import Event
 from leakgauge.runtime.processes import pickled, usable_cores
@@ -31,6 +37,7 @@ from leakgauge.runtime.tasks import Task, execute, portable
 #: sends no usage statistics, prints no advice on devices that do not exist, and gives workers the priority of this
 #: process. With Ray's default niceness of 15, a busy machine takes minutes to start workers.
 SETTINGS = {
+    "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray then binds to 127.0.0.1
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
@@ -43,6 +50,8 @@ STEP = 256 * 2**20
 #: The seconds between two reports of a worker, and between two fetches of reports. Both are calls between processes.
 NEWS = 1.0
 LOCAL, FOLDER = "local", "leakgauge-ray-"
+#: The seconds to wait for an answer of the address of a cluster.
+PATIENCE = 5.0
 #: The folder that Ray itself uses by default. Its path is short, because the names of sockets must be short.
 PARENT = Path("/tmp")
 
@@ -228,19 +237,22 @@ def _connected(address: str, cores: int, shared: int) -> Iterator[Any]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 if folder is None:
-                    ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+                    _join(ray, address)
                 else:
                     _start(ray, cores, shared, folder)
         except Exception as problem:
-            failure = "a local Ray cluster cannot be started" if folder else f"there is no Ray cluster at {address!r}"
-            reason = str(problem).partition("\n")[0]
-            raise LeakgaugeError(f"{failure} ({reason}). The engine processes needs no cluster") from problem
+            failure = "a local Ray cluster cannot be started"
+            if folder is None:
+                failure = f"there is no Ray cluster at {address!r}, or it needs a token that this process does not have"
+            reason = str(problem).strip().partition("\n")[0] or type(problem).__name__
+            raise EngineUnavailable(f"{failure} ({reason}). The engine processes needs no cluster") from problem
         with _silent(ray):
             yield ray
     finally:
         ray.shutdown()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+            _read_settings()  # those of this process again, so that it can join other clusters
 
 
 @contextlib.contextmanager
@@ -255,13 +267,36 @@ def _silent(ray: Any) -> Iterator[None]:
         module.print_to_stdstream = before
 
 
+def _join(ray: Any, address: str) -> None:
+    """Connect to a running cluster. Raise an error within a minute if there is none, or if it refuses this process."""
+    constants, services = ray._private.ray_constants, ray._private.services
+    place = None if "://" in address else services.canonicalize_bootstrap_address(address)
+    if place is not None:
+        host, _, port = place.rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
+    before = constants.NUM_REDIS_GET_RETRIES
+    constants.NUM_REDIS_GET_RETRIES = 1  # of twenty, each of which takes half a minute
+    try:
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+    finally:
+        constants.NUM_REDIS_GET_RETRIES = before
+
+
 def _start(ray: Any, cores: int, shared: int, folder: Path) -> None:
-    """Start a cluster on this machine. Ray's environment variables are set during the start and then restored."""
+    """Start a cluster on this machine. Ray's environment variables are set during the start and then restored.
+
+    Ray opens its own folder to everybody, so this folder lies within one that is private.
+    """
+    token = folder / "token"
+    create_file(token)
+    token.write_text(secrets.token_hex(32))
+    settings = {**SETTINGS, "RAY_AUTH_TOKEN_PATH": str(token), "RAY_AUTH_TOKEN": None}
     constants = ray._private.ray_constants  # Ray reads this setting from the environment at import only
-    before, enabled = {name: os.environ.get(name) for name in SETTINGS}, constants.ENABLE_RAY_CLUSTER
-    os.environ.update(SETTINGS)
+    before, enabled = {name: os.environ.get(name) for name in settings}, constants.ENABLE_RAY_CLUSTER
+    _set(settings)
     constants.ENABLE_RAY_CLUSTER = False
     try:
+        _read_settings()
         ray.init(
             LOCAL,
             num_cpus=cores,
@@ -269,12 +304,29 @@ def _start(ray: Any, cores: int, shared: int, folder: Path) -> None:
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            _temp_dir=str(folder),
+            _temp_dir=str(folder / "r"),  # a short name, because the names of sockets must be short
         )
     finally:
         constants.ENABLE_RAY_CLUSTER = enabled
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        _set(before)
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    """Set environment variables, and remove those without a value."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _read_settings() -> None:
+    """Let Ray read the token and its other settings from the environment again. It reads them at import only."""
+    raylet: Any = import_module("ray._raylet")
+    if not hasattr(raylet, "AuthenticationTokenLoader"):
+        raise EngineUnavailable("this version of Ray has no tokens, so other users could enter the cluster")
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _folder() -> Path:

@@ -201,7 +201,7 @@ def prepare_worker() -> None:
 def _end_with_the_driver() -> None:
     """Exit when the process that started this worker ends.
 
-    Without this, the worker would keep running if that process was killed.
+    Otherwise, this worker would keep running after the other process was killed.
     """
     driver = multiprocessing.parent_process()
     if driver is not None:

@@ -5,29 +5,39 @@ If a client's own data is given, the results are scored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from leakgauge.attacks import registry
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.reconstruction_file import from_parts, save_reconstruction, to_parts
 from leakgauge.core.container import Location, output_folder
-from leakgauge.core.errors import FileError, InvalidInput, TasksFailed, printable
+from leakgauge.core.errors import InvalidInput, LeakgaugeError, TasksFailed, printable
+from leakgauge.core.measure import Measure
+from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation import Score, score
 from leakgauge.evaluation.gate import read_condition
+from leakgauge.evaluation.pairing import Pairing
 from leakgauge.evaluation.support import Evidence, with_support
 from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients
 from leakgauge.runtime import Task, Watch, run_tasks
-from leakgauge.runtime.cache import Cache
+from leakgauge.runtime.cache import Cache, Entry
 from leakgauge.workflows.capture_controls import controls_of
-from leakgauge.workflows.captures import Captures, ClientData
+from leakgauge.workflows.captures import Captures, ClientData, truths_of
+from leakgauge.workflows.forget import forget_files
 from leakgauge.workflows.result import Redact, Running, WorkflowResult, check_redact, conclude
+
+#: The names of the tensors in the cache that hold a client's samples and labels.
+SAMPLES = ("samples", "labels")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +65,7 @@ class AttackedCapture:
 
     Args:
         capture: The attacked capture.
-        reconstruction: The result of the attack.
+        reconstruction: The result of the attack. If samples are omitted, it has no samples and no labels.
         score: The score of the result. It is ``None`` if the client's own data is not given.
         cached: Whether the result was computed in an earlier run.
     """
@@ -122,7 +132,8 @@ def attack(  # noqa: PLR0913
         fail_if: The conditions under which the command fails, such as ``"recovered > 0.05"``
             (:mod:`leakgauge.evaluation.gate`).
         junit: The file to which the results of these conditions are written as JUnit XML.
-        redact: ``"none"`` shows clients' samples on the page, ``"blur"`` blurs them, and ``"omit"`` leaves them out.
+        redact: ``"none"`` shows clients' samples on the page. ``"omit"`` leaves them out, stores none of them, and
+            removes those that earlier runs stored in the folder.
         engine: The engine that runs the attacks (:mod:`leakgauge.runtime.engines`).
         jobs: The number of attacks that run at a time. By default, one per core.
         device: The device of the attacks, such as ``"cuda"``.
@@ -138,7 +149,8 @@ def attack(  # noqa: PLR0913
     if not isinstance(captures, Captures):
         captures = Captures.find(captures, model, model_options, know=know, client=client)
     truths = ClientData(Path(data)) if data is not None and not isinstance(data, ClientData) else data
-    result = run_capture_attack(captures, attacker, output, truths, seed, running, name=_name(attacker, attack))
+    names: dict[str, Any] = {"name": _name(attacker, attack), "samples": redact != "omit"}
+    result = run_capture_attack(captures, attacker, output, truths, seed, running, **names)
     return conclude(
         result, conditions, junit, lambda one: write_captures(one, Path(output), command=command, redact=redact)
     )
@@ -165,6 +177,7 @@ def run_capture_attack(
     running: Running | None = None,
     *,
     name: str = "attack",
+    samples: bool = True,
 ) -> CaptureAttack:
     """Attack each capture, save the reconstructions, and return all results.
 
@@ -176,38 +189,41 @@ def run_capture_attack(
         seed: The seed of the attack.
         running: The engine, the device and the listener of the attacks.
         name: The name under which the attack is reported.
+        samples: Whether clients' samples are stored. If it is false, those of earlier runs are removed.
     """
     running = running or Running()
-    listed, refused = _listed(captures, data)
+    listed, refused = _listed(captures, attack, data)
     if not listed:
         raise captures.nothing_read(refused)
-    cache = Cache(output_folder(output) / "cache")
+    cache = Cache(output_folder(output) / "cache", samples=samples)
+    if not samples:
+        forget_files(Path(output))
     definitions = {one.file: {**captures.definition(one.file), "attack": repr(attack), "seed": seed} for one in listed}
-    made: dict[Path, tuple[Reconstruction, bool]] = {}
-    for one in listed:
-        entry = cache.get(definitions[one.file])
-        if entry is not None:
-            made[one.file] = from_parts(entry.document, entry.tensors), True
+    made, missing = _done_before(listed, {file: cache.get(one) for file, one in definitions.items()}, samples, refused)
     common = {"captures": captures, "attack": attack, "seed": seed, "device": running.device}
-    tasks = [
-        Task(f"{name}, {one.file.stem}", attack_file, {"file": one.file}) for one in listed if one.file not in made
-    ]
-    failed, complete = None, True
+    tasks = [Task(f"{name}, {one.file.stem}", attack_file, {"file": one.file}) for one in missing]
+    failed, complete, by_file = None, True, {one.file: one for one in listed}
     try:
         results = run_tasks(tasks, engine=running.engine, jobs=running.jobs, watch=running.watch, common=common)
         for task, (document, tensors) in results:
-            reconstruction = from_parts(document, tensors)
-            made[task.arguments["file"]] = reconstruction, False
-            if reconstruction.outcome.kind == "interrupted":
-                raise KeyboardInterrupt
-            cache.put(definitions[task.arguments["file"]], document, tensors)
+            file = task.arguments["file"]
+            if "problem" in document:
+                refused.append(printable(f"{file}: {document['problem']}"))
+                continue
+            with _refusing(by_file[file], refused):
+                made[file] = new = _scored(by_file[file], from_parts(document, tensors))
+                if new.reconstruction.outcome.kind == "interrupted":
+                    raise KeyboardInterrupt
+                cache.put(definitions[file], {**document, **_score_to_plain(new)}, tensors, samples=SAMPLES)
     except TasksFailed as problem:
         failed, complete = problem, False
     except KeyboardInterrupt:
         complete = False
     if not made and failed is not None:
         raise failed
-    attacked = tuple(_attacked(one, *made[one.file], Path(output)) for one in listed if one.file in made)
+    attacked = tuple(_saved(made[one.file], Path(output), samples) for one in listed if one.file in made)
+    if not attacked and refused:
+        raise captures.nothing_read(refused)
     finding = _finding(attacked, name)
     controls: list[Finding] = []
     if complete and finding.measures and finding.verdict is not Verdict.RECOVERS_DATA:
@@ -225,23 +241,52 @@ def run_capture_attack(
     )
 
 
-def _listed(captures: Captures, data: ClientData | None) -> tuple[list[Capture], list[str]]:
+def _done_before(
+    listed: Sequence[Capture], entries: Mapping[Path, Entry | None], samples: bool, refused: list[str]
+) -> tuple[dict[Path, AttackedCapture], list[Capture]]:
+    """Return the results that the cache holds, and the captures that must be attacked.
+
+    Args:
+        listed: The captures.
+        entries: The entry of the cache for each file, if there is one.
+        samples: Whether samples are needed.
+        refused: The list to which a capture is added that cannot be scored.
+    """
+    made: dict[Path, AttackedCapture] = {}
+    missing = []
+    for one in listed:
+        with _refusing(one, refused):
+            stored = _stored(one, entries[one.file], samples)
+            if stored is None:
+                missing.append(one)
+            else:
+                made[one.file] = stored
+    return made, missing
+
+
+def _listed(captures: Captures, attack: Attack, data: ClientData | None) -> tuple[list[Capture], list[str]]:
     """Return the captures to attack, and sentences about the refused files.
 
-    Mistakes in the clients' data raise an error here, before any attack.
+    A capture is refused if this machine cannot attack it. Mistakes in the clients' data raise an error here, before any
+    attack.
     """
-    listed, refused, clients = [], [], dict[str, None]()
-    for file, observation in captures.read():
-        if isinstance(observation, FileError):
+    refused: list[str] = []
+    known: dict[Path, Capture] = {}
+    scored: dict[Path, Observation] = {}
+    for file, observation in captures.read(attack.check):
+        if isinstance(observation, LeakgaugeError):
             refused.append(printable(str(observation)))
             continue
-        clients[observation.client] = None
-        if data is not None:
-            data.check(clients)
         granted = observation.labels is not None or observation.label_counts is not None
-        truth = None if data is None else data.truth(observation)
-        listed.append(Capture(file, observation.client, tuple(observation.threat_model()), granted, truth))
-    return listed, refused
+        known[file] = Capture(file, observation.client, tuple(observation.threat_model()), granted)
+        if data is not None:
+            data.check({capture.client: None for capture in known.values()})
+            scored[file] = observation
+    truths, problems = ({}, {}) if data is None else truths_of(data, scored)
+    refused += [printable(f"{file}: {problem}") for file, problem in problems.items()]
+    return [
+        replace(capture, truth=truths.get(file)) for file, capture in known.items() if file not in problems
+    ], refused
 
 
 def attack_file(
@@ -258,19 +303,84 @@ def attack_file(
         device: The device of the attack.
     """
     observation = captures.load(file, captures.architecture())
-    return to_parts(attack(observation, seed=seed, device=device, progress=report))
+    try:
+        return to_parts(attack(observation, seed=seed, device=device, progress=report))
+    except LeakgaugeError as problem:  # the other captures are still attacked
+        return {"problem": str(problem)}, {}
 
 
-def _attacked(capture: Capture, reconstruction: Reconstruction, cached: bool, output: Path) -> AttackedCapture:
-    target = output / f"{capture.file.stem}.reconstruction.safetensors"
-    if not cached or not target.exists():
-        save_reconstruction(reconstruction, target)
+@contextmanager
+def _refusing(capture: Capture, refused: list[str]) -> Iterator[None]:
+    """Add a capture that cannot be scored to ``refused``, and go on with the others."""
+    try:
+        yield
+    except InvalidInput as problem:
+        refused.append(printable(f"{capture.file}: {problem}"))
+
+
+def _scored(capture: Capture, reconstruction: Reconstruction, *, cached: bool = False) -> AttackedCapture:
     scored = None if capture.truth is None else score(reconstruction, capture.truth)
     return AttackedCapture(capture, reconstruction, scored, cached)
 
 
+def _saved(one: AttackedCapture, output: Path, samples: bool) -> AttackedCapture:
+    """Save the reconstruction to a file, or remove its samples if they are omitted."""
+    made = one.reconstruction
+    if not samples:
+        return replace(one, reconstruction=replace(made, samples=made.samples[:0], labels=None, epochs=None))
+    target = output / f"{one.capture.file.stem}.reconstruction.safetensors"
+    if not one.cached or not target.exists():
+        save_reconstruction(made, target)
+    return one
+
+
+def _score_to_plain(one: AttackedCapture) -> dict[str, Any]:
+    """Return the score as plain values, with a hash of the samples that it was computed with."""
+    if one.score is None:
+        return {"score": None, "truth": None}
+    rows = {name: measure.to_row() for name, measure in one.score.metrics.items()}
+    plain = {"measures": rows, "threshold": one.score.threshold, "notes": one.score.notes}
+    return {"score": plain, "truth": _hash(one.capture.truth)}
+
+
+def _stored(capture: Capture, entry: Entry | None, samples: bool) -> AttackedCapture | None:
+    """Return the result in an entry of the cache, or ``None`` if the attack must run again.
+
+    An entry without samples has the score that the samples had. It is of use if the client's data is the same, and if
+    samples are omitted now too.
+
+    Args:
+        capture: The capture.
+        entry: The entry, which may be missing.
+        samples: Whether samples are needed.
+    """
+    if entry is None:
+        return None
+    if "samples" in entry.tensors:
+        return _scored(capture, from_parts(entry.document, entry.tensors), cached=True)
+    if samples or entry.document["truth"] != _hash(capture.truth):
+        return None
+    made = from_parts(entry.document, {**entry.tensors, "samples": torch.zeros(0)})
+    plain = entry.document["score"]
+    if plain is None:
+        return AttackedCapture(capture, made, None, cached=True)
+    measures = {name: Measure.from_row(row) for name, row in plain["measures"].items()}
+    nothing = Pairing(torch.zeros(0, dtype=torch.long))
+    return AttackedCapture(capture, made, Score(measures, nothing, plain["threshold"], plain["notes"]), cached=True)
+
+
+def _hash(truth: Truth | None) -> str | None:
+    """Return a hash of the samples that a score is computed with."""
+    if truth is None:
+        return None
+    digest = hashlib.sha256()
+    for tensor in (truth.inputs, truth.targets, truth.reference_inputs, truth.reference_targets):
+        digest.update(b"none" if tensor is None else f"{tensor.shape}".encode() + tensor.cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
 def _finding(attacked: Sequence[AttackedCapture], name: str) -> Finding:
-    """Return the figures and the verdict for all scored captures together. Without scores, there are no figures."""
+    """Return the measures and the verdict for all scored captures together. Without scores, there are no measures."""
     scored = [one for one in attacked if one.score is not None]
     scores = [dict(one.score.metrics) for one in scored if one.score is not None]
     granted = any(one.capture.labels_granted for one in scored)

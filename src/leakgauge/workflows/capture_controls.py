@@ -1,8 +1,8 @@
-"""Positive controls for captures, which are easier messages simulated with a client's own samples.
+"""Positive controls for captures, which are simulated messages that are easier to attack than the captures.
 
-A capture is a saved message of a real federation and cannot be changed. With some of the client's own samples, the same
-model and the same training settings, an easier message without defences can be simulated. An attack that fails on such
-a message too is too weak to support the verdict "nothing above chance".
+A capture is a saved message of a real federation and cannot be changed. A message that is easier to attack can be
+simulated with some of the client's own samples, the same model, the same training settings and no defence. An attack
+that fails on such a message too is too weak to support the verdict "nothing above chance".
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.attacks.base import Attack
+from leakgauge.attacks.requirements import MOST_SIMULATED
 from leakgauge.core.container import Location
 from leakgauge.core.errors import LeakgaugeError
 from leakgauge.core.measure import Measure
@@ -90,16 +91,17 @@ def attack_easier(
     report: Report,
     device: str | None = None,
 ) -> dict[str, Measure]:
-    """Simulate an easier message of the same client, attack it, and return the scores as measures.
+    """Attack a simulated message of a client with fewer samples and no defence, and return the scores as measures.
 
-    The result is empty if the message cannot be simulated.
+    The simulated message is easier to attack than the captured message. The result is empty if the message cannot be
+    simulated.
 
     Args:
         captures: The captures that the file belongs to.
-        attack: The attack to run on the easier message.
+        attack: The attack to run on the simulated message.
         file: The file of the captured message.
         truth: The client's own samples.
-        samples: The number of samples of the easier message.
+        samples: The number of samples behind the simulated message.
         seed: The seed of the attack.
         report: The function that is called after each step.
         device: The device of the attack.
@@ -126,6 +128,8 @@ def easier_message(observation: Observation, truth: Truth, samples: int) -> tupl
     """
     data = Dataset(truth.inputs[:samples], truth.targets[:samples], truth.data, name=observation.client)
     recipe = replace(observation.training, samples=None)
+    if -(-len(data) // (recipe.batch_size or len(data))) * (recipe.epochs or 1) > MOST_SIMULATED:
+        return None
     make = fedsgd if observation.kind == "gradient" else fedavg
     try:
         message, own = make(_with_weights(observation), data, recipe=recipe, granted=["labels"])

@@ -9,23 +9,25 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from leakgauge import models
 from leakgauge.core.container import Location
-from leakgauge.core.errors import FileError, InvalidInput, UnknownName
+from leakgauge.core.errors import FileError, InvalidInput, LeakgaugeError, UnknownName
 from leakgauge.core.observation import DataSpec, LocalTraining, Observation
 from leakgauge.core.observation_file import load, observation_files, plain
 from leakgauge.core.truth import Truth
 from leakgauge.data import Dataset, from_npz
 from leakgauge.federation.losses import named_loss
 from leakgauge.runtime.cache import source_digest
+
+Key = TypeVar("Key", bound=Hashable)
 
 #: The largest number of other clients' samples that blind guesses are made from.
 REFERENCE = 512
@@ -96,22 +98,30 @@ class Captures:
         self._name_loss()  # in a process of its own, the loss is not imported yet
         return load(file, architecture).knowing(**self.known)
 
-    def read(self) -> Iterator[tuple[Path, Observation | FileError]]:
-        """Yield each file with its observation. If a file cannot be read, yield the file with the error.
+    def read(
+        self, check: Callable[[Observation], None] | None = None
+    ) -> Iterator[tuple[Path, Observation | LeakgaugeError]]:
+        """Yield each file with its observation. If a file cannot be used, yield the file with the error.
 
-        If there is only one file and it cannot be read, the error is raised.
+        If there is only one file and it cannot be used, the error is raised.
+
+        Args:
+            check: A function that raises an error if an observation cannot be used.
         """
         architecture = self.architecture()
         for file in self.files:
             try:
                 observation = self.load(file, architecture)
-            except FileError as problem:
+                if self.client is not None and observation.client != self.client:
+                    continue
+                if check is not None:
+                    check(observation)
+            except LeakgaugeError as problem:
                 if len(self.files) == 1:
                     raise
-                yield file, problem
+                yield file, problem if isinstance(problem, FileError) else InvalidInput(f"{file}: {problem}")
                 continue
-            if self.client is None or observation.client == self.client:
-                yield file, observation
+            yield file, observation
 
     def definition(self, *files: Path) -> dict[str, Any]:
         """Return everything that a result from these files depends on, as a plain dictionary for the cache."""
@@ -172,6 +182,30 @@ class ClientData:
         if observation.client == f"sum of {len(files)} clients":
             return _truth(files, [], spec)
         return None
+
+
+def truths_of(data: ClientData, observations: Mapping[Key, Observation]) -> tuple[dict[Key, Truth], dict[Key, str]]:
+    """Return the true samples behind captures, and the error of each capture whose description does not fit them.
+
+    If the data fits no capture, the data is wrong, and the first error is raised.
+
+    Args:
+        data: The clients' own samples.
+        observations: The captures.
+    """
+    truths: dict[Key, Truth] = {}
+    problems: dict[Key, InvalidInput] = {}
+    for key, observation in observations.items():
+        try:
+            truth = data.truth(observation)
+        except InvalidInput as problem:
+            problems[key] = problem
+            continue
+        if truth is not None:
+            truths[key] = truth
+    if problems and not truths:
+        raise next(iter(problems.values()))
+    return truths, {key: str(problem) for key, problem in problems.items()}
 
 
 def _truth(own: Sequence[Path], others: Sequence[Path], spec: DataSpec) -> Truth:

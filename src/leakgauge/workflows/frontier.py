@@ -24,24 +24,27 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from leakgauge.attacks import registry
 from leakgauge.core.container import Location
-from leakgauge.core.errors import InvalidInput, TasksFailed
+from leakgauge.core.errors import InvalidInput, TasksFailed, shown
+from leakgauge.core.limits import RECIPE
 from leakgauge.core.measure import Measure
 from leakgauge.core.progress import Report, silent
 from leakgauge.evaluation.gate import read_condition
 from leakgauge.evaluation.support import Evidence, with_support
 from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients, worst_of
-from leakgauge.federation.defence import Defence, clients_in_a_sum, training_of
+from leakgauge.federation.defence import Defence, clients_in_a_sum
 from leakgauge.federation.rounds import run_federation
 from leakgauge.runtime import Task, Watch
 from leakgauge.runtime.cache import run_cached
 from leakgauge.workflows.audit.attackers import Attacker, Trial, measures_of, read_attacker
+from leakgauge.workflows.documents import CLIENTS, DECIBELS, ROUNDS, SAMPLES, Keys, read_config
 from leakgauge.workflows.result import Running, WorkflowResult, conclude
-from leakgauge.workflows.scenario import NUMBER, Keys, Scenario, load_parts, read_chains, read_config, read_scenario
+from leakgauge.workflows.scenario import Scenario, load_parts, read_chains, read_scenario
 
 FRONTIER: Keys = {
-    "attack": (str,), "options": (dict,), "clients": (int,), "threshold": NUMBER, "federation": (int,),
-    "federation_samples": (int,), "federation_lr": NUMBER, "rounds": (int,), "test": (int,),
+    "attack": (str,), "options": (dict,), "clients": CLIENTS, "threshold": DECIBELS, "federation": CLIENTS,
+    "federation_samples": SAMPLES, "federation_lr": RECIPE["lr"], "rounds": ROUNDS, "test": SAMPLES,
 }  # fmt: skip
 
 #: The metrics of leakage. The first metric of this list that an attack has decides which attacker is stronger.
@@ -61,7 +64,7 @@ class Point:
             out.
         knows_defence: Whether the stronger attacker knew the defence.
         verdict: The worse of the verdicts on the two attackers.
-        seconds: The time in seconds that the measurement of the point took.
+        seconds: The time in seconds that the measurement took.
     """
 
     title: str
@@ -187,18 +190,21 @@ def read_frontier(document: Mapping[str, Any], where: str) -> FrontierPlan:
     scenario = read_scenario(rest, where, {"frontier": FRONTIER})
     table = dict(rest.get("frontier", {}))
     name, options = table.pop("attack", "inverting_gradients"), table.pop("options", {})
-    for key in table.keys() - {"threshold", "federation_lr"}:
-        if table[key] < 1:
-            raise InvalidInput(f"{where}: [frontier] {key} must be at least 1, not {table[key]}")
     load_parts(scenario, where)
     attack = read_attacker(name, options, scenario.dataset.sensitive, f"{where}: [frontier] attack")
     chains = read_chains(document.get("defence", []), scenario, where)
     if not chains:
         raise InvalidInput(f"{where}: there is no [[defence]] to try. Add some, and one with chain = [] for none")
     plan = FrontierPlan(scenario, attack, chains, **table)
-    for chain in chains.values():
-        if training_of(chain) is not None:  # raises an error if the defence cannot train the model
-            plan.scenario.observe(0, chain, participations=plan.rounds)
+    scenario.check_size(plan.clients, chains.values(), others=plan.federation * plan.federation_samples + plan.test)
+    # The first client's round refuses what the model, the recipe or a defence does not allow.
+    undefended = scenario.first_message()
+    scenario.check_attackable(undefended, [attack.name])
+    for title, chain in chains.items():
+        message = scenario.observe(0, chain, participations=plan.rounds)[0] if chain else undefended
+        fit = registry.ATTACKS[attack.name].fits(message)
+        if not fit.applies:
+            raise InvalidInput(f"{where}: [frontier] attack: {name} does not apply to {shown(title)}: {fit.reason}")
     return plan
 
 

@@ -16,8 +16,8 @@ from leakgauge.evaluation.gate import Check, Condition, check, to_junit
 from leakgauge.evaluation.verdict import Finding, Verdict, worst_of
 from leakgauge.runtime import Watch, check_engine
 
-#: How a page shows clients' samples: without changes, as coarse blocks, or not at all.
-Redact = Literal["none", "blur", "omit"]
+#: Whether clients' samples are shown and stored, or left out everywhere.
+Redact = Literal["none", "omit"]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,12 @@ def conclude(
 
 
 def check_redact(redact: str) -> None:
-    """Raise an error if ``redact`` is not one of the values ``"none"``, ``"blur"`` and ``"omit"``."""
+    """Raise an error if ``redact`` is not one of the values ``"none"`` and ``"omit"``."""
+    if redact == "blur":
+        raise InvalidInput(
+            "--redact blur was removed, because blurred samples can still be recognised (the mean brightness of a face "
+            "names the person five times as often as chance). Use --redact omit"
+        )
     if redact not in get_args(Redact):
         raise UnknownName("way to redact", redact, get_args(Redact))
 
@@ -118,6 +123,9 @@ def check_device(device: str | None) -> None:
     import torch
 
     try:
-        torch.empty(1, device=device)
+        chosen = torch.device(device)
+        torch.empty(1, device=chosen)
+        if chosen.type == "meta" or (chosen.type == "cpu" and chosen.index):
+            raise RuntimeError("there is no such device with values")
     except (RuntimeError, AssertionError, NotImplementedError) as problem:
         raise InvalidInput(f"cannot compute on {device!r}: {str(problem).splitlines()[0]}") from problem

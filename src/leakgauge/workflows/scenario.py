@@ -27,20 +27,20 @@ A mistake in the document is reported before any work starts. The error message 
 from __future__ import annotations
 
 import hashlib
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from pathlib import Path
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from leakgauge import models
-from leakgauge.core.container import Location
-from leakgauge.core.errors import FileError, InvalidInput, LeakgaugeError, UnknownName
+from leakgauge.attacks import registry
+from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName, shown
+from leakgauge.core.limits import SEED
 from leakgauge.core.observation import LocalTraining, Observation
+from leakgauge.core.option_check import check_options
 from leakgauge.core.seeding import derive, generator
 from leakgauge.core.truth import Truth
 from leakgauge.data import Dataset, from_csv, from_images, from_npz, load
@@ -50,38 +50,17 @@ from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defence import Defence, ServerDefence, check_defences, clients_in_a_sum
 from leakgauge.federation.exposure import GRANTS, HIDEABLE
 from leakgauge.federation.losses import named_loss
+from leakgauge.federation.model_check import check_differentiable, check_progress, prepared
 from leakgauge.federation.rounds import Federation, run_federation
-from leakgauge.models.factories import current_directory_importable, find_factory
+from leakgauge.models.factories import current_directory_importable, explained, find_factory
 from leakgauge.runtime.cache import source_digest
+from leakgauge.workflows.documents import DEFENCE, TABLES, Keys, check_table
 
-#: The keys of a table, each with the valid types of its value.
-Keys = Mapping[str, tuple[type, ...]]
-NUMBER = (int, float)
-TABLES: dict[str, Keys] = {
-    "model": {"name": (str,), "options": (dict,), "trained_rounds": (int,), "trained_samples": (int,)},
-    "data": {**dict.fromkeys(("name", "images", "npz", "csv", "factory"), (str,)), "options": (dict,)},
-    "training": {
-        "sends": (str,), "samples": (int,), "lr": NUMBER, "epochs": (int,), "batch_size": (int,), "momentum": NUMBER,
-        "weight_decay": NUMBER, "mode": (str,), "loss": (str,), "optimiser": (str,), "nesterov": (bool,),
-        "dampening": NUMBER, "betas": (list,), "eps": NUMBER, "schedule": (str, list), "clip_norm": NUMBER,
-        "proximal": NUMBER, "label_smoothing": NUMBER, "accumulation": (int,),
-    },
-    "attacker": {"granted": (list,), "hidden": (list,), "knows_defence": (bool,)},
-}  # fmt: skip
 #: The settings of the recipe that a client gets as a ``LocalTraining``.
 FURTHER = (
     "optimiser", "nesterov", "dampening", "betas", "eps", "schedule", "clip_norm", "proximal", "label_smoothing",
     "accumulation",
 )  # fmt: skip
-DEFENCE: Keys = {"title": (str,), "chain": (list,)}
-#: The smallest valid value of some keys.
-_LEAST = {
-    ("training", "samples"): 1,
-    ("training", "epochs"): 1,
-    ("training", "batch_size"): 1,
-    ("model", "trained_rounds"): 0,
-    ("model", "trained_samples"): 1,
-}
 #: The clients that train a model first: how many there are at most, and how many samples each has by default.
 TRAINERS, TRAINED_SAMPLES = 10, 100
 #: The largest number of samples with which a trained model is tested.
@@ -90,7 +69,9 @@ TESTED = 500
 
 def _from_factory(name: str, **options: Any) -> Any:
     with current_directory_importable():
-        return find_factory(name)(**options)
+        factory = find_factory(name, "factory of data")
+        with explained(f"the factory {shown(name)}"):
+            return factory(**options)
 
 
 #: The functions that load data, by the key in ``[data]``.
@@ -125,12 +106,14 @@ class Scenario:
     def dataset(self) -> Dataset:
         """The whole dataset, from which the samples of all clients are taken."""
         (source,) = self.data.keys() - {"options"}
-        try:
-            dataset = SOURCES[source](self.data[source], **self.data.get("options", {}))
-        except TypeError as problem:
-            raise InvalidInput(f"[data] options do not fit {source} = {self.data[source]!r}: {problem}") from problem
+        name, options = self.data[source], self.data.get("options", {})
+        if source in ("images", "npz", "csv"):
+            check_options(source, partial(SOURCES[source], name), options)
+        dataset = SOURCES[source](name, **options)
         if not isinstance(dataset, Dataset):
-            raise InvalidInput(f"{self.data[source]} must return a leakgauge.Dataset, not {type(dataset).__name__}")
+            raise InvalidInput(f"{name} must return a leakgauge.Dataset, not {type(dataset).__name__}")
+        if not len(dataset):
+            raise InvalidInput(f"{name} has no samples. Name data with at least a few samples for each client")
         return dataset
 
     @property
@@ -201,12 +184,30 @@ class Scenario:
             )
         return self.dataset.share(rows, f"client {index}")
 
+    def check_size(self, clients: int, chains: Iterable[Sequence[Defence]] = (), *, others: int = 0) -> None:
+        """Raise an error if the dataset is too small for all clients. No client is simulated.
+
+        Args:
+            clients: The number of attacked clients.
+            chains: The chains of defences, which may combine the messages of several clients.
+            others: The number of further samples that are needed, such as for a test.
+        """
+        together = max(map(clients_in_a_sum, chains), default=1)
+        needed = clients * together * self.samples + others
+        if needed > len(self.dataset):
+            each = f"{together:,} x " if together > 1 else ""
+            rest = f" and {others:,} other samples" if others else ""
+            raise InvalidInput(
+                f"{self.dataset.name} has {len(self.dataset):,} samples, too few for {each}{clients:,} clients with "
+                f"{self.samples:,} each{rest}. Use fewer clients, or fewer samples per client"
+            )
+
     def network(self, index: int = 0) -> nn.Module:
         """Build a network for one client.
 
         Each client has its own initial weights. If ``trained_rounds`` is set, the network is trained first and is the
-        same for all clients. A factory with arguments ``shape`` and ``classes`` gets the values of the data, unless the
-        options set them.
+        same for all clients. If the factory has the arguments ``shape`` and ``classes``, it gets the shape and the
+        classes of the data, unless the options set them.
         """
         spec, name = self.dataset.spec, self.model["name"]
         fitting = {"shape": list(spec.shape), "classes": spec.classes or 1}
@@ -222,7 +223,7 @@ class Scenario:
         """The federation that trains the model for ``trained_rounds`` rounds.
 
         All samples are put into a random order. The training clients hold the last samples of this order, at most half
-        of all. The model is tested on samples just before these.
+        of all samples. The model is tested on the samples just before them in the order.
         """
         untrained = replace(self, model={**self.model, "trained_rounds": 0})
         most = max(1, len(self.dataset) // 2)
@@ -275,6 +276,28 @@ class Scenario:
         exposure = {"knows_defence": knows_defence, "participations": participations, "defences": on_client}
         parts = [self._message(model, number * index + offset, exposure) for offset in range(number)]
         return aggregate(parts) if number > 1 else parts[0]
+
+    def first_message(self) -> Observation:
+        """Return the message of the first client without a defence. Raise an error if its training diverges."""
+        message, _ = self.observe(0)
+        if any(value.dtype == torch.bfloat16 for value in message.sent.values()):
+            raise InvalidInput("the model holds bfloat16, which is too rough for attacks. Return model.float() instead")
+        if message.returned is not None:
+            samples = prepared(self.share(0), message.sent)
+            check_progress(message.model, samples, message.training, message.sent, message.returned)
+        return message
+
+    def check_attackable(self, message: Observation, attacks: Iterable[str]) -> None:
+        """Raise an error if an attack differentiates the model, but the model does not allow that.
+
+        Args:
+            message: The message of the first client.
+            attacks: The names of the attacks.
+        """
+        specs = [registry.ATTACKS[name] for name in attacks]
+        if any(spec.recovers == "samples" and not spec.exact for spec in specs):
+            samples = prepared(self.share(0), message.sent)
+            check_differentiable(message.model, samples, message.training, message.sent)
 
     def _message(self, model: nn.Module, index: int, exposure: Mapping[str, Any]) -> tuple[Observation, Truth]:
         options: dict[str, Any] = {
@@ -344,50 +367,31 @@ def _check_sources(document: Mapping[str, Any], where: str) -> None:
 
 
 def _check_values(document: Mapping[str, Any], where: str) -> None:
+    recipe = {key: value for key, value in document.get("training", {}).items() if key != "sends"}
     try:
-        further_settings(document.get("training", {}))
+        LocalTraining(**recipe)
     except InvalidInput as problem:
         raise InvalidInput(f"{where}: [training] {problem}") from problem
-    seed = document.get("seed", 0)
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        raise InvalidInput(f"{where}: seed must be a whole number, not {seed!r}")
+    SEED.checked(f"{where}: seed", document.get("seed", 0))
     sends = document.get("training", {}).get("sends", "weights")
     if sends not in ("weights", "gradient"):
         raise UnknownName(f"message ({where}: [training] sends)", sends, ("weights", "gradient"))
-    for (table, key), least in _LEAST.items():
-        if (value := document.get(table, {}).get(key, least)) < least:
-            raise InvalidInput(f"{where}: [{table}] {key} must be at least {least}, not {value}")
     for key, valid in (("granted", GRANTS), ("hidden", HIDEABLE)):
-        for name in document.get("attacker", {}).get(key, []):
+        names = document.get("attacker", {}).get(key, [])
+        for name in names:
             if name not in valid:
                 raise UnknownName(f"thing for {where}: [attacker] {key}", name, valid)
+            if names.count(name) > 1:
+                raise InvalidInput(f"{where}: [attacker] {key} lists {name!r} twice. List it once")
 
 
 def load_parts(scenario: Scenario, where: str) -> None:
-    """Load the data and build a network, to find mistakes. An error message names the table with the mistake."""
+    """Load the data and build a network, to find mistakes in the set-up. An error names the table with the mistake."""
     for table, load_part in (("data", lambda: scenario.dataset), ("model", scenario.network)):
         try:
             load_part()
-        except (InvalidInput, UnknownName) as problem:
+        except InvalidInput as problem:
             raise InvalidInput(f"{where}: [{table}] {problem}") from problem
-
-
-def check_table(table: object, keys: Keys, where: str) -> None:
-    """Raise an error if a table has unknown keys, or values of the wrong type.
-
-    Args:
-        table: The value to check.
-        keys: The valid keys with the types of their values.
-        where: The place of the table for error messages.
-    """
-    if not isinstance(table, dict):
-        raise InvalidInput(f"{where} must be a table, not {table!r}")
-    for key, value in table.items():
-        if key not in keys:
-            raise UnknownName(f"key in {where} called", key, keys)
-        if not isinstance(value, keys[key]) or (isinstance(value, bool) and bool not in keys[key]):
-            names = " or ".join(kind.__name__ for kind in keys[key])
-            raise InvalidInput(f"{where} {key} must be of type {names}, not {value!r}")
 
 
 def read_chain(items: object, where: str) -> tuple[Defence, ...]:
@@ -397,8 +401,8 @@ def read_chain(items: object, where: str) -> tuple[Defence, ...]:
         items: The list of tables, one for each defence.
         where: The place of the list for error messages.
     """
-    if not isinstance(items, list) or not all(isinstance(item, dict) and "name" in item for item in items):
-        raise InvalidInput(f"{where} must be a list of tables, each with the name of a defence, not {items!r}")
+    if not isinstance(items, list) or not all(isinstance(item, dict) and _is_named(item) for item in items):
+        raise InvalidInput(f"{where} must be a list of tables, each with the name of a defence, not {shown(items)}")
     chain = []
     for item in items:
         try:
@@ -408,8 +412,12 @@ def read_chain(items: object, where: str) -> tuple[Defence, ...]:
     return tuple(chain)
 
 
+def _is_named(item: Mapping[str, Any]) -> bool:
+    return isinstance(item.get("name"), str)
+
+
 def read_chains(tables: object, scenario: Scenario, where: str) -> dict[str, tuple[Defence, ...]]:
-    """Return a dictionary from titles to the defences that a client applies in turn.
+    """Return a dictionary from titles to the defences that a client applies one after another.
 
     Raise an error if the model cannot use one of the defences.
 
@@ -419,7 +427,7 @@ def read_chains(tables: object, scenario: Scenario, where: str) -> dict[str, tup
         where: The name of the document for error messages.
     """
     if not isinstance(tables, list):
-        raise InvalidInput(f"{where}: defences are written [[defence]], one table each, not {tables!r}")
+        raise InvalidInput(f"{where}: defences are written [[defence]], one table each, not {shown(tables)}")
     chains: dict[str, tuple[Defence, ...]] = {}
     for number, table in enumerate(tables, 1):
         place = f"{where}: [[defence]] {number}"
@@ -427,24 +435,10 @@ def read_chains(tables: object, scenario: Scenario, where: str) -> dict[str, tup
         chain = read_chain(table.get("chain", []), f"{place} chain")
         title = table.get("title") or ", ".join(map(repr, chain)) or "no defence"
         if title in chains:
-            raise InvalidInput(f"{place}: the title {title!r} is taken. Titles must differ")
+            raise InvalidInput(f"{place}: the title {shown(title)} is taken. Titles must differ")
+        same = next((other for other, earlier in chains.items() if earlier == chain), None)
+        if same is not None:
+            raise InvalidInput(f"{place} has the same chain as {shown(same)}. Remove one of the two")
         check_defences(chain, scenario.network(), scenario.training.get("mode", "train"), server=True)
         chains[title] = chain
     return chains
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file, and return its content."""
-    try:
-        return tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError) as problem:
-        raise FileError(f"{path}: cannot be read ({problem})") from problem
-    except tomllib.TOMLDecodeError as problem:
-        raise InvalidInput(f"{path}: not a TOML file ({problem})") from problem
-
-
-def read_config(config: Location | Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """Return the content and the name of a configuration, which is a TOML file or a dictionary."""
-    if isinstance(config, Mapping):
-        return config, "the configuration"
-    return read_toml(Path(config)), str(config)

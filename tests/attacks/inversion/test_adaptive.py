@@ -64,7 +64,10 @@ def test_an_attack_that_cannot_use_the_knowledge_is_known():
     assert not adapts(attacks.idlg(steps=5), noisy)  # it has no prior to trust more
 
 
-@pytest.mark.parametrize("name", ["april", "dense_factorisation", "dense_read_off", "dense_tail_features", "two_spans"])
+@pytest.mark.parametrize(
+    "name",
+    ["april", "dense_factorisation", "dense_read_off", "dense_tail_features", "gauss_newton", "two_spans"],
+)
 def test_exact_attacks_do_not_use_the_knowledge(name):
     assert not adapts(attacks.build(name), observe(defences.GaussianNoise(0.01))[0])
 

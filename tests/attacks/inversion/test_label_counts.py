@@ -1,5 +1,6 @@
 """Label counts from the last layer of an update, and their rounding."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakgauge import models
-from leakgauge.attacks.inversion.label_counts import dummy_statistics, estimate_label_counts, round_counts
+from leakgauge.attacks.inversion.label_counts import dummy_statistics, estimate_label_counts, raise_counts, round_counts
 from leakgauge.attacks.inversion.last_layer import last_linear
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.local_training import LocalTraining
@@ -179,3 +180,31 @@ def test_broken_estimates_still_add_up(bad):
     counts = round_counts(torch.tensor([bad, 1.0, bad]), 7)
     assert int(counts.sum()) == 7
     assert int(counts.min()) >= 0
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.floats(-50, 200)), min_size=1, max_size=12),
+    st.integers(0, 300),
+    st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_counts_are_raised_as_if_one_by_one(classes, total, ties):
+    counts = torch.tensor([count for count, _ in classes])
+    wanted = torch.tensor([estimate for _, estimate in classes]).double()
+    wanted = wanted.round() if ties else wanted
+    expected = counts.clone()
+    while int(expected.sum()) < total:
+        expected[int((wanted - expected).argmax())] += 1
+    assert raise_counts(counts, wanted, total).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("total", [10**6, 10**9])
+def test_the_work_of_counting_labels_does_not_grow_with_the_samples(total):
+    draw = torch.Generator().manual_seed(0)
+    wild = total * torch.randn(10, generator=draw)
+    began = time.process_time()
+    for values in (wild, torch.full((10,), float("nan")), torch.full((10,), 1e30), -wild.abs()):
+        assert int(round_counts(values, total).sum()) == total
+        counts = raise_counts(torch.zeros(10, dtype=torch.long), values.nan_to_num().clamp(0, total), total)
+        assert int(counts.sum()) == total
+    assert time.process_time() - began < 5

@@ -17,7 +17,7 @@ def test_attacks_by_name():
         build("secant", ridge=1)
     with pytest.raises(UnknownName, match="no attack on a local model called 'dlf'"):
         build("dlf")
-    with pytest.raises(InvalidInput, match="does not take these options"):
+    with pytest.raises(InvalidInput, match="must be a whole number"):
         build("lmra", steps="abc")
     assert build("lmra") == build("distilled") == Distilled()
 

@@ -199,6 +199,67 @@ def test_clients_that_fail_are_left_out(tmp_path):
     assert len(lg.load_all(tmp_path / "own", network())) == 4
 
 
+def rounds_of(recorder, spoil, rounds=1):
+    """Ask four clients without aggregation, after ``spoil(round, answers)`` has changed their answers."""
+
+    class Server:
+        def configure_train(self, server_round, arrays, config, grid):
+            content = flower.RecordDict({"arrays": arrays, "config": config})
+            return [flower.Message(content, node, "train") for node in grid.get_node_ids()]
+
+        def aggregate_train(self, server_round, replies):
+            assert len(replies) == 4
+
+    strategy, grid = recorder.strategy(Server()), Grid(client_app(), nodes=4)
+    for number in range(1, rounds + 1):
+        start = flower.ArrayRecord(network().state_dict())
+        answers = grid.send_and_receive(strategy.configure_train(number, start, flower.ConfigRecord(), grid))
+        spoil(number, answers)
+        strategy.aggregate_train(number, answers)
+
+
+def metrics_of(answer):
+    return next(iter(answer.content.metric_records.values()))
+
+
+def test_an_answer_that_cannot_be_read_is_the_only_one_that_is_lost(tmp_path, caplog):
+    def spoil(number, answers):
+        metrics_of(answers[0])["partition-id"] = float("nan")
+        weights = next(iter(answers[1].content.array_records.values()))
+        weights["1.weight"] = flower.Array("float32", (8, 16), "numpy.ndarray", b"garbage")
+        weights = next(iter(answers[2].content.array_records.values()))
+        weights["1.weight"] = flower.Array("float32", (8, 16), "unknown", b"")
+
+    rounds_of(recording.Recorder(tmp_path, network(), DATA), spoil)
+    assert {one.client for one in lg.load_all(tmp_path, network())} == {"node-100", "client-3"}
+    logged = [record.message for record in caplog.records if record.name == "leakgauge"]
+    assert len(logged) == 2
+    for name, line in zip(("client-1", "client-2"), logged, strict=True):
+        assert f"did not record the message of {name}: the array '1.weight' cannot be decoded" in line
+
+
+def test_an_id_stays_with_the_node_that_had_it_first(tmp_path, caplog):
+    def spoil(number, answers):
+        if number == 2:
+            metrics_of(answers[3])["partition-id"] = 0  # client 0 has this id since round 1
+            answers.reverse()
+
+    rounds_of(recording.Recorder(tmp_path, network(), DATA), spoil, rounds=2)
+    kept = {(one.client, one.round): one for one in lg.load_all(tmp_path, network())}
+    names = {(f"client-{one}", number) for one in range(4) for number in (1, 2)}
+    assert kept.keys() == names - {("client-3", 2)} | {("node-103", 2)}
+    assert same(kept["client-0", 2].returned, trained(network(), network().state_dict(), 100))
+    assert "names a client node-103 and not client-0" in caplog.text
+
+
+def test_two_nodes_with_one_id_in_one_round_have_the_names_of_their_nodes(tmp_path):
+    def spoil(number, answers):
+        metrics_of(answers[3])["partition-id"] = 0
+
+    rounds_of(recording.Recorder(tmp_path, network(), DATA), spoil)
+    assert {one.client for one in lg.load_all(tmp_path, network())} == {"node-100", "client-1", "client-2", "node-103"}
+
+
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 

@@ -110,6 +110,15 @@ def test_the_optimiser_and_its_settings_are_read(captures):
 def test_an_impossible_recipe_is_unknown_and_logged(captures, caplog):
     assert captures.recipe({"lr": -1.0, "epochs": 0, "batch-size": True}).lr is None
     assert "lr must be above 0" in caplog.text
+    captures.recipe({"lr": -1.0}, "client-3")  # each client has its own sentence
+    assert "Leakgauge records client-3 without lr" in caplog.text
+
+
+def test_settings_that_contradict_each_other_are_unknown(captures, caplog):
+    found = captures.recipe({"epochs": 10, "batch-size": 2, "num-examples": 10**9})
+    assert (found.epochs, found.batch_size, found.samples) == (10, 2, None)
+    assert "without samples" in caplog.text
+    assert captures.recipe({"num-examples": 2**62}).samples is None
 
 
 def test_a_sum_has_the_batches_of_all(captures, seen):
@@ -177,7 +186,10 @@ def test_a_clients_rounds_are_read_in_their_order(captures, seen):
         (lambda one: {key: one[key] for key in list(one)[:-1]}, "lack '3.bias'"),
         (lambda one: {**one, "1.weight": one["1.weight"].T}, "has shape"),
         (lambda one: {**one, "1.weight": one["1.weight"] * np.nan}, "NaN or Inf"),
-        (lambda one: {**one, "1.weight": one["1.weight"].astype(object)}, "numpy.object_"),
+        (lambda one: {**one, "1.weight": one["1.weight"].astype(object)}, "type object"),
+        (lambda one: {**one, "1.weight": one["1.weight"] + 1j}, "type complex64"),
+        (lambda one: {**one, "1.weight": np.empty(2**40, "V0")}, "has shape (1099511627776,)"),
+        (lambda one: {**one, "x" * 10**6: one["1.weight"]}, "which the model does not have"),
         (lambda one: {}, "lack '1.weight'"),
     ],
 )
@@ -188,6 +200,7 @@ def test_a_message_that_does_not_fit_the_model_is_logged_once_and_not_saved(capt
     assert len(caplog.records) == 1
     assert words in caplog.text
     assert "client-0 in round 1" in caplog.text
+    assert len(caplog.text) < 1500
     assert not captures.folder.exists()
 
 

@@ -142,7 +142,7 @@ def test_what_cannot_be_asked_is_said(recorded, tmp_path):
         inferred(recorded, tmp_path / "none", sensitive="job=a")
     with pytest.raises(UnknownName, match="loss 'foo'"):
         inferred(recorded, tmp_path / "none", know={"loss": "foo"})
-    with pytest.raises(InvalidInput, match="does not take these options"):
+    with pytest.raises(InvalidInput, match="must be a whole number"):
         inference.build("lmra", steps="abc")
     with pytest.raises(UnknownName, match="rate"):
         inferred(recorded, tmp_path / "none", know={"rate": 1.0})
@@ -225,8 +225,38 @@ def test_names_from_files_are_harmless(tmp_path):
     assert len(found.models) == 2
     assert "\x1b" not in write_inference(found, tmp_path / "out", "x").read_text()
     assert not any("\x1b" in cell for row in models_table(found) for cell in row)
+    found = infer_captures(captured_as(["client 0", "client-0"], tmp_path / "twins"), QUICK, tmp_path / "out")
+    assert set(found.models) == {"client-0"}  # the other name cannot take its place
+    assert len(found.refused) == 2
+    assert all("'client 0' and 'client-0' have the same name as files" in reason for reason in found.refused)
     with pytest.raises(InvalidInput, match="same name as files"):
-        infer_captures(captured_as(["client 0", "client-0"], tmp_path / "twins"), QUICK, tmp_path / "out")
+        infer_captures(captured_as(["a b", "a:b"], tmp_path / "both"), QUICK, tmp_path / "out")
+
+
+BAD = {
+    "shape": lambda one: replace(one, data=replace(one.data, shape=(7,), columns=())),
+    "columns": lambda one: replace(one, data=replace(one.data, columns=())),
+    "more samples than fit": lambda one: replace(one, training=replace(one.training, samples=10**9, batch_size=10**9)),
+    "more classes": lambda one: replace(one, data=replace(one.data, classes=10**6)),
+    "unknown loss": lambda one: replace(one, training=replace(one.training, loss="no:such_loss")),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_one_bad_capture_does_not_end_the_others(recorded, tmp_path, kind):
+    for file in observation_files(recorded / "captures"):
+        (tmp_path / "captures").mkdir(exist_ok=True)
+        (tmp_path / "captures" / file.name).write_bytes(file.read_bytes())
+    bad = BAD[kind](lg.load(observation_files(recorded / "captures")[0], network()))
+    lg.save(replace(bad, client="client-9"), tmp_path / "captures" / "a.safetensors")
+    found = infer_captures(
+        observation_files(tmp_path / "captures"), QUICK, tmp_path / "out", model=network(),
+        data=ClientData(recorded / "data"), sensitive="secret",
+    )  # fmt: skip
+    assert set(found.models) - {"client-9"} == {f"client-{number}" for number in range(3)}
+    assert found.inferences
+    assert found.exit_code == (0 if kind == "more samples than fit" else 2)  # nothing here holds that many samples
+    assert [reason for reason in found.refused if "a.safetensors" in reason] == list(found.refused)
 
 
 def test_statistics_and_unknown_recipes_leave_attacks_out_in_words(tmp_path):

@@ -4,8 +4,8 @@ The attacks take seconds, and return only samples that the attacker can check. A
 
 =====================  ========================================================================
 :mod:`.read_off`       Samples from single neurons of a dense first layer
-:mod:`.spans`          Whole batches, from the row spaces of two consecutive dense layers
-:mod:`.factorisation`  Whole batches, from row and column spaces, also with one hidden layer
+:mod:`.spans`          Whole batches, from the row spaces of the gradients of two dense layers
+:mod:`.factorisation`  Whole batches, from row and column spaces of gradients, also with one hidden layer
 :mod:`.features`       Whole batches, from the features that enter the last two dense layers
 :mod:`.patches`        One sample of a vision transformer, from its patch layer and positions
 :mod:`.counting`       The number of samples, and the equations of a convolution, without an attack

@@ -1,7 +1,7 @@
 r"""Functions that estimate how much a gradient reveals, from its rank or from a count of equations, without an attack.
 
-- The gradient of a dense layer is a sum with one term for each sample. Its rank is the number of distinct samples,
-  if there are fewer samples than the layer has inputs and outputs.
+- The gradient of a dense layer is a sum with one term for each sample. The rank of this gradient is the number of
+  distinct samples, if the layer has more inputs and more outputs than there are samples.
 - The gradient and the weights of a first convolution give linear equations for a single sample (R-GAP, Zhu and
   Blaschko, "R-GAP: Recursive Gradient Attack on Privacy", ICLR 2021, section 4). The layer computes :math:`z = K * x`
   from a sample :math:`x` and a kernel :math:`K`. Each known output gives one equation. Each entry of the kernel's
@@ -53,13 +53,14 @@ def _chain(observation: Observation) -> DenseChain:
 
 
 def convolution_equations(observation: Observation) -> str | None:
-    """Return a sentence about the equations that a first convolution gives for one sample.
+    """Return a sentence that compares the number of equations for one sample with the number of its values.
 
-    The count is the one of R-GAP's rank analysis (Zhu and Blaschko 2021). It assumes the best case for the attacker, in
-    which the outputs of the convolution and the gradients at these outputs are known from the later layers.
+    The linear equations come from the gradient and the weights of the model's first convolution, as in the rank
+    analysis of R-GAP (Zhu and Blaschko 2021). They assume the best case for the attacker. In this case, the attacker
+    has already computed the outputs of the convolution, and the gradients at these outputs, from the later layers.
 
     Args:
-        observation: The message of the client. ``None`` is returned if no trained convolution gets the samples.
+        observation: The message of the client. ``None`` is returned if the samples do not enter a trained convolution.
     """
     found = _first_convolution(observation)
     if found is None:
@@ -73,7 +74,7 @@ def convolution_equations(observation: Observation) -> str | None:
 
 
 def _first_convolution(observation: Observation) -> tuple[_ConvNd, int] | None:
-    """Return the trained convolution that gets the samples, and its number of outputs for one sample."""
+    """Return the trained convolution whose inputs are the samples, and its number of outputs for one sample."""
     calls: list[tuple[_ConvNd, Tensor, Tensor]] = []
 
     def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:

@@ -44,7 +44,7 @@ class Reached(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Entrance:
-    """The map from samples to inputs of the first dense layer, which reorders, scales and shifts the values.
+    """The function that converts samples to inputs of the first dense layer. It reorders, scales and shifts the values.
 
     Args:
         order: For each input of the layer, the index of its value in the flattened sample.
@@ -70,16 +70,16 @@ class Entrance:
 
 
 class DenseChain:
-    """A copy of the model in double precision with the sent weights, which can be run from a dense layer on.
+    """A copy of the model that computes its outputs from given outputs of its first dense layer.
 
-    This dense layer is the layer that gets the samples, or else the first dense layer that gets features of the
-    samples.
+    The copy has the weights that the server sent, in double precision. With ``on_samples``, the first dense layer is
+    the first whose inputs are the samples themselves. Otherwise it is the first whose inputs are one vector for each
+    sample.
 
     Args:
-        observation: The message of the client. If the model has no such layer with a bias, :class:`DoesNotFit` is
-            raised.
-        on_samples: Whether the layer gets the samples themselves. Otherwise it gets features.
-        needs_bias: Whether a layer without a bias is refused.
+        observation: The message of the client. If the model has no such layer, :class:`DoesNotFit` is raised.
+        on_samples: Whether the inputs of the layer are the samples themselves. Otherwise they are features.
+        needs_bias: Whether :class:`DoesNotFit` is also raised for a layer without a bias.
     """
 
     def __init__(self, observation: Observation, on_samples: bool = True, needs_bias: bool = True) -> None:
@@ -113,7 +113,7 @@ class DenseChain:
         return bias is not None
 
     def with_ones(self, inputs: Tensor, path: str) -> Tensor:
-        """Return the inputs of a dense layer with a last column of ones, if the layer has a bias.
+        """Append a column of ones to the inputs of a dense layer if the layer has a bias.
 
         Args:
             inputs: The inputs, one row for each sample.
@@ -168,7 +168,10 @@ class DenseChain:
         return gradient == 0
 
     def check_rows(self) -> None:
-        """Check that the outputs of a sample depend neither on the other samples of a batch nor on random numbers."""
+        """Check that the model's outputs for one sample depend on no other sample of a batch and on no random number.
+
+        Batch norm and dropout in train mode fail this check.
+        """
         first = self._random(DUMMIES, self.layer(self.first).out_features)
         changed = torch.cat([first[:1], self._random(DUMMIES - 1, first.shape[1], seed=1)])
         with torch.no_grad():
@@ -179,7 +182,10 @@ class DenseChain:
             )
 
     def check_features(self) -> None:
-        """Check that the features of a sample depend neither on the other samples of a batch nor on random numbers."""
+        """Check that the features of one sample depend on no other sample of a batch and on no random number.
+
+        The features are the inputs of the first dense layer. Batch norm and dropout in train mode fail this check.
+        """
         before = next(inputs for path, inputs in self.calls if path == self.first)
         changed = torch.cat([self._dummies[:1], self._random(1, *self.shape, seed=1)])
         handle = self.layer(self.first).register_forward_pre_hook(stop_at_input)
@@ -245,7 +251,10 @@ class DenseChain:
         return self.entrance.undo(inputs, data)
 
     def _entrance(self) -> Entrance:
-        """Return the map from samples to inputs of the first layer, or raise an error if the map is not simple."""
+        """Return the function that converts samples to inputs of the first dense layer.
+
+        An error is raised if this function does more than reorder the values, or scale and shift each value.
+        """
         inputs, flat = next(inputs for path, inputs in self.calls if path == self.first), self._dummies.flatten(1)
         ones = torch.ones_like(flat[0])
         sorted_inputs, sorted_flat = inputs[0].sort(), flat[0].sort()
@@ -289,7 +298,7 @@ def one_gradient_of(observation: Observation) -> dict[str, Tensor]:
 
 
 def takes_one_step(observation: Observation) -> bool:
-    """Return whether the message is known to be one gradient or one local step."""
+    """Return whether the client is known to have sent one gradient, or to have taken one local step."""
     training = observation.training
     if observation.kind == "gradient":
         return True
@@ -314,7 +323,11 @@ def stop_at_input(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
 
 
 def _check_cheaply(observation: Observation, on_samples: bool) -> None:
-    """Raise an error, without a forward pass, if the model has no dense layer that fits."""
+    """Raise an error if the model's list of layers already shows that the attack does not apply.
+
+    No forward pass is needed. With ``on_samples``, a dense layer must have as many inputs as a sample has values.
+    Otherwise, the model must have at least two dense layers.
+    """
     size = math.prod(observation.data.shape)
     dense = [module for module in observation.model.modules() if isinstance(module, nn.Linear)]
     if on_samples and not any(module.in_features == size for module in dense):

@@ -209,7 +209,7 @@ def _extractor(observation: Observation, path: str, dtype: torch.dtype) -> Calla
 
 
 def _tail(observation: Observation) -> TwoLayers:
-    """Return the two dense layers after the features, or raise an error if the attack does not apply."""
+    """Return the two dense layers whose inputs are features, or raise an error if the attack does not apply."""
     chain = chain_of(observation, on_samples=False)
     seen = next(inputs for path, inputs in chain.calls if path == chain.first)
     if seen.shape[1] == math.prod(observation.data.shape) and _gets_samples(observation):
@@ -234,7 +234,7 @@ def _outcome(peeling: Peeling, interrupted: bool, loss: float, determined: bool)
         peeling: The search for features.
         interrupted: Whether Ctrl-C ended the attack.
         loss: The mean relative squared error of the pictures' features.
-        determined: Whether each picture has its features, and there are no fewer features than pixels.
+        determined: Whether each picture has the proven features, and there are at least as many features as pixels.
     """
     outcome = peeling.outcome(interrupted)
     if not peeling.recovered:

@@ -1,9 +1,9 @@
-"""Three searches for inputs of a dense layer that may be samples. All of them need two consecutive dense layers.
+"""Three searches for vectors that may be samples of the client. All of them need two consecutive dense layers.
 
-With a bias, an input :math:`x` of the layer gives the augmented input :math:`[x, 1]`. The augmented inputs of all
-samples lie in the row space of the first layer's gradient, which is called the first span. A point is a vector of
-coordinates in this space. The gradients of the samples' losses with respect to the layer's outputs lie in the column
-space of the same gradient.
+The samples are the inputs of the first dense layer. If this layer has a bias, a 1 is appended to each input
+:math:`x`, and the result :math:`[x, 1]` is called the augmented input. The augmented inputs of all samples lie in the
+row space of the layer's gradient. A point is a vector of coordinates in this space. The gradients of the samples'
+losses with respect to the layer's outputs lie in the column space of the same gradient.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Found(NamedTuple):
         progress: Whether the search has found a gradient of a sample, which helps later searches.
         strictness: The number by which the tolerance of the proofs is divided, because these points are only
             approximate.
-        gradients: The gradient at the outputs of the first layer from which each point was computed, as coordinates in
-            the column space. ``None`` if the points were computed in another way.
+        gradients: For each point, the gradient at the outputs of the first layer from which the point was computed, as
+            coordinates in the column space. ``None`` if the points were computed in another way.
     """
 
     points: Tensor
@@ -61,7 +61,10 @@ Finder = Callable[[LayerSpan, LayerSpan], Found]
 
 
 class SecondSpanFinder:
-    """The search for inputs of the first layer whose activations lie in the row space of the second layer's gradient.
+    """The search for inputs of the first layer, for any activation.
+
+    For the input of a true sample, the resulting input of the second layer lies in the row space of the second layer's
+    observed gradient.
 
     Args:
         chain: The two dense layers.
@@ -77,8 +80,8 @@ class SecondSpanFinder:
         """Search from new random starting points, and return the inputs that may be samples.
 
         Args:
-            first: The gradient of the first layer, without the samples that are already proven.
-            second: The gradient of the second layer, without the samples that are already proven.
+            first: The gradient of the first layer, from which proven samples have been subtracted.
+            second: The gradient of the second layer, from which proven samples have been subtracted.
         """
         if len(second.core) < len(first.core):
             return Found(first.core[:0], first.core[:0, 0])
@@ -89,14 +92,18 @@ class SecondSpanFinder:
 
 
 class CurveFinder(SecondSpanFinder):
-    """The search for inputs of the first layer that cause gradients in the column spaces of both layers' gradients."""
+    """The search for inputs of the first layer, for smooth activations.
+
+    For the input of a true sample, the gradient at the outputs of each of the two layers lies in the column space of
+    this layer's observed gradient.
+    """
 
     def __call__(self, first: LayerSpan, second: LayerSpan) -> Found:
         """Search from new random starting points, and return the inputs that may be samples.
 
         Args:
-            first: The gradient of the first layer, without the samples that are already proven.
-            second: The gradient of the second layer, without the samples that are already proven.
+            first: The gradient of the first layer, from which proven samples have been subtracted.
+            second: The gradient of the second layer, from which proven samples have been subtracted.
         """
         problem = CurveProblem(
             self.chain.augmented_weight() @ first.right,
@@ -111,14 +118,14 @@ class CurveFinder(SecondSpanFinder):
 
 
 class KinkFinder(SecondSpanFinder):
-    r"""The search for the gradients of all samples at the first layer, if the activation has two slopes.
+    r"""The search for the gradient of each sample at the outputs of the first layer, if the activation has two slopes.
 
-    The gradient of the first layer is :math:`L S R^T` with orthonormal bases :math:`L` and :math:`R` and a diagonal
-    :math:`S`. In these bases, the gradient of sample :math:`i` is :math:`\delta_i = L a_i`, and its input is :math:`R
-    c_i`. The gradients of all samples determine the inputs, because :math:`a_j^T S^{-1} c_i = 0` for all other samples
-    :math:`j`. So the inputs are known as soon as the gradients of all remaining samples are known. Each search starts
-    from points that fulfil this equation for all gradients that are already known. If some gradients are still unknown,
-    the points are only approximations, which may be good enough for a proof.
+    The gradient of the first layer's weights is :math:`L S R^T` with orthonormal bases :math:`L` and :math:`R` and a
+    diagonal :math:`S`. Sample :math:`i` has the gradient :math:`L a_i` at the layer's outputs, and its input is
+    :math:`R c_i`, with unknown coordinates :math:`a_i` and :math:`c_i`. The coordinates of different samples fulfil
+    :math:`a_j^T S^{-1} c_i = 0`. If all :math:`a_j` are known, these equations therefore determine all inputs. If only
+    some :math:`a_j` are known, the equations give approximate inputs, which may be good enough for a proof. Each search
+    starts from inputs that fulfil the equations of all known :math:`a_j`.
 
     Args:
         chain: The two dense layers.
@@ -139,7 +146,15 @@ class KinkFinder(SecondSpanFinder):
         self.record = (-len(branches.low), 0)
 
     def __call__(self, first: LayerSpan, second: LayerSpan) -> Found:
-        """Search from new random starting points, and return one input for each known gradient of a sample."""
+        """Search for gradients of further samples, and return the inputs computed from all gradients found so far.
+
+        Gradients from earlier calls are kept. If the gradients of some samples are still missing, no inputs are
+        returned, or approximate inputs after several calls without progress.
+
+        Args:
+            first: The gradient of the first layer, from which proven samples have been subtracted.
+            second: The gradient of the second layer, from which proven samples have been subtracted.
+        """
         before = self._known_in(first)
         fitted = self._fit(first, second, before)
         order = fitted.residuals.argsort()
@@ -162,9 +177,10 @@ class KinkFinder(SecondSpanFinder):
         return found
 
     def _known_in(self, first: LayerSpan) -> Tensor:
-        """Return the known gradients as coordinates in the column space of the first layer's gradient.
+        """Return the samples' gradients found so far, as coordinates in the column space of the first layer's gradient.
 
-        Gradients that no longer lie in this space are left out, because their samples have been subtracted.
+        The gradients of proven samples are left out. Proven samples have been subtracted from the layer's gradient, so
+        their gradients no longer lie in its column space.
         """
         inside = self.known @ first.left
         stays = inside.norm(dim=1) > 1 - SAME_DIRECTION
@@ -188,11 +204,11 @@ class KinkFinder(SecondSpanFinder):
         return mixture.fit(shares, (pulls[0] * even, pulls[1] * ~even), self.iterations)
 
     def _inputs(self, first: LayerSpan, gradients: Tensor) -> Found:
-        """Return the inputs that belong to known gradients.
+        """Compute the inputs of some samples from the gradients of these samples at the outputs of the first layer.
 
-        The inputs are exact if the gradients of all remaining samples are known. They are also exact if the unknown
-        gradients are orthogonal to the known gradients, in coordinates of the column space. This is nearly true if the
-        unknown gradients are much smaller.
+        The inputs are exact if the gradients of all samples that are not yet proven are given. They are also exact if
+        the given gradients are orthogonal to the missing gradients. The inputs are nearly exact if the
+        missing gradients are much smaller than the given gradients.
         """
         if not len(gradients):
             return Found(first.core[:0], first.core[:0, 0])
@@ -207,9 +223,9 @@ def inputs_from(first: LayerSpan, gradients: Tensor, last: Tensor | None) -> Ten
 
     Args:
         first: The gradient of the first layer. Its matrix ``core`` must be diagonal.
-        gradients: The gradient of each sample, as coordinates in the column space of the layer's gradient, on any
-            scale.
-        last: The coefficients with which the last entry of an input, which must be 1, is computed from coordinates.
+        gradients: The gradient of each sample, as coordinates in the column space of the layer's gradient. Each row
+            may be multiplied by any factor.
+        last: The coefficients that compute the last entry of an input from its coordinates. This entry must be 1.
             ``None`` if the layer has no bias.
     """
     points: Tensor = (first.core.diagonal()[:, None] * torch.linalg.pinv(gradients)).T
@@ -225,7 +241,7 @@ def starting_points(
     known: Tensor | None = None,
     only_neurons: bool = False,
 ) -> Tensor:
-    """Return starting points for a search, one half from single neurons and the other half at random.
+    """Return starting points for a search. One half comes from single neurons, and the other half is random.
 
     The gradient of a neuron's weights divided by the gradient of its bias is a weighted sum of samples, with weights
     that add up to 1. The sums with a small norm are nearest to single samples, so a search starts from these sums. All
@@ -233,7 +249,7 @@ def starting_points(
 
     Args:
         first: The gradient of the first layer.
-        last: The coefficients with which the last entry of an input, which must be 1, is computed from coordinates.
+        last: The coefficients that compute the last entry of an input from its coordinates. This entry must be 1.
             ``None`` if the layer has no bias.
         count: The number of starting points.
         random: The generator of the starting points.
@@ -259,7 +275,7 @@ def starting_points(
 
 
 def _distinct(points: Tensor, residuals: Tensor) -> Found:
-    """Return the points with small residuals, without repetitions. The point with the smallest residual is first."""
+    """Return the points with small residuals, sorted by residual. Points that are nearly equal are returned once."""
     order = residuals.argsort()
     order = order[residuals[order] < PROMISING]
     points, residuals = points[order], residuals[order]

@@ -39,7 +39,7 @@ class LayerSpan:
 
     @classmethod
     def of(cls, gradient: Tensor, rank: int) -> LayerSpan:
-        """Return a gradient as a small matrix in two bases. Only its largest singular values are kept.
+        """Return a gradient as the product ``left @ core @ right.T``, with only its largest singular values.
 
         Args:
             gradient: The gradient of a layer's kernel and bias as one matrix. The bias is the last column.
@@ -49,7 +49,7 @@ class LayerSpan:
         return cls(left[:, :rank], torch.diag(values[:rank]), right[:rank].T)
 
     def reduced(self, rank: int) -> LayerSpan:
-        """Return the gradient with fewer singular values and a diagonal core (the matrix between the bases).
+        """Return the gradient with only its largest singular values. The attribute ``core`` of the result is diagonal.
 
         Args:
             rank: The number of singular values to keep.
@@ -58,32 +58,36 @@ class LayerSpan:
         return LayerSpan(self.left @ inner.left, inner.core, self.right @ inner.right)
 
     def without(self, gradients: Tensor, inputs: Tensor, weights: Tensor) -> LayerSpan:
-        """Subtract the parts of some samples from the gradient, and return the rest in the same bases.
+        """Return the gradient minus the part that comes from some samples.
+
+        The result has the same ``left`` and ``right`` as this object, and a new ``core``.
 
         Args:
             gradients: The gradient of each sample's loss with respect to the layer's outputs.
-            inputs: The augmented input of each sample.
+            inputs: The augmented input of each sample, which is the input with an appended 1.
             weights: The weight of each sample in the gradient of the batch.
         """
         part = (gradients @ self.left).T @ (weights[:, None] * (inputs @ self.right))
         return LayerSpan(self.left, self.core - part, self.right)
 
     def coefficients(self, gradients: Tensor, inputs: Tensor) -> Tensor:
-        """Return, for each row, the left-hand side of this module's equation. It is :math:`N / m_i` for a true sample.
+        r"""Return :math:`\delta^T (G^+)^T x` for each row, where :math:`G^+` is the pseudo-inverse of this gradient.
 
-        The attribute ``core`` must be diagonal.
+        For a true sample, this is the number of samples divided by the number of copies of this sample. The attribute
+        ``core`` must be diagonal.
 
         Args:
-            gradients: The gradient of each row's loss with respect to the layer's outputs.
-            inputs: The augmented input of each row.
+            gradients: The gradient :math:`\delta` of each row's loss with respect to the layer's outputs.
+            inputs: The augmented input :math:`x` of each row, which is the input with an appended 1.
         """
         return ((gradients @ self.left) / self.core.diagonal() * (inputs @ self.right)).sum(1)
 
     def outside(self, gradients: Tensor) -> Tensor:
-        """Return, for each given gradient, the share of its length that lies outside the column space.
+        """Return, for each row of ``gradients``, the relative length of its part outside the column space.
 
         Args:
-            gradients: The gradient of each row's loss with respect to the layer's outputs.
+            gradients: The gradient of each row's loss with respect to the layer's outputs. For a true sample, this
+                gradient lies in the column space of the layer's gradient.
         """
         rest = gradients - (gradients @ self.left) @ self.left.T
         share: Tensor = rest.norm(dim=1) / gradients.norm(dim=1).clamp_min(1e-300)
@@ -97,7 +101,8 @@ def rank_of(gradient: Tensor, precision: float, samples: int = 0) -> int:
         gradient: The gradient of a layer.
         precision: The relative precision of the values in the gradient.
         samples: The number of samples, or 0 if it is unknown. If there are nearly as many samples as singular values,
-            no singular value shows the noise. The rank is then the number of singular values above rounding errors.
+            no singular value is left from which the noise can be estimated. The rank is then the number of singular
+            values above rounding errors.
     """
     values = torch.linalg.svdvals(gradient)
     index = first_noise(gradient, values)
@@ -108,7 +113,9 @@ def rank_of(gradient: Tensor, precision: float, samples: int = 0) -> int:
 
 
 def largest_rank(gradient: Tensor) -> int:
-    """Return the largest possible rank of a gradient, which is the number of its nonzero rows or columns.
+    """Return the largest possible rank of a gradient.
+
+    It is the number of nonzero rows or the number of nonzero columns, whichever is smaller.
 
     Args:
         gradient: The gradient of a layer.

@@ -3,14 +3,14 @@ r"""The Levenberg-Marquardt method from many starting points at once, and a sear
 The augmented input of a dense layer is its input with an appended 1, which belongs to the bias. The augmented inputs of
 all samples lie in the row space of the first layer's gradient, which is called the first span. A point is a vector of
 coordinates :math:`c = c_0 + T p` in a basis of this space. The start :math:`c_0` and the directions :math:`T` are
-chosen such that the last entry of the augmented input stays 1. The residual of a point is the relative distance of a
-vector :math:`u` from a second space with the orthonormal basis :math:`Q`:
+chosen such that the last entry of the augmented input stays 1. The vector :math:`u = [\phi(M c), 1]` is the augmented
+input of the second layer, where :math:`M` maps coordinates to outputs of the first layer and :math:`\phi` is the
+activation. For a true sample, :math:`u` lies in the row space of the second layer's gradient, which has the orthonormal
+basis :math:`Q`. The residual is the part of :math:`u` outside this space:
 
 .. math:: r(p) = (I - Q Q^T)\, u / \lVert u \rVert .
 
-In the problem of two spans, :math:`Q` is a basis of the row space of the second layer's gradient. The vector :math:`u =
-[\phi(M c), 1]` is the input of the second layer with an appended 1, where :math:`M` maps coordinates to outputs of the
-first layer and :math:`\phi` is the activation. With :math:`A = \mathrm{d}u / \lVert u \rVert`, :math:`a = A^T r` and
+With :math:`A = (\mathrm{d}u / \mathrm{d}p) / \lVert u \rVert`, :math:`a = A^T r` and
 :math:`b = A^T u / \lVert u \rVert`, the gradient and the Gauss-Newton matrix of :math:`\lVert r \rVert^2 / 2` are
 
 .. math::
@@ -43,16 +43,22 @@ State = tuple[Tensor, ...]
 
 
 class LeastSquares(Protocol):
-    """A least-squares problem that :func:`search` solves from many starting points."""
+    """A least-squares problem that :func:`search` solves from many starting points.
+
+    The unknown is a vector, which is called a point.
+    """
 
     def onto_plane(self, points: Tensor) -> Tensor:
-        """Return, for each point, the nearest point that fulfils the constraint of the problem."""
+        """Move each point (vector of unknowns) to the nearest point that fulfils the constraint of the problem."""
 
     def directions(self) -> Tensor:
-        """Return a basis of the directions in which points may move, one in each column."""
+        """Return the directions in which the search may move a vector of unknowns, as the columns of a matrix."""
 
     def evaluate(self, points: Tensor) -> State:
-        """Return the values that the other methods need at each point. The last value is the squared residual."""
+        """Return the values that :meth:`normal_equations` needs, for each point (vector of unknowns).
+
+        The last value is the squared residual.
+        """
 
     def normal_equations(self, directions: Tensor, state: State) -> tuple[Tensor, Tensor]:
         """Return the gradient and the Gauss-Newton matrix of half the squared residual, for each point."""
@@ -60,10 +66,12 @@ class LeastSquares(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The search for inputs of the first layer whose activations lie in the row space of the second layer's gradient.
+    """The least-squares problem for the input of one sample at the first of two dense layers.
 
-    A point is a vector of coordinates in the row space of the first layer's gradient. Its augmented input, which is the
-    input with an appended 1 for the bias, must have the last entry 1.
+    A point is a vector of coordinates in the row space of the first layer's gradient. It gives the augmented input of
+    the first layer, which is the input with an appended 1 for the bias. The last entry must therefore be 1. The first
+    layer and the activation then give the input of the second layer. The residual is the distance of this second input
+    from the row space of the second layer's gradient.
 
     Args:
         layer: The matrix that maps points to outputs of the first layer, (width, rank).
@@ -78,19 +86,25 @@ class Problem:
     activation: Activation
 
     def onto_plane(self, points: Tensor) -> Tensor:
-        """Return, for each point, the nearest point that belongs to an input with an appended 1."""
+        """Move each point to the nearest point for which the entry that is appended to the input equals 1."""
         return onto_plane(points, self.last)
 
     def directions(self) -> Tensor:
-        """Return an orthonormal basis of the directions in which a point can move while the appended entry stays 1."""
+        """Return an orthonormal basis of all directions that leave the last entry of the augmented input unchanged.
+
+        The augmented input is the input of the first layer with an appended 1.
+        """
         return plane_directions(self.last)
 
     def residuals(self, points: Tensor) -> Tensor:
-        """Return the squared relative distance of each point's activations from ``span``."""
+        """Return the squared residual of each point."""
         return self.evaluate(points)[-1]
 
     def evaluate(self, points: Tensor) -> State:
-        """Return the slopes, the activations, the parts of activations outside ``span``, and the squared residuals."""
+        """Return the slopes, the activations, their parts outside the space with basis ``span``, and the residuals.
+
+        The residuals are squared.
+        """
         values, slope = self.activation(points @ self.layer.T)
         augmented = torch.cat([values, torch.ones_like(values[:, :1])], 1)
         norm = augmented.norm(dim=1, keepdim=True)
@@ -102,8 +116,8 @@ class Problem:
         """Return the gradient and the Gauss-Newton matrix of half the squared residual, for each point.
 
         Args:
-            directions: The directions in which points may move, one in each column.
-            state: The values at each point.
+            directions: The directions in which the search may move a point, one in each column.
+            state: The result of :meth:`evaluate`.
         """
         slope, unit, miss, residual = state
         moves = self.layer @ directions  # (width, unknowns)
@@ -119,40 +133,47 @@ class Problem:
 
 
 def onto_plane(points: Tensor, last: Tensor) -> Tensor:
-    """Return, for each point, the nearest point that belongs to an input with an appended 1.
+    """Move each point to the nearest point for which the last entry of the augmented input is 1.
+
+    The augmented input is an input of the first dense layer with an appended 1 for the bias.
 
     Args:
-        points: The coordinates of each point in the row space of the first layer's gradient.
-        last: The coefficients with which the appended entry is computed from coordinates.
+        points: The points, as coordinates of augmented inputs in the row space of the first layer's gradient.
+        last: The coefficients with which the last entry of the augmented input is computed from coordinates.
     """
     gap = 1 - points @ last
     return points + gap[:, None] * last / last.square().sum()
 
 
 def plane_directions(last: Tensor) -> Tensor:
-    """Return an orthonormal basis of the directions in which a point can move while the appended entry stays 1.
+    """Return an orthonormal basis of all directions that leave the last entry of the augmented input unchanged.
+
+    The augmented input is an input of the first dense layer with an appended 1 for the bias.
 
     Args:
-        last: The coefficients with which the appended entry is computed from the coordinates of a point.
+        last: The coefficients with which the last entry of the augmented input is computed from its coordinates.
     """
     complete: Tensor = torch.linalg.qr(last[:, None], mode="complete")[0]
     return complete[:, 1:]
 
 
 def corrections(a: Tensor, b: Tensor, residual: Tensor) -> Tensor:
-    """Return the terms of the Gauss-Newton matrix that contain the vectors :math:`a` and :math:`b` of this module.
+    r"""Return the terms :math:`\lVert r \rVert^2 b b^T - a b^T - b a^T` of the Gauss-Newton matrix for each point.
+
+    The residual :math:`r` is the part of a vector :math:`u / \lVert u \rVert` outside a given space. The Jacobian of
+    :math:`u`, divided by :math:`\lVert u \rVert`, is :math:`A`.
 
     Args:
-        a: The vector :math:`a` of each point.
-        b: The vector :math:`b` of each point.
-        residual: The squared residual of each point.
+        a: The vector :math:`a = A^T r` of each point, one in each row.
+        b: The vector :math:`b = A^T u / \lVert u \rVert` of each point, one in each row.
+        residual: The squared residual :math:`\lVert r \rVert^2` of each point.
     """
     cross = a[:, :, None] * b[:, None, :]
     return residual[:, None, None] * b[:, :, None] * b[:, None, :] - cross - cross.mT
 
 
 def search(problem: LeastSquares, starts: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """Minimise the residual of a problem from each starting point. Return the final points and their squared residuals.
+    """Minimise the residual of a problem from each starting point, and return the final points and squared residuals.
 
     Args:
         problem: The search problem.

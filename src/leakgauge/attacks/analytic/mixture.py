@@ -76,10 +76,11 @@ class Fitted(NamedTuple):
     """The solutions of the search, one for each starting point.
 
     Args:
-        gradients: The gradient at the first layer's outputs, as coordinates :math:`a` in its column space, of length 1.
-        downstream: The gradient at the next layer's outputs, as coordinates :math:`b` in its column space, on the same
-            scale.
-        shares: The probability that a neuron has the larger slope.
+        gradients: The gradient at the first layer's outputs, as coordinates in the column space of this layer's
+            gradient. Each row is scaled to length 1.
+        downstream: The gradient at the next layer's outputs, as coordinates in the column space of that layer's
+            gradient. Each row has the same scale as the row of ``gradients``.
+        shares: The probability that each neuron has the larger slope.
         residuals: The squared relative residual of the equations.
     """
 
@@ -91,7 +92,9 @@ class Fitted(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """The two linear equations of each neuron.
+    """Two linear equations for each neuron of the first layer, one for each slope of its activation.
+
+    For each sample, one of the two equations holds. The unknowns are the gradients at the outputs of two layers.
 
     Args:
         left: The orthonormal basis of the column space of the first layer's gradient, (width, rank).
@@ -108,8 +111,8 @@ class Mixture:
         """Solve the equations from starting points by expectation-maximisation.
 
         Args:
-            shares: The first probability that a neuron has the larger slope, (starts, width).
-            pulls: The right-hand sides t and w of the equations for each start. They decide which sample is found.
+            shares: The initial probability that each neuron has the larger slope, (starts, width).
+            pulls: The two right-hand sides of the normal equations for each start. They decide which sample is found.
             iterations: The largest number of steps.
         """
         ends = self._maximise(shares, pulls)
@@ -156,7 +159,7 @@ class Mixture:
         return torch.sigmoid((of_low - of_high) / (2 * variance) + torch.log(prior / (1 - prior)))
 
     def _misses(self, fitted: Fitted) -> tuple[Tensor, Tensor]:
-        """Return the squared residuals of both equations of each neuron."""
+        """Return, for each neuron, the squared residual with the smaller slope and that with the larger slope."""
         gradients, activations = fitted.gradients @ self.left.T, fitted.downstream @ self.downstream.T
         of_low = (gradients - self.branches.low * activations).square()
         return of_low, (gradients - self.branches.high * activations).square()

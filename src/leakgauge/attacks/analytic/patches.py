@@ -79,7 +79,7 @@ class Equations:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The patches that solve the equations, and figures that check the solution without the true patches.
+    """The patches that solve the equations, and numbers that check the solution without the true patches.
 
     Args:
         patches: The solution with the least norm, (patches, pixels of a patch).
@@ -96,7 +96,7 @@ class Solution:
 
 
 def solve(equations: Equations) -> Solution:
-    """Solve the equations by least squares, without the directions that are lost in noise.
+    """Solve the equations by least squares. Directions of the solution that the noise hides are left out.
 
     The noise is estimated from the equations of the bias, which contain no unknown patches, and from the residuals of
     the other equations.
@@ -115,7 +115,9 @@ def solve(equations: Equations) -> Solution:
 
 
 def _noise(equations: Equations, right: Tensor) -> float:
-    """Return the root mean square of the noise in one equation, or infinity if no equation shows the noise.
+    """Return the root mean square of the noise in one equation, estimated from equations that the patches do not need.
+
+    The result is infinite if there is no such equation.
 
     Args:
         equations: The linear equations for the patches, and the gradient of the bias.
@@ -273,7 +275,10 @@ def _without_decay(observation: Observation, names: tuple[str, ...]) -> Params:
 
 
 def _labels(observation: Observation) -> Tensor | None:
-    """Return the given label, or the label that the last bias shows (Zhao et al. 2020), or ``None`` if unknown."""
+    """Return the label that the attacker is given, or else infer it from the last layer's bias (Zhao et al. 2020).
+
+    The result is ``None`` if the label cannot be inferred.
+    """
     labels = granted_labels(observation)
     if labels is not None:
         return labels[:1]
@@ -315,7 +320,7 @@ def _sentence(solution: Solution, layer: PatchLayer, positions: PositionParamete
 
 
 def _layers(observation: Observation) -> tuple[PatchLayer | None, PositionParameter | None, str]:
-    """Return the patch layer and the positions, or the reason why the attack does not apply."""
+    """Return the patch layer and the position parameter, or the reason why the attack does not apply."""
     samples = observation.training.samples
     if samples is None:
         return None, None, "made for one sample, and the number of samples is unknown"
@@ -349,9 +354,9 @@ def april() -> PatchEquations:
     """Solve for the patches of one sample of a vision transformer with trained positions (APRIL, Lu et al. 2022).
 
     The gradient of the positions shows the gradient at each token. The gradient of the patch layer's weights is a sum
-    over tokens, of which each term is the gradient at the token times the patch. This is a linear equation for the
-    patches, which the attack solves. The layers are recognised by what they compute and not by their names, so any
-    module works. The attack has no options. It does not apply to several samples or to fixed positions.
+    with one term for each token. This term is the gradient at the token times the patch. The sum is a linear equation
+    for the patches, which the attack solves. The layers are recognised by what they compute and not by their names, so
+    any module works. The attack has no options. It does not apply to several samples or to fixed positions.
     """
     return PatchEquations()
 

@@ -77,8 +77,9 @@ class Peeling:
         settings: The settings of the search.
         chain: The two dense layers.
         observation: The message of the client.
-        finders: The search functions, which are used in turn.
-        most: The largest number of distinct samples that the searches can separate.
+        finders: The search functions. Each search uses the next function of the list. After the last function, the
+            first function is used again.
+        most: The largest number of distinct samples that the attack can solve for.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Peeling:
         return self.distinct < self.rank <= self.most and self.failures < self.settings.attempts
 
     def search_once(self) -> None:
-        """Search from new starting points, try to prove the points that are found, and subtract the proven samples."""
+        """Search for inputs that may be samples, try to prove that they are, and subtract the proven samples."""
         left = self.rank - self.distinct
         first, second = (span.reduced(min(left, len(span.core))) for span in self.spans)
         search = self.finders[self.searches % len(self.finders)](first, second)
@@ -155,8 +156,9 @@ class Peeling:
     ) -> Candidates:
         """Improve the candidates (inputs that may be samples) with more exact gradients, and return them.
 
-        The known network gives the gradient of a proven sample more exactly than the search. The inputs of all samples
-        depend on these gradients, and those of samples with small gradients depend on them most.
+        The known network gives the gradient of a proven sample more exactly than the search. More exact gradients
+        improve all inputs, because each input is computed from the gradients of all samples. The inputs of samples with
+        small gradients improve most.
         """
         first = spans[0]
         for _ in range(REFINEMENTS):
@@ -175,9 +177,8 @@ class Peeling:
     def _wrong(self, first: LayerSpan) -> Tensor:
         """Return inputs of the first layer that are certainly not samples.
 
-        Each returned input is the mean of two different inputs, either of which may be a sample. If the layer has a
-        bias, each input has an appended 1. The result is empty if only one sample is left, because only one input is
-        then possible.
+        Each returned input is the mean of two different inputs that may be samples. If the layer has a bias, each input
+        has an appended 1. The result is empty if only one sample is left, because only one input is then possible.
         """
         if len(first.core) == 1:
             return first.right.T[:0]
@@ -262,7 +263,7 @@ def factor_finders(chain: TwoLayers, settings: SearchSettings, random: torch.Gen
 
 
 def span_finders(chain: TwoLayers, settings: SearchSettings, random: torch.Generator) -> list[Finder]:
-    """Return a list with the one search that uses the row spaces of both layers' gradients.
+    """Return the only search that uses the row spaces of both layers' gradients, as a list.
 
     Args:
         chain: The two dense layers.
@@ -293,9 +294,10 @@ def chain_of(observation: Observation, on_samples: bool = True, needs_bias: bool
 
 
 def separable_samples(chain: TwoLayers) -> int:
-    """Return the largest possible rank of the second layer's gradient, which is the number of separable samples.
+    """Return the largest number of samples for which the second layer's gradient gives enough equations.
 
-    This is the number of the layer's outputs, or one less for an output layer with cross-entropy.
+    This is the largest possible rank of the gradient. It equals the number of the layer's outputs, or one less for an
+    output layer with cross-entropy.
 
     Args:
         chain: The two dense layers.
@@ -306,10 +308,10 @@ def separable_samples(chain: TwoLayers) -> int:
 
 
 def visible_samples(chain: TwoLayers, observation: Observation) -> str:
-    """Return a note about samples that the rank of the first layer's gradient does not show, or an empty text.
+    """Return a note if the rank of the first layer's gradient is lower than the number of samples.
 
-    If the gradient has its full rank and there are more samples than this rank, the inputs are linearly dependent.
-    :class:`DoesNotFit` is then raised.
+    Some samples can then not be found, for example copies of other samples. The note is empty if the rank is high
+    enough. If the gradient has its full rank and there are still more samples, :class:`DoesNotFit` is raised.
 
     Args:
         chain: The two dense layers.
@@ -334,12 +336,12 @@ def visible_samples(chain: TwoLayers, observation: Observation) -> str:
 
 
 def check_size(chain: TwoLayers, samples: int | None, most: int | None = None) -> None:
-    """Raise :class:`DoesNotFit` if the client has more samples than the layers can separate.
+    """Raise :class:`DoesNotFit` if the client has more samples than the attack can solve for.
 
     Args:
         chain: The two dense layers.
         samples: The number of samples. ``None`` if it is unknown.
-        most: The number of samples that the second layer separates. By default, only the first layer limits the number.
+        most: The largest number of samples that the second layer allows. By default, only the first layer sets a limit.
     """
     width = chain.layer(chain.first).out_features
     if samples is not None and most is not None and samples > most:

@@ -35,14 +35,15 @@ SCALED_AT_ONCE = 8
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Inputs that may be samples, each with a label and with the gradients of its loss.
+    """Inputs that may be samples, each with a label and with the gradients of the loss for this label.
 
     Args:
-        inputs: The inputs of both layers, with an appended 1 if the layer has a bias, one row for each point.
-        gradients: The gradient of each point's loss with respect to the outputs of both layers.
-        targets: The label of each point.
-        copies: The number of copies of each point that the client has.
-        error: The largest relative error in the equations of the proof, times :data:`COPIED` if there are copies.
+        inputs: The inputs of both layers, with an appended 1 if the layer has a bias, one row for each candidate.
+        gradients: The gradient of each candidate's loss with respect to the outputs of both layers.
+        targets: The label of each candidate.
+        copies: The number of copies of each candidate in the client's data.
+        error: The relative error with which each candidate explains the observed gradients. It is multiplied by
+            :data:`COPIED` if there are copies.
     """
 
     inputs: tuple[Tensor, Tensor]
@@ -73,8 +74,8 @@ class Prover:
         classes: The number of classes, or ``None`` for a regression.
         samples: The number of samples in the batch.
         most_copies: The largest possible number of copies of one sample.
-        weights: For each layer, the factor by which the distance from the column space is multiplied in the error of a
-            proof.
+        weights: For each layer, a factor in the error of a candidate. The factor multiplies the distance of the
+            candidate's gradient from the column space of the layer's observed gradient.
     """
 
     chain: TwoLayers
@@ -86,8 +87,9 @@ class Prover:
     def weighted(self, wrong: Tensor, spans: tuple[LayerSpan, LayerSpan], tolerance: float) -> Prover:
         """Return a stricter prover, which rejects points that are known to be wrong.
 
-        If an activation is nearly linear, the gradients of wrong points also lie near the column spaces. The distance
-        of a point from these spaces must then be much smaller than that of wrong points.
+        For a true sample, the gradient at the outputs of each layer lies in the column space of this layer's observed
+        gradient. If an activation is nearly linear, the gradients of wrong points also lie near this space. The
+        distance of a true sample from this space must then be much smaller than that of wrong points.
 
         Args:
             wrong: Inputs of the first layer that are not samples, with an appended 1 if the layer has a bias.
@@ -101,10 +103,10 @@ class Prover:
         return replace(self, weights=(max(1.0, tolerance / max(TELLING * typical, 1e-300)), 1.0))
 
     def __call__(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Candidates:
-        """Return each point with the label for which the error of the proof is smallest, and with this error.
+        """Return each point with the label that explains the observed gradients best, and with the error that is left.
 
         Args:
-            points: The augmented inputs of the first layer.
+            points: Inputs of the first layer that may be samples, with an appended 1 if the layer has a bias.
             spans: The gradients of both layers. Their matrices ``core`` must be diagonal.
         """
         if not self.chain.has_bias(self.chain.first):
@@ -112,7 +114,10 @@ class Prover:
         return self._labelled(points, spans)
 
     def _labelled(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Candidates:
-        """Return each point with the label for which the error of the proof is smallest, and with this error."""
+        """Return each point with the label that explains the observed gradients best, and with the error that is left.
+
+        A point is an input of the first layer that may be a sample.
+        """
         first = points @ self.chain.augmented_weight().T
         hidden = self.chain.activation(first)[0]
         inputs = (points, self.chain.with_ones(hidden, self.chain.second))
@@ -127,7 +132,7 @@ class Prover:
         return best
 
     def _scaled(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Tensor:
-        """Return each point times the factor for which the error of the proof is smallest.
+        """Multiply each point (possible input) by the factor with which it explains the observed gradients best.
 
         The gradient of a layer without bias determines inputs only up to a factor. The network's outputs depend on this
         factor, so the factor can be found.
@@ -169,11 +174,12 @@ class Prover:
     def _regression_targets(
         self, first: Tensor, inputs: tuple[Tensor, Tensor], spans: tuple[LayerSpan, LayerSpan]
     ) -> Tensor:
-        r"""Return, for each point, the target of a regression for which the proof holds.
+        r"""Return, for each possible input :math:`x`, the regression target that it must have if it is a sample.
 
-        The loss is :math:`(f(x) - y)^2`, so both :math:`\delta_k` are proportional to :math:`f(x) - y`. The left-hand
-        side of the equation of the proof is computed for one trial target, in the last layer that separates the
-        samples. The target for which the equation holds follows from the result.
+        A sample fulfils :math:`\delta^T (G^+)^T [x, 1] = N`, where :math:`G^+` is the pseudo-inverse of the observed
+        gradient, :math:`\delta` the gradient at the outputs and :math:`N` the number of samples. The loss is
+        :math:`(f(x) - y)^2`, so :math:`\delta` is proportional to :math:`f(x) - y`. The left-hand side is computed for
+        the trial target :math:`y = f(x) - 1`. The true target follows from the result.
         """
         with torch.no_grad():
             outputs = self.chain.outputs(first).reshape(-1)
@@ -183,12 +189,15 @@ class Prover:
 
 
 def _separating(spans: tuple[LayerSpan, LayerSpan]) -> int:
-    """Return the number of layers whose gradients have a high enough rank to separate all samples. It is 1 or 2."""
+    """Return the number of layers whose equations can be used to prove samples.
+
+    It is 2 if the rank of the second layer's gradient is at least that of the first layer's gradient, and otherwise 1.
+    """
     return 2 if len(spans[1].core) >= len(spans[0].core) else 1
 
 
 def _better(one: Candidates, other: Candidates) -> Candidates:
-    """Return, for each point, the candidate with the smaller error."""
+    """Compare two candidates for each point, which differ in their labels, and return those with the smaller error."""
     switch = other.error < one.error
 
     def choose(a: Tensor, b: Tensor) -> Tensor:

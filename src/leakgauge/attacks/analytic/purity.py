@@ -1,9 +1,9 @@
-r"""Checks that a point that was read from neurons of a first layer is one sample, and not a mixture of samples.
+r"""Checks that a point is one sample and not a mixture of samples.
 
-A point is the gradient of a neuron's weights divided by the gradient of its bias. If a neuron is active for several
-samples, its point is a mixture :math:`\sum_i r_i x_i / \sum_i r_i` of these samples. Several neurons may agree on the
-same mixture, for example with one hidden layer and two classes. Two checks distinguish a sample from a mixture. Both
-need a layer whose gradient :math:`G` does not have full rank.
+A point is computed from a neuron of the first layer, as the gradient of the neuron's weights divided by the gradient of
+its bias. If a neuron is active for several samples, its point is a mixture :math:`\sum_i r_i x_i / \sum_i r_i` of these
+samples. Several neurons may agree on the same mixture, for example with one hidden layer and two classes. Two checks
+distinguish a sample from a mixture. Both need a layer whose gradient :math:`G` does not have full rank.
 
 1. With a known label, the known network gives the gradient :math:`\delta` of the point. For a sample, :math:`\delta`
    lies in the column space of :math:`G`, and :math:`\delta^T (G^+)^T [x, 1] = N / m` for :math:`m` copies of the
@@ -46,27 +46,31 @@ class Purity:
 
     @property
     def most_copies(self) -> int:
-        """The largest possible number of copies of one sample."""
+        """The largest number of times that one sample may occur among the client's samples."""
         samples = self.samples or 1
         return max(1, samples - self.rank + 1) if self.separates else samples
 
     def errors(self, gradients: Tensor, points: Tensor, copies: Tensor) -> Tensor:
-        """Return, for each point, the larger relative error of the two equations of the first check.
+        """Return an error for each point, which is near 0 if the point is a single sample.
+
+        A mixture, which is a weighted mean of several samples, usually has a larger error.
 
         Args:
-            gradients: The gradient of each point's loss with respect to the outputs of the layer.
-            points: The augmented inputs of the layer.
-            copies: The number of copies of each point.
+            gradients: The gradient of each point's loss, with its label, with respect to the outputs of the layer.
+            points: The inputs of the layer with an appended 1, one row for each point.
+            copies: For each point, the number of times that this sample occurs among the client's samples.
         """
         numbers = self.span.coefficients(gradients, points) * copies / (self.samples or 1)
         return torch.maximum((numbers - 1).abs(), self.span.outside(gradients)).nan_to_num(torch.inf)
 
     def alone(self, points: Tensor, silent: Tensor) -> Tensor:
-        """Return whether each point passes the second check, so that it is a sample and not a mixture.
+        """Return whether each point is proven to be one sample and not a weighted mean of several samples.
+
+        The labels are not needed.
 
         Args:
-            points: The augmented inputs of the layer.
-            silent: Whether a neuron is silent for a point, with one row for each point.
+            points: The inputs of the layer with an appended 1, one row for each point.
+            silent: Whether each neuron has the output 0 for each point, with one row for each point.
         """
         if not self.separates or self.rank != self.samples:
             return torch.zeros(len(points), dtype=torch.bool, device=points.device)

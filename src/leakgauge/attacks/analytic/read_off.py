@@ -11,8 +11,9 @@ ratio :math:`\partial W_k / \partial b_k` of this neuron is then this one sample
 2023 plant such neurons in the model. This attack does not change the model. Two neurons that are active for the same
 single sample have the same ratio.
 
-Neurons that are active for the same several samples may have the same ratio, too, which is then a mixture of samples.
-A sample is therefore returned only if the known network proves that it is no mixture (:mod:`.purity`).
+Neurons that are active for the same group of samples may also have the same ratio. This ratio is then a mixture of the
+samples in the group. A ratio is therefore returned only if the known network proves that it is no mixture
+(:mod:`.purity`).
 
 The ratios stay exact over any number of local steps of SGD, also with momentum, because each step adds a multiple of
 the same sample. With weight decay or adaptive optimisers, the ratios are not exact.
@@ -161,7 +162,7 @@ class _Message:
 
         Args:
             count: The number of samples that were read off.
-            blur: The largest relative error of a sample that rounding of the message may cause.
+            blur: The largest relative error that rounding of the message may cause in a sample.
         """
         total = self.samples or "an unknown number of"
         if not count:
@@ -176,25 +177,26 @@ class _Message:
         return Outcome(kind, 0, f"{count} of {total} samples read off exactly")
 
     def limits(self, groups: list[Tensor], tolerance: float) -> Tensor:
-        """Return, for each group of neurons, the largest error of :meth:`best_labels` that rounding may cause.
+        """Return, for each group of neurons, the largest error that rounding may cause in :meth:`best_labels`.
 
         Args:
-            groups: The indices of the neurons that hold each sample.
-            tolerance: The largest limit.
+            groups: For each sample, the indices of the neurons from which the sample was computed.
+            tolerance: The value that replaces all larger results.
         """
         least = PROOF_ROUNDINGS * self.precision
         limits = torch.stack([ROUNDINGS * self.rounding[group].amax() for group in groups]).clamp_min(least)
         return limits.clamp_max(tolerance if self.purity.separates else least)
 
     def mixture_errors(self, inputs: Tensor, labels: Tensor, copies: Tensor) -> Tensor:
-        """Return the errors in the proof that each result is one sample and not a mixture of samples.
+        """Return an error for each input, which is near 0 if the input is a single sample.
 
-        The errors are zeros if the message allows no such proof.
+        A mixture, which is a weighted mean of several samples, usually has a larger error. The errors are zeros if the
+        message does not allow such a check.
 
         Args:
             inputs: The inputs of the first dense layer.
             labels: The label of each sample.
-            copies: The number of copies of each sample.
+            copies: For each input, the number of times that this sample occurs among the client's samples.
         """
         if not self.purity.separates:
             return torch.zeros_like(inputs[:, 0])
@@ -217,11 +219,13 @@ class _Message:
         return self.purity.alone(points, silent)
 
     def best_labels(self, inputs: Tensor, groups: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the best label of each sample, the relative error with this label, and the sample's number of copies.
+        """Return the best label of each sample, the relative error with this label, and a number of copies.
+
+        The number of copies is the estimated number of times that the sample occurs among the client's samples.
 
         Args:
             inputs: The inputs of the first dense layer.
-            groups: The indices of the neurons that hold each sample.
+            groups: For each sample, the indices of the neurons from which the sample was computed.
         """
         assert self.classes is not None or not self.confirms
         labels = torch.zeros(len(inputs), dtype=torch.long, device=self.device)
@@ -252,10 +256,11 @@ def _update(observation: Observation, scaled: bool) -> dict[str, Tensor]:
 
 
 def _rounding(observation: Observation, rows: Tensor, chain: DenseChain, eps: float) -> Tensor:
-    """Return, for each neuron, the relative rounding error of its ratio of weight gradient and bias gradient.
+    """Return the relative rounding error of each neuron's ratio.
 
-    If the client returns weights, the error is larger. The weights are rounded relative to their own size, and the
-    update may be much smaller.
+    The ratio is the gradient of the neuron's weights divided by the gradient of its bias. The error is larger if the
+    client returns weights instead of a gradient. Weights are rounded in proportion to their own size, and the update
+    may be much smaller than the weights.
     """
     error = torch.full_like(rows[:, 0], eps)
     if observation.kind == "weights":
@@ -278,7 +283,9 @@ def _regression(rows: Tensor) -> tuple[Tensor, float]:
 
 
 def _agreeing(message: _Message, least: int) -> list[Tensor]:
-    """Return groups of neurons with the same ratio of weight gradient and bias gradient. The largest group is first.
+    """Return groups of neurons that have the same ratio, the largest group first.
+
+    The ratio is the gradient of a neuron's weights divided by the gradient of its bias.
 
     Args:
         message: The gradient of the first dense layer.
@@ -302,7 +309,7 @@ def _agreeing(message: _Message, least: int) -> list[Tensor]:
 
 
 def _chain(observation: Observation) -> DenseChain:
-    """Return the model, cut at its first dense layer, or raise an error if the attack does not apply."""
+    """Return the :class:`.DenseChain` of the model, or raise an error if the attack does not apply."""
     training = observation.training
     if not mixes_linearly(observation):
         raise DoesNotFit("a neuron's gradients have a ratio that survives SGD, and this client uses Adam")
@@ -345,8 +352,8 @@ def dense_read_off(*, tolerance: float = 0.02) -> DenseReadOff:
     are no labels.
 
     Args:
-        tolerance: The largest relative error of a returned sample. The error is the difference between the observed
-            gradients of the sample's neurons and the gradients that the known network gives for the sample.
+        tolerance: The largest relative error of a returned sample. The error compares observed gradients with the
+            gradients that the known network gives for the sample, at the neurons from which the sample was computed.
     """
     return DenseReadOff(tolerance)
 

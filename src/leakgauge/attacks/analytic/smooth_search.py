@@ -1,4 +1,4 @@
-r"""The search for inputs of a dense layer that cause gradients in known spaces, for smooth activations.
+r"""The search for samples that enter a dense layer, if the layer has a smooth activation such as the sigmoid.
 
 The inputs of all samples lie in the row space of the first dense layer's gradient. An input with the coordinates
 :math:`c` in this space has the outputs :math:`z = M c`. The gradient at the outputs of the next dense layer lies in the
@@ -30,13 +30,17 @@ Curvature = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class CurveProblem:
-    """The search for ``c`` and ``b`` in the formulas of this module. A point is the vector of all their entries.
+    """The least-squares problem for the input of one sample and for the sample's gradient at the next layer.
+
+    A point is a vector of coordinates. The first entries are the coordinates of the input in the row space of the first
+    layer's gradient. The other entries are the coordinates of the sample's gradient at the next layer's outputs, in the
+    column space of the next layer's gradient.
 
     Args:
         layer: The matrix that maps coordinates in the row space of the first layer's gradient to outputs, (width,
             rank).
-        last: The coefficients with which the last entry of an input, which must be 1, is computed from coordinates,
-            (rank,). ``None`` for a layer without bias.
+        last: The coefficients that compute the last entry of an input from its coordinates, (rank,). This entry must
+            be 1. ``None`` for a layer without bias.
         left: The orthonormal basis of the column space of the first layer's gradient, (width, rank).
         downstream: The matrix that maps coordinates in the column space of the next layer's gradient to gradients at
             the first layer's activations, (width, rank of the next layer's gradient).
@@ -50,10 +54,10 @@ class CurveProblem:
     curvature: Curvature
 
     def starts(self, points: Tensor) -> Tensor:
-        """Add to each given :math:`c` the :math:`b` that fits it best, and return the joined vectors.
+        """Complete the starting points. Append to each input the gradient at the next layer that fits this input best.
 
         Args:
-            points: The vectors :math:`c`, one row for each starting point.
+            points: The coordinates of the inputs, one row for each starting point.
         """
         slope, _ = self.curvature(points @ self.layer.T)
         moves = slope[:, :, None] * self.downstream
@@ -69,14 +73,14 @@ class CurveProblem:
         return torch.cat([points, gradients / gradients.norm(dim=1, keepdim=True)], 1)
 
     def onto_plane(self, points: Tensor) -> Tensor:
-        """Return, for each point, the nearest point that belongs to an input with an appended 1."""
+        """Move each point to the nearest point for which the last entry of the input is 1."""
         if self.last is None:
             return points
         rank = len(self.last)
         return torch.cat([onto_plane(points[:, :rank], self.last), points[:, rank:]], 1)
 
     def directions(self) -> Tensor:
-        """Return an orthonormal basis of the directions in which a point can move while the appended entry stays 1."""
+        """Return an orthonormal basis of all directions that leave the appended 1 of the input unchanged."""
         rank, size = self.layer.shape[1], self.downstream.shape[1]
         identity = torch.eye(rank).to(self.layer)
         points = identity if self.last is None else plane_directions(self.last)
@@ -84,10 +88,10 @@ class CurveProblem:
         return blocks
 
     def evaluate(self, points: Tensor) -> State:
-        """Return the values that the other methods need at each point.
+        """Return the values that :meth:`normal_equations` needs, for each point.
 
-        The values are the derivatives of the gradient, the gradient, the part of the gradient outside the column space,
-        and the squared residual.
+        The values are two factors for the derivatives of the gradient at the first layer's outputs, this gradient with
+        length 1, its part outside the column space of the layer's gradient, and the squared length of this part.
         """
         rank = self.layer.shape[1]
         slope, curve = self.curvature(points[:, :rank] @ self.layer.T)
@@ -102,8 +106,8 @@ class CurveProblem:
         """Return the gradient and the Gauss-Newton matrix of half the squared residual, for each point.
 
         Args:
-            directions: The directions in which points may move, one in each column.
-            state: The values at each point.
+            directions: The directions in which the search may move a point, one in each column.
+            state: The result of :meth:`evaluate`.
         """
         curve, slope, unit, miss, residual = state
         rank, free = self.layer.shape[1], directions.shape[1] - self.downstream.shape[1]

@@ -208,7 +208,10 @@ def _token_rows(gradient: Tensor, width: int) -> Tensor:
 
 
 def _matching_rows(name: str, gradient: Tensor, at_tokens: Tensor) -> PositionParameter | None:
-    """Return the rows of a parameter whose gradient is proportional to the gradient at the tokens, or ``None``."""
+    """Find the rows of a parameter that belong to the tokens, or return ``None``.
+
+    The gradient of these rows is proportional to the gradient at the tokens.
+    """
     rows = _rows(gradient, at_tokens.shape[1])
     assert rows is not None
     for first in range(min(len(rows) - len(at_tokens), LEADING_TOKENS) + 1):

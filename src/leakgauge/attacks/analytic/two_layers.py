@@ -1,4 +1,7 @@
-"""Two consecutive dense layers with an elementwise activation between them, found by what they compute."""
+"""Two consecutive dense layers with an elementwise activation between them.
+
+The layers are found by what they compute and not by their names.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ PROBED = (0.1, 1.0, 3.0)
 
 
 class TwoLayers(DenseChain):
-    """A chain whose first dense layer is followed by an elementwise activation and a second dense layer.
+    """A copy of a model whose first dense layer is followed by an elementwise activation and a second dense layer.
 
     Args:
         observation: The message of the client. If the model has no such two layers, :class:`.DoesNotFit` is raised.
@@ -35,13 +38,13 @@ class TwoLayers(DenseChain):
         self._check_not_linear()
 
     def last_entry(self, right: Tensor) -> Tensor | None:
-        """Return the coefficients that compute the last entry of an input from its coordinates in the basis ``right``.
+        """Return the coefficients that compute the last entry of an augmented input from its coordinates in a basis.
 
-        The last entry of an input of the first layer is the appended 1 that belongs to the bias.
+        An augmented input is an input of the first layer with an appended 1 for the bias. The result is ``None`` if the
+        layer has no bias.
 
         Args:
-            right: A basis of inputs with an appended entry, one in each column. ``None`` is returned if the layer has
-                no bias.
+            right: The basis, with one vector in each column.
         """
         return right[-1] if self.has_bias(self.first) else None
 
@@ -105,7 +108,7 @@ class TwoLayers(DenseChain):
             raise DoesNotFit("a regression can only be solved if the model has one output")
 
     def check_scale(self) -> None:
-        """Check that the gradient determines the scale of a sample."""
+        """Check that the attack finds a sample itself, and not only the sample times an unknown factor."""
         if not self.has_bias(self.first) and (self.classes or 0) < 3:
             raise DoesNotFit(
                 f"the dense layer {self.first!r} has no bias, so its gradient gives samples up to a factor, which only "

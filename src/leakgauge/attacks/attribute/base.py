@@ -34,10 +34,10 @@ class AttributeAttack(Protocol):
 
 
 def for_tables(fits: Fits) -> Fits:
-    """Return a function that decides whether an attack applies, and refuses all data but tables with named columns.
+    """Return a function that decides whether an attack applies. The function refuses data without named columns.
 
     Args:
-        fits: The function that decides about tables with named columns.
+        fits: The function that decides for data with named columns.
     """
 
     def rule(observation: Observation) -> Fit:

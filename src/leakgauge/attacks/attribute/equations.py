@@ -14,6 +14,7 @@ from leakgauge.attacks.attribute.records import Attributes, PublicRecords
 from leakgauge.attacks.local_model.base import LocalModel
 from leakgauge.attacks.local_model.messages import Messages, steps_in
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
+from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import Observation
 from leakgauge.core.one_gradient import mixes_linearly
@@ -66,7 +67,14 @@ def by_equations(
 
 
 def _solve(problem: GradientProblem, shares: Tensor, steps: int, report: Report) -> Tensor:
-    """Solve the equations of the gradients for the share of each value in each record, by conjugate gradients."""
+    """Return the shares for which the predicted gradients are nearest to the client's gradients, (N, values).
+
+    Args:
+        problem: The client's gradients, and the function that predicts gradients from shares.
+        shares: The starting point, which holds one weight for each possible value of each record, (N, values).
+        steps: The number of conjugate-gradient steps.
+        report: A function ``report(step, total, loss)`` that shows progress.
+    """
     residuals = [observed - mixed for observed, mixed in zip(problem.observed, problem.mixed(shares), strict=True)]
     rest = _centred(problem.transposed(residuals))
     direction = rest.clone()
@@ -86,7 +94,12 @@ def _solve(problem: GradientProblem, shares: Tensor, steps: int, report: Report)
 
 
 def _weigh(shares: Tensor, prior: Tensor) -> Tensor:
-    """Return the score of every value for each record, computed from the shares, their noise and the prior."""
+    """Return the score of every value for each record, (N, values).
+
+    Args:
+        shares: The solution of the least-squares problem, which is zeros and ones plus noise, (N, values).
+        prior: The share of each value in the population, for each record.
+    """
     # A few outliers must not dominate the estimate of the noise.
     clamped = shares.clamp(*shares.flatten().quantile(torch.tensor([0.05, 0.95]).to(shares)))
     noise = (clamped - prior).square().mean() - (prior * (1 - prior)).mean()
@@ -95,9 +108,10 @@ def _weigh(shares: Tensor, prior: Tensor) -> Tensor:
 
 
 def _centred(shares: Tensor) -> Tensor:
-    """Subtract the mean of each record's values.
+    """Subtract the mean of each row, so that each row adds up to zero.
 
-    The result adds up to zero for each record. If it is added to shares, the shares of a record keep their sum.
+    A row holds one number for each possible value of a record. If the result is added to shares, the shares of a record
+    keep their sum.
     """
     return shares - shares.mean(1, keepdim=True)
 
@@ -115,6 +129,10 @@ class AttributeByEquations:
     rounds: int = 3
     steps: int = 30
     prior: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        whole_number("rounds", self.rounds)
+        whole_number("steps", self.steps)
 
     def __call__(
         self,

@@ -14,6 +14,7 @@ from leakgauge.attacks.attribute.records import Attributes, PublicRecords
 from leakgauge.attacks.local_model.base import LocalModel
 from leakgauge.attacks.local_model.messages import Messages
 from leakgauge.attacks.spec import AttackSpec, Cost, always
+from leakgauge.core.checks import positive, whole_number
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report, silent
@@ -86,6 +87,11 @@ class AttributeByGradient:
     steps: int = 40
     lr: float = 0.1
     prior: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        whole_number("rounds", self.rounds)
+        whole_number("steps", self.steps)
+        positive("lr", self.lr)
 
     def __call__(
         self,

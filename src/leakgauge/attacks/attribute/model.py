@@ -21,8 +21,8 @@ def by_model(model: LocalModel, records: PublicRecords, prior: Sequence[float] |
     r"""Infer for each record the value with which the model fits the target best.
 
     This is equation 3 of LMRA (Yeom et al. 2018). With a prior, the score of a value :math:`s` is the logarithm of
-    :math:`P(s) P(y_i | p_i, s)` (Fredrikson et al. 2014). In that case, the residuals of a regression are assumed to be
-    Gaussian.
+    :math:`P(s) P(y_i | p_i, s)` (Fredrikson et al. 2014). Here :math:`p_i` is the public part of record i, and
+    :math:`y_i` is its target. The residuals of a regression are then assumed to be Gaussian.
 
     Args:
         model: A model of the client.
@@ -52,7 +52,7 @@ def by_model(model: LocalModel, records: PublicRecords, prior: Sequence[float] |
 
 
 def _coefficient(model: LocalModel, records: PublicRecords, outputs: Sequence[Tensor]) -> float | None:
-    """Return the difference that a binary attribute makes to a regression's output.
+    """Return by how much the output of a regression changes if a binary attribute takes its other value.
 
     The result is ``None`` if the model is a classifier, if the attribute is not binary, or if the difference may vary
     between records.

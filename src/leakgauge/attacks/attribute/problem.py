@@ -35,7 +35,7 @@ class GradientProblem:
         ]
 
     def inputs(self, shares: Tensor) -> Tensor:
-        """Return normalised records with a weighted mean of the possible values in the sensitive columns.
+        """Return normalised records whose sensitive columns hold a weighted mean of the possible values.
 
         Args:
             shares: The weight of each possible value for each record, (N, values).
@@ -82,11 +82,14 @@ class GradientProblem:
         return mixed
 
     def transposed(self, directions: Sequence[Tensor]) -> Tensor:
-        """Return the inner products of single records' gradients with one direction per round, (N, values).
+        """Return inner products of gradients and directions, for each record and each possible value, (N, values).
 
-        Each entry of the result belongs to one record and one value. With this value, the loss of the record has a
-        gradient in each round. The inner products of these gradients with the directions are added over rounds and
-        divided by N. This is the adjoint of :meth:`mixed`.
+        For a record with one possible value, the gradient of the loss is computed in each round. Its inner products
+        with the directions of the rounds are summed, and the sum is divided by the number N of records. This is the
+        adjoint of :meth:`mixed`.
+
+        Args:
+            directions: One vector for each used round, with one entry for each parameter of the model.
         """
         columns = []
         for inputs in self.candidates:

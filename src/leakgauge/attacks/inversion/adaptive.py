@@ -7,7 +7,7 @@ random pruning of the update         only the entries that pruning keeps are com
 random pruning of gradients          the prediction is multiplied by the average share of entries that pruning keeps
 clipping, DP-SGD                     only the direction of the update is used, also for the labels
 noise of a known size                priors get more weight if a larger share of the update is noise
-secure aggregation                   none, because the recipe already describes the samples of all clients
+secure aggregation                   none, because the training settings already describe all clients together
 ===================================  =============================================================================
 """
 

@@ -29,8 +29,9 @@ from leakgauge.attacks.inversion.solve import Descent, Solution, solve
 from leakgauge.attacks.inversion.stopping import Rule
 from leakgauge.attacks.inversion.unknown_recipe import complete_recipe
 from leakgauge.attacks.inversion.update_models import ClientModel
+from leakgauge.attacks.requirements import Workload, samples_in, size_of_prediction
 from leakgauge.core.errors import InvalidInput, UnknownName
-from leakgauge.core.observation import Observation
+from leakgauge.core.observation import LABEL_FIELDS, Observation
 from leakgauge.core.params import Params
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive, generator
@@ -104,8 +105,29 @@ class Inversion(Attack):
         """
         from leakgauge.attacks.inversion.adaptive import adapted
 
-        observation = complete_recipe(observation, generator(seed, "recipe"))
-        return adapted(self, observation)._run(observation, seed, report)
+        completed = complete_recipe(observation, generator(seed, "recipe"))
+        if completed is not observation:
+            self.check(completed)
+        return adapted(self, completed)._run(completed, seed, report)
+
+    def workload(self, observation: Observation) -> Workload:
+        """Return the size of the attack's computation, from which the memory that it needs is estimated.
+
+        Args:
+            observation: The client's message (gradient or weights), as the server sees it.
+        """
+        samples = samples_in(observation)
+        if samples is None:
+            return Workload(1, 1)
+        effort, simulation = self.effort, size_of_prediction(self.matching.update_model, observation)
+        granted = any(getattr(observation, name) is not None for name in LABEL_FIELDS)
+        dummies = 0 if granted else getattr(self.labels, "dummies", 0)
+        parallel = effort.restarts if effort.vectorise else 1
+        training, values = observation.training, effort.restarts * simulation.copies * samples
+        known = None not in (training.samples, training.batch_size, training.epochs)
+        steps = training.steps if known and dummies else 0
+        others = steps * (observation.data.classes or 0)
+        return Workload(samples, values, simulation, dummies, parallel, others)
 
     def _run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
         attempts = self.effort.attempts
@@ -146,7 +168,7 @@ class Inversion(Attack):
     def run_each(
         self, observations: Sequence[Observation], seeds: Sequence[int], report: Report
     ) -> list[Reconstruction]:
-        """Reconstruct the samples of several clients, in one run if the clients are alike and small.
+        """Reconstruct the samples of several clients, in one run if they have the same small model and equal settings.
 
         Args:
             observations: One message for each client, as the server sees it.
@@ -285,7 +307,7 @@ class Inversion(Attack):
     def _warm(
         self, start: WarmStart, observation: Observation, targets: Tensor, seed: int, report: Report
     ) -> list[tuple[Solution, int]]:
-        """Run the cheaper inversion that supplies starting points, once for each restart, and return the results.
+        """Run another, faster inversion once for each restart, and return its results as starting points.
 
         The results are converted to the units in which this inversion optimises samples. If a run is interrupted, no
         further run is started.
@@ -312,7 +334,7 @@ class Inversion(Attack):
         targets: Tensor,
         seed: int,
     ) -> list[Tensor]:
-        """Copy the results of the cheaper inversion to all epochs, and return one starting point for each restart."""
+        """Copy the results of another inversion to all epochs, and return one starting point for each restart."""
         labels = self._labels_of_epochs(targets, copies, int(observation.training.need("samples")))
         first_epochs = [solution.variables["inputs"].unflatten(0, (held, -1))[0] for solution, held in warm]
         return [

@@ -46,14 +46,14 @@ def best_of(results: list[tuple[Solution, int]]) -> tuple[Solution, int]:
 def not_worse(solution: Solution, start: Tensor, terms: Callable[[Params, int], Params]) -> Solution:
     """Return the solution, or the starting point (without noise) if the starting point has a lower loss.
 
-    The starting point is the result of a cheaper inversion.
+    The starting point is the result of another inversion, which took less time.
 
     Some losses weight their terms differently at each step. Both losses are therefore computed with the weights of the
     last step.
 
     Args:
         solution: The result of the optimisation.
-        start: The samples from the cheaper inversion, without noise.
+        start: The samples from the other inversion, without noise.
         terms: The function that computes the terms of the loss.
     """
     variables, last = solution.variables | {"inputs": start}, max(0, len(solution.trace.losses) - 1)

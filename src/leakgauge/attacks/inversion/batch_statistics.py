@@ -37,7 +37,7 @@ class Layer:
 
     Args:
         module: The layer.
-        momentum: The weight of a new batch in the running statistics, which is :math:`m` in the formula of this module.
+        momentum: The weight of a new batch in the running statistics.
         mean: The observed mean of the client's batches.
         variance: The observed variance of the client's batches.
     """

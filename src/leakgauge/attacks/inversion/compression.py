@@ -110,7 +110,7 @@ class Message:
         return max(0.0, product / square) if square > 0 else 0.0
 
     def _excess(self, name: str, predicted: Tensor, scale: float) -> Tensor | float:
-        """Return the part of a prediction above the limit, for the entries of one parameter that were left out."""
+        """Return the part of a prediction above the limit, for the entries of one parameter that pruning left out."""
         assert self.pruned is not None
         limit = self.pruned.limits[name] / scale if scale > 0 else math.inf
         if not math.isfinite(limit):
@@ -189,7 +189,7 @@ def _scattered(matrix: Tensor, floor: float, full: bool) -> tuple[int, int]:
     Args:
         matrix: The update of one parameter, with one row for each unit.
         floor: The size of updates that rounding of the weights may distort.
-        full: Whether rows of zeros are counted too, because every unit must have an error.
+        full: Whether rows of zeros are counted too. This is for the last layer, where only pruning makes a row zero.
     """
     sent = matrix != 0
     if _is_rounded(matrix, floor):
@@ -199,7 +199,7 @@ def _scattered(matrix: Tensor, floor: float, full: bool) -> tuple[int, int]:
 
 
 def _is_rounded(value: Tensor, floor: float) -> bool:
-    """Return whether the median size of a tensor's non-zero entries is so small that rounding distorts it."""
+    """Return whether at least half of a tensor's non-zero entries are so small that rounding distorts them."""
     sent = value[value != 0].abs()
     return not len(sent) or float(sent.median()) <= floor
 

@@ -1,4 +1,4 @@
-"""Forecasts of the run time of an inversion, and cheaper or more thorough versions of the inversion."""
+"""Forecasts of the run time of an inversion, and versions of the inversion with fewer or more steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def forecast(inversion: Inversion, observation: Observation) -> float:
     """Return the expected run time of an inversion on this machine in seconds, from a timed evaluation of the loss.
 
     All attempts are counted. If an attempt stops after ``patience`` steps without improvement, it is expected to take
-    four times ``patience`` steps. The time to infer labels is counted only if this needs an inversion of its own.
+    four times ``patience`` steps. The time to infer labels is counted only if a separate inversion infers the labels.
 
     Args:
         inversion: The inversion whose run time is estimated.
@@ -42,7 +42,7 @@ def forecast(inversion: Inversion, observation: Observation) -> float:
 
 
 def _seconds(inversion: Inversion, observation: Observation, targets: Tensor) -> float:
-    """Return the expected seconds of one attempt, with the inversions that supply its starting point and its labels."""
+    """Return the expected seconds of one attempt. The time to find its starting point and its labels is included."""
     descent, restarts = inversion.descent, inversion.effort.restarts
     evaluations = _expected_steps(descent.stop) * int(getattr(descent.optimiser, "inner", 1))
     seconds = restarts * evaluations * _evaluation(inversion, observation, targets)

@@ -39,9 +39,10 @@ class SmoothOnly:
     need a batch of few samples.
 
     Args:
-        samples: The largest number of samples that causes no warning (Zhu et al. 2019 go up to 8).
-        predicted: The largest probability of the true labels, as the model predicts them, that causes no warning.
-        first_layer: The smallest share of the gradient's squared norm in the first layer that causes no warning.
+        samples: With more samples than this, there is a warning (Zhu et al. 2019 go up to 8).
+        predicted: If the model assigns a higher probability than this to the true labels, there is a warning.
+        first_layer: If the first layer has a smaller share than this of the gradient's squared norm, there is a
+            warning.
     """
 
     samples: int = 8

@@ -242,7 +242,7 @@ class JointInversion:
     def _allowed(self, groups: list[list[Update]], last: list[tuple[int, int]], number: int) -> Tensor | None:
         """Return a mask of the pairs of samples whose labels allow a match, or ``None`` if all pairs are allowed.
 
-        The mask has the shape (samples known so far, samples of the epoch with the index ``number``).
+        The mask has the shape (samples of all earlier epochs, samples of the epoch with the index ``number``).
         """
         if self.label_filter == "none":
             return None

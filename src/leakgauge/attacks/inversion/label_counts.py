@@ -38,6 +38,8 @@ from leakgauge.core.params import Params
 from leakgauge.federation.training import in_mode
 
 Place = Literal["server", "client", "interpolated"]
+#: The error of the level up to which counts are raised together. It is far above the rounding errors of a billion.
+_LEVEL = 1e-5
 
 
 def estimate_label_counts(
@@ -57,9 +59,9 @@ def estimate_label_counts(
     Args:
         observation: The client's message (gradient or weights), as the server sees it.
         generator: The random generator for the dummy inputs.
-        at: The weights at which the dummy inputs are evaluated, as in
+        at: The weights at which the dummy inputs are evaluated: ``"server"``, ``"client"`` or ``"interpolated"``, as in
             :class:`~leakgauge.attacks.inversion.labels.LastLayer`.
-        read: The part of the last layer that is read, as in the same class.
+        read: The part of the last layer that is used, ``"bias"`` or ``"kernel"``. By default, the bias if there is one.
         dummies: The number of random dummy inputs.
     """
     reading = last_layer(observation, read)
@@ -116,16 +118,14 @@ def _counts_from_signs(expected: Tensor, seen: Tensor, samples: int) -> Tensor:
     estimate = (fewer + (samples - fewer.sum()) * present / present.sum()).double().cpu()
     counts = torch.zeros(len(present), dtype=torch.long)
     counts[present.argsort(descending=True, stable=True)[: min(samples, int((present > 0).sum()))].cpu()] = 1
-    while int(counts.sum()) < samples:
-        counts[int((estimate - counts).argmax())] += 1
-    return counts
+    return raise_counts(counts, estimate, samples)
 
 
 def _unclipped(expected: Tensor, seen: Tensor) -> float:
     """Estimate the factor by which a clipped gradient must be multiplied to undo the clipping.
 
-    The result is the largest factor for which no class has a count below zero. It is right if the batch has no sample
-    of some class. This is certain if the batch is smaller than the number of classes.
+    The result is the largest factor for which no class has a count below zero. This factor is right if at least one
+    class has no sample in the batch. There is such a class if the batch has fewer samples than there are classes.
 
     Args:
         expected: The mean predicted probability of each class.
@@ -136,7 +136,7 @@ def _unclipped(expected: Tensor, seen: Tensor) -> float:
 
 
 def _places(observation: Observation, at: Place) -> list[Params]:
-    """Return the weights at which the dummy inputs are evaluated, which are the sent or returned weights, or both."""
+    """Return the weights at which the dummy inputs are evaluated: the sent weights, the returned weights, or both."""
     if at == "server" or observation.returned is None:
         return [observation.sent]
     return [observation.returned] if at == "client" else [observation.sent, observation.returned]
@@ -156,14 +156,41 @@ def round_counts(estimate: Tensor, total: int) -> Tensor:
     counts = estimate.floor().long()
     order = torch.argsort(estimate - counts, descending=True, stable=True).tolist()
     missing = total - int(counts.sum())
-    while missing > 0:
-        for position in order[:missing]:
-            counts[position] += 1
-        missing = total - int(counts.sum())
+    if missing > 0:
+        counts += missing // len(counts)
+        counts[order[: missing % len(counts)]] += 1
     while missing < 0:
-        for position in [position for position in reversed(order) if counts[position] > 0][:-missing]:
-            counts[position] -= 1
+        positive = counts > 0
+        share = min(-missing // int(positive.sum()), int(counts[positive].min()))  # from every positive count at once
+        counts[positive] -= share
+        if share == 0:
+            for position in [position for position in reversed(order) if counts[position] > 0][:-missing]:
+                counts[position] -= 1
         missing = total - int(counts.sum())
+    return counts
+
+
+def raise_counts(counts: Tensor, estimate: Tensor, total: int) -> Tensor:
+    """Raise counts until they have a given sum, one by one, each time the count furthest below its estimate.
+
+    The work does not depend on the sum, because all but the last few ones are added together.
+
+    Args:
+        counts: The count of each class so far.
+        estimate: The estimated count of each class.
+        total: The sum of the raised counts.
+    """
+    counts, below = counts.clone(), estimate.double() - counts
+    missing = total - int(counts.sum())
+    if missing > len(counts):
+        low, high = float(below.min()) - missing - 1, float(below.max())
+        while high - low > _LEVEL:  # the lowest level above which no more than the missing ones fit
+            middle = (low + high) / 2
+            fits = float((below - middle).clamp_min(0).floor().sum()) <= missing
+            low, high = (low, middle) if fits else (middle, high)
+        counts += (below - high).clamp_min(0).floor().long()
+    while int(counts.sum()) < total:
+        counts[int((estimate - counts).argmax())] += 1
     return counts
 
 

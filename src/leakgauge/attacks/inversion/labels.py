@@ -8,7 +8,7 @@ from typing import Protocol, get_args
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.inversion.label_counts import Place, estimate_label_counts
+from leakgauge.attacks.inversion.label_counts import Place, estimate_label_counts, raise_counts
 from leakgauge.attacks.inversion.last_layer import Part, last_layer
 from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName
@@ -92,8 +92,8 @@ class LastLayer:
 class MostNegative:
     r"""A method that returns the labels that are given, or else the classes with the most negative gradients.
 
-    Each class has one row of entries in the gradient of the last kernel. For :math:`N` samples, the method takes the
-    :math:`N` classes whose smallest entries are lowest (Yin et al. 2021, equation 7, as in AGIC):
+    Each class has one row in the gradient of the last kernel. The classes are sorted by the smallest entry of their
+    rows. For :math:`N` samples, the method takes the first :math:`N` classes (Yin et al. 2021, equation 7, as in AGIC):
 
     .. math:: \hat y = \arg\mathrm{sort}_k \Big(\min_j \partial\ell / \partial W_{kj}\Big)_{[:N]}
 
@@ -135,8 +135,7 @@ class MostNegative:
         counts = torch.zeros(len(order), dtype=torch.long)
         counts[order[: min(samples, max(1, int((lowest < 0).sum())))].cpu()] = 1
         estimate = estimate_label_counts(observation, generator, dummies=self.dummies)
-        while int(counts.sum()) < samples:
-            counts[int((estimate - counts).argmax())] += 1
+        counts = raise_counts(counts, estimate, samples)
         return torch.repeat_interleave(torch.arange(len(counts)), counts).to(observation.device)
 
 
@@ -149,9 +148,9 @@ def granted_labels(observation: Observation) -> Tensor | None:
     if observation.label_batches is not None:
         return observation.label_batches.flatten().long()
     if observation.labels is not None:
-        return observation.labels
+        return observation.labels if observation.data.classes is None else observation.labels.long()
     if observation.label_counts is not None:
-        counts = observation.label_counts
+        counts = observation.label_counts.long()
         return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
     return None
 

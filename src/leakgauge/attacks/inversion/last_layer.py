@@ -54,7 +54,8 @@ class LastLayerReading:
     def mean_gradient(self, observation: Observation, difference: Params) -> Tensor:
         """Return the mean gradient over the local steps, with one value for each class.
 
-        With momentum, the client applies each gradient again in later steps. The mean counts every application.
+        With momentum, the client applies each gradient again in later steps. The mean counts a gradient each time that
+        it is applied.
 
         Args:
             observation: The client's message (gradient or weights), as the server sees it.

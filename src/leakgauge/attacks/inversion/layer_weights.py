@@ -156,7 +156,7 @@ class ByKind:
     layers. At each attack step, the mean and the variance of each layer's predicted update are compared with those of
     the observed update (equations 25 and 26). :math:`P_{mean}` are the layers with the largest relative errors of the
     mean. :math:`P_{var}` are the layers with the largest relative errors of the variance. Layers in both sets get the
-    enhanced weight instead:
+    enhanced weight :math:`q_{en}` instead:
 
     .. math:: q^{(l)} = q_{en} \quad\text{for}\quad l \in P_{mean} \cap P_{var} \qquad (27, 30)
 

@@ -72,7 +72,7 @@ def _rounding_of(weights: list[Tensor]) -> float:
 
 
 def _class_sums(tensors: list[Tensor], classes: int) -> Tensor:
-    """Return the sums over the classes of the last weights and of their bias, as one vector."""
+    """Sum the kernel and the bias of the last layer over the classes, and return the sums as one vector."""
     ours = [value for value in tensors if value.dim() in (1, 2) and value.shape[0] == classes]
     if not any(value.dim() == 2 for value in ours):
         return torch.zeros(0)

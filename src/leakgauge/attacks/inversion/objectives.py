@@ -38,7 +38,7 @@ class Objective(Protocol):
 
     @property
     def scale_free(self) -> bool:
-        """Whether only the directions of the updates matter."""
+        """Whether the distance depends only on the directions of the updates."""
         ...
 
     def begin(self, model: nn.Module) -> Distance:
@@ -159,7 +159,7 @@ class LayerWeighted:
 
     @property
     def scale_free(self) -> bool:
-        """Whether only the directions of the updates matter. The answer is that of ``base``."""
+        """Whether the distance depends only on the directions of the updates. The answer is that of ``base``."""
         return self.base.scale_free
 
     def begin(self, model: nn.Module) -> Distance:
@@ -203,7 +203,7 @@ class Logarithmic:
 
     @property
     def scale_free(self) -> bool:
-        """Whether only the directions of the updates matter. The answer is that of ``base``."""
+        """Whether the distance depends only on the directions of the updates. The answer is that of ``base``."""
         return self.base.scale_free
 
     def begin(self, model: nn.Module) -> Distance:
@@ -239,7 +239,7 @@ class Adapted:
 
     @property
     def scale_free(self) -> bool:
-        """Whether only the directions of the updates matter. The answer is that of ``base``."""
+        """Whether the distance depends only on the directions of the updates. The answer is that of ``base``."""
         return self.base.scale_free
 
     def begin(self, model: nn.Module) -> Distance:

@@ -1,20 +1,21 @@
-r"""Inversion with falling prior weights, of which the best weight is chosen by held-out entries of the message.
+r"""Inversion with a prior whose weight falls. Held-out entries of the message show which weight is best.
 
 The best weight of a prior depends on the network, on the data and on the noise in the message. An attacker cannot see
 which weight gives the best samples. It can see which weight *predicts* best. A share of the message's entries is held
-out. The other entries are matched while the weight of the priors falls. The *held-out match* is the distance between
+out. The other entries are matched while the weight of the priors falls. The *held-out error* is the distance between
 the held-out entries and their prediction. It stops falling as soon as the samples fit the noise of the matched entries,
 because this noise does not predict the held-out entries.
 
-1. On the path, the learning rate is constant, and the factor of the priors falls from 1 to a small number.
-2. The factor at the point with the lowest held-out match is chosen. For a message without noise, this is the end of the
+1. In the first stage, which is called the path, the learning rate is constant, and the factor of the priors falls from
+   1 to a small number.
+2. The factor at the point with the lowest held-out error is chosen. For a message without noise, this is the end of the
    path.
 3. From this point, all entries are matched with this factor, and the learning rate falls.
 
 The *guess* is a constant sample at the mean of the data, or mid-grey if the mean is unknown. It is made without the
 message. The attack returns the guess under two conditions. First, the message holds noise, or is pruned or quantised.
-Second, no point predicts the held-out entries clearly better than the guess and random samples do. For a clean message
-the guess is never returned, because a bad prediction then only means that the attack has failed.
+Second, no point of the path predicts the held-out entries clearly better than the guess and random samples do. For a
+clean message the guess is never returned, because a bad prediction then only means that the attack has failed.
 
 In a pruned message (:mod:`leakgauge.attacks.inversion.compression`), only the entries that were sent are matched or
 held out. If pruning kept the largest entries, the predictions of all other entries must not exceed the smallest entry
@@ -58,7 +59,7 @@ BLIND = 3
 #: The number of held-out entries below which the guess is never returned, because so few entries prove nothing. It does
 #: not apply to pruned messages, whose few entries are all that the attacker has.
 ENOUGH_ENTRIES = 200
-#: The share by which the held-out match may exceed the lowest one, above the noise, to keep a stronger prior.
+#: The share by which the held-out error may exceed the lowest one, above the noise, to keep a stronger prior.
 TOLERANCE = 0.25
 #: The outcome if the message explains nothing beyond the guess.
 NOTHING_EXPLAINED = (
@@ -77,13 +78,13 @@ Terms = Callable[[Params, int], Params]
 
 @dataclass(frozen=True)
 class Path:
-    """The path of prior weights.
+    """The settings of the first stage of the attack, in which the factor of all priors falls step by step.
 
     Args:
-        end: The factor of all priors at the end of the path. The factor at the start is 1.
-        share: The share of the steps that the path takes.
-        held_out: The share of the message's entries that are held out on the path.
-        points: The number of points at which the held-out entries are compared.
+        end: The factor of all priors at the end of the stage. The factor at the start is 1.
+        share: The share of all steps that belong to the stage.
+        held_out: The share of the message's entries that are held out, which means that they are not matched.
+        points: The number of times at which the held-out entries are compared with their prediction.
     """
 
     end: float = 1e-3
@@ -106,7 +107,7 @@ class PriorPath(Inversion):
     The samples are not fitted to the held-out entries. The best weight is the one that predicts these entries best.
 
     Args:
-        path: The settings of the path, along which the weights of the priors fall.
+        path: The settings of the first stage, in which the weights of the priors fall.
         statistics: The weight of the distance to the batch statistics that the message reveals
             (:mod:`leakgauge.attacks.inversion.batch_statistics`).
     """
@@ -135,9 +136,9 @@ class PriorPath(Inversion):
         return super(PriorPath, self._with_readable_labels(observation))._run(observation, seed, report)
 
     def _with_readable_labels(self, observation: Observation) -> Self:
-        """Return an attack that infers labels from the last kernel, if pruning removed some of the last biases.
+        """Return this attack, or an attack that infers labels from the last layer's kernel instead of its bias.
 
-        Otherwise, return this attack.
+        The bias cannot be used if pruning removed some of its entries.
         """
         pruned = pruning_of(observation)
         if pruned is None or all(map(math.isfinite, pruned.limits.values())):
@@ -166,13 +167,13 @@ class PriorPath(Inversion):
 
 
 def strongest(matches: Sequence[float], floor: float) -> int:
-    """Return the index of the first point of a path that predicts held-out entries about as well as the best point.
+    """Return the index of the strongest prior that predicts held-out entries about as well as the best prior.
 
-    The first points have the strongest priors. If a weaker prior hardly improves the prediction, it only adds details
-    that the message does not determine.
+    If a weaker prior hardly improves the prediction, it only adds details that the message does not determine.
 
     Args:
-        matches: The distance between the held-out entries and their prediction, at each point of the path.
+        matches: For each prior, from the strongest to the weakest, the distance between the held-out entries and their
+            prediction.
         floor: The distance that even the true samples have, because of noise in the message.
 
     >>> strongest([0.5, 0.11, 0.1, 0.12], floor=0.0)
@@ -185,7 +186,11 @@ def strongest(matches: Sequence[float], floor: float) -> int:
 
 
 class _Walk:
-    """An attack on one client in two stages, the path of falling prior weights and the final match of all entries."""
+    """An attack on one client in two stages.
+
+    In the first stage (the path), the weights of the priors fall, and some entries of the message are held out. In the
+    second stage, the weights of the priors are fixed, and all entries are matched.
+    """
 
     def __init__(
         self,
@@ -273,12 +278,15 @@ class _Walk:
             return self.client(seen, self.targets, **{name: variables[name] for name in self.client.extra})
 
     def _statistics_term(self) -> Params:
-        """Return the distance of the batch statistics of the last prediction, if the message reveals statistics."""
+        """Return the weighted distance between the batch statistics of the last prediction and those of the message.
+
+        The result is empty if the message reveals no batch statistics.
+        """
         distance = self.statistics.distance() if self.statistics else None
         return {} if distance is None else {"statistics": self.attack.statistics * distance}
 
     def _chosen(self, paths: Sequence[Solution]) -> tuple[int, Params, float]:
-        """Return the step and the variables of the best point of all paths, and its gain over blind samples.
+        """Return the best step of all runs, the variables at this step, and their gain over blind samples.
 
         Blind samples are drawn without the message. The gain is a difference of log-likelihoods (:meth:`_gain`). It is
         infinite for a message without noise.
@@ -335,7 +343,7 @@ class _Walk:
         return Solution(blind, loss, 0, outcome, trace)
 
     def _finish(self, start: Params, step: int, before: Trace, report: Report) -> Solution:
-        """Start from a point of the path, and match all entries with the factor that the priors have at this point."""
+        """Continue from one step of the first stage, and match all entries with the priors' factor at this step."""
         factor, left = self.fade(step, self.path_steps), self.total - self.path_steps
         if not left:
             loss = self._loss(start, factor)
@@ -363,7 +371,7 @@ class _Walk:
 
 
 def _joined(first: Trace, second: Trace) -> Trace:
-    """Join the records of two runs, of which the second run continues the first one."""
+    """Join the record of a run and the record of a second run that continues it."""
     before = int(first.evaluations[-1]) if len(first.evaluations) else 0
     return Trace(
         torch.cat([first.losses, second.losses]),

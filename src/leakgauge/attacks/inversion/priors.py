@@ -121,7 +121,7 @@ class PixelRange:
 
 @dataclass(frozen=True)
 class EpochOrderInvariant:
-    r"""The distance between the samples of different epochs, whatever their order in each epoch (DLF, equation 3).
+    r"""The distance between summaries of the epochs, which do not depend on the order of samples (DLF, equation 3).
 
     .. math:: \lambda\,\frac{1}{E^2}\sum_{e_1, e_2} D\big(g(\{\tilde x_{e_1,i}\}_i), g(\{\tilde x_{e_2,i}\}_i)\big)
 
@@ -153,11 +153,22 @@ class EpochOrderInvariant:
         return self.weight > 0 and (data.is_image or not self.summary.startswith("conv"))
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """Return the weighted mean distance between epochs."""
+        """Summarise the samples of each epoch, and return the mean distance of these summaries times the weight.
+
+        Args:
+            inputs: Normalised inputs, (epochs, samples, ...).
+            data: Not used.
+        """
         return self.weight * self.value(inputs)
 
     def value(self, inputs: Tensor) -> Tensor:
-        """Return the mean distance between epochs, without the weight."""
+        """Return the mean distance between the summaries of the epochs, without the weight of the term.
+
+        The mean is over all pairs of epochs, including the pairs of an epoch with itself.
+
+        Args:
+            inputs: Normalised inputs, (epochs, samples, ...).
+        """
         features = self._convolved(inputs) if self.summary.startswith("conv") else inputs
         summaries = features.mean(1) if self.summary.endswith("mean") else features.amax(1)
         differences = summaries.unsqueeze(0) - summaries.unsqueeze(1)
@@ -169,7 +180,7 @@ class EpochOrderInvariant:
         return features.reshape(*inputs.shape[:2], *features.shape[1:])
 
     def like(self, reference: EpochOrderInvariant, data: DataSpec, *, epochs: int, samples: int) -> EpochOrderInvariant:
-        """Return this prior with a new weight, such that it equals ``reference`` on random samples (section 5.4).
+        """Return this prior with a weight that gives it the value of ``reference`` on random samples (section 5.4).
 
         Args:
             reference: The prior whose value is matched.
@@ -192,8 +203,8 @@ class EpochAgreement:
     only summaries of epochs. ``EpochAgreement`` requires that the copy with the index :math:`i` is the same sample in
     every epoch, as in ``FullSimulation(per_epoch=True, new_orders=True)``, which shuffles only the simulated batches.
     An infinite weight would force all copies of a sample to be equal. With a weight of zero, the copies would be
-    independent. With a weight in between, the copies may differ a little, which makes up for the unknown orders of the
-    samples.
+    independent. With a weight in between, the copies may differ a little. This is useful because the simulated order of
+    the samples differs from the client's unknown order.
 
     Args:
         weight: The weight of the term.
@@ -210,7 +221,12 @@ class EpochAgreement:
         return self.weight > 0
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """Return the weighted distance, averaged over the copies of all samples in all epochs."""
+        """Return the mean squared distance of the copies of a sample from their mean, times the weight.
+
+        Args:
+            inputs: Normalised inputs, (epochs, samples, ...).
+            data: Not used.
+        """
         return self.weight * (inputs - inputs.mean(0)).square().flatten(2).sum(2).mean()
 
 

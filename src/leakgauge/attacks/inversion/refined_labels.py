@@ -1,4 +1,4 @@
-"""Inferred label counts, corrected by the simulated update of a cheap reconstruction."""
+"""Estimates of label counts, which are corrected with a first reconstruction of the samples."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class RefinedLabels:
 
     .. math:: \lambda' = \lambda + N\,(\bar g^{sim}(\tilde x, \lambda) - \bar g^{obs}),
 
-    where :math:`N` is the number of samples. The predictions occur in both gradients and nearly cancel. This correction
-    is our addition to the estimate of DLF (section 4.5), from which it starts.
+    where :math:`N` is the number of samples. The predictions occur in both gradients and nearly cancel. The first
+    estimate is that of DLF (section 4.5). The correction is our addition.
 
     Args:
         inversion: The inversion that makes the reconstruction.

@@ -10,8 +10,9 @@ the final distance of an attack (equation 33), and can therefore try several val
 
 **Batches.** The random trials are one batch. Each later batch has ``jobs`` trials, which are proposed before any of
 their values is known. Within a batch, the values of earlier trials are still unknown. Each trial is therefore chosen
-for the improvement that it promises together with these trials. A proposal depends only on the seed and on the trials
-before its batch. The same seed and ``jobs`` therefore give the same trials, even if the search was interrupted.
+such that it and the earlier trials of its batch together have the largest expected improvement. A proposal depends only
+on the seed and on the trials before its batch. The same seed and ``jobs`` therefore give the same trials, even if the
+search was interrupted.
 
 **Pruning.** A trial may report its value after some steps. The trial is ended early if it is *clearly losing*. Let
 :math:`v(s)` be the value of the trial at step :math:`s`, :math:`v_i(s)` the values of the finished trials at the same
@@ -270,14 +271,14 @@ def _finished(trials: Iterable[Trial]) -> list[Trial]:
 def _batches(trials: int, random: int, jobs: int) -> list[range]:
     """Divide the trials into batches that run together, and return the indices of the trials in each batch.
 
-    A batch does not depend on the number of later trials.
+    If more trials are added at the end, the earlier batches stay the same.
     """
     starts = [0, *range(random, trials, jobs)]
     return [range(start, min(start + jobs if start else random, trials)) for start in starts]
 
 
 def _tasks(settings: _Settings, earlier: Sequence[Trial], batch: range, missing: Iterable[int]) -> list[Task]:
-    """Return one task for each trial of a batch that is not in the cache."""
+    """Return one task for each trial of a batch, except for the trials in the cache."""
     proposed = _propose(settings, _with_values(earlier, settings.log), batch)
     return [Task(f"trial {number}", _run, {"number": number, "numbers": proposed[number]}) for number in missing]
 

@@ -110,10 +110,10 @@ class Space:
 
 @dataclass(frozen=True)
 class WarmStart:
-    """A starting point that is the result of a cheaper inversion, copied to every epoch, with added noise.
+    """A starting point that is the result of another inversion, copied to every epoch, with added noise.
 
     Args:
-        inversion: The cheaper inversion.
+        inversion: The other inversion, which should take less time than the inversion that starts from its result.
         noise: The standard deviation of the noise, in the units in which samples are optimised. Without noise, the
             copies of all epochs would stay equal.
     """
@@ -125,7 +125,7 @@ class WarmStart:
         """Return the starting points of all epochs, which are noisy copies of given samples.
 
         Args:
-            inputs: The samples that the cheaper inversion has reconstructed.
+            inputs: The samples that an earlier inversion has reconstructed.
             copies: The number of copies. A single copy gets no noise.
             draw: The random generator for the noise.
             labels: The labels of every epoch, (epochs, samples), if they are known. Each sample is then copied to a

@@ -1,7 +1,7 @@
 """Measures of a network's smoothness and of the cost of its forward pass. They decide whether L-BFGS is tried.
 
-Both are measured in one forward pass. This also covers functions such as ``torch.relu``, which are not modules of the
-network.
+Both are measured in one forward pass. So functions such as ``torch.relu``, which are not modules of the network, are
+found too.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class _Bookkeeping:
         return losses, gradients
 
     def evaluate_ended(self, variables: Params, rows: set[int]) -> None:
-        """Evaluate the last iterates of problems that have just ended, so that these iterates can be the best."""
+        """Evaluate the last iterates of problems that have just ended, so that these iterates can be returned too."""
         ended = [row for row in sorted(rows) if math.isfinite(self.losses[int(self.running[row])][-1])]
         self.step_is_over = True
         if ended:
@@ -224,7 +224,7 @@ class _Bookkeeping:
                     best[problem] = variables[name][row]
 
     def _record_step(self, problems: Tensor, variables: Params, losses: Tensor, terms: Params) -> None:
-        """Record the losses and terms of a step's first evaluation, and a snapshot if one is due."""
+        """Record the losses and terms of a step's first evaluation. At some steps, record the iterates too."""
         self.step_is_new = False
         columns = {name: values.tolist() for name, values in terms.items()}
         snapshot = self.snapshot_every is not None and self.step % self.snapshot_every == 0

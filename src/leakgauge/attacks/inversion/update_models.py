@@ -20,6 +20,7 @@ the models and the cost of one prediction are:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -28,6 +29,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.inversion.labels import rows_of_first_epoch
+from leakgauge.attacks.requirements import Simulation, simulation_of
 from leakgauge.core.checks import boolean, whole_number
 from leakgauge.core.errors import InvalidInput, MissingKnowledge
 from leakgauge.core.local_training import OF_ONE_GRADIENT, LocalTraining
@@ -47,8 +49,8 @@ class ClientModel:
 
     Args:
         predict: The function that predicts the update.
-        copies: The number of copies of the client's samples in the inputs, one copy after another. If every epoch has
-            its own dummy samples, there is one copy for each epoch.
+        copies: The number of copies of the client's samples that the inputs hold. If every epoch has its own dummy
+            samples, there is one copy for each epoch. The copies follow one another.
         batches: The number of batches in the inputs, if the inputs are divided into batches of the client's size.
         extra: The initial values of further variables that the attack optimises, apart from the samples.
         epoch_labels: Whether the targets may hold the labels of every epoch, one epoch after another. Otherwise the
@@ -89,7 +91,7 @@ class UpdateModel(Protocol):
 
 @dataclass(frozen=True)
 class OneBatch:
-    """A prediction from one gradient of all samples at the server's weights, times the number of applied gradients.
+    """A prediction from one gradient of all samples at the server's weights, times the number of gradients applied.
 
     The prediction is exact for FedSGD. For many local steps it is AGIC's one-batch approximation (equation 4), which
     assumes that the weights hardly move between the steps. The prediction costs the same for any number of steps. It
@@ -227,6 +229,19 @@ class FullSimulation:
 
         return ClientModel(predict, copies, _batches(observation, copies), epoch_labels=True)
 
+    def simulation(self, training: LocalTraining, weights: int) -> Simulation:
+        """Return the size of one prediction.
+
+        Args:
+            training: The settings of the client's training. The numbers of samples, batches and epochs must be known.
+            weights: The number of weights of the model.
+        """
+        limits = {None: self.graph_limit, "graph": sys.maxsize}
+        if self.one_batch:
+            training = replace(training, batch_size=training.samples, accumulation=1)
+        limit = limits.get(self.gradients, 0)
+        return simulation_of(training, weights, copies=self.per_epoch, graph_limit=limit)
+
 
 @dataclass(frozen=True)
 class EpochInterpolation:
@@ -280,6 +295,15 @@ class EpochInterpolation:
 
         return ClientModel(predict, batches=len(sizes))
 
+    def simulation(self, training: LocalTraining, weights: int) -> Simulation:
+        """Return the size of one prediction, which is a simulation of one epoch.
+
+        Args:
+            training: The settings of the client's training. The numbers of samples, batches and epochs must be known.
+            weights: The number of weights of the model.
+        """
+        return simulation_of(replace(training, epochs=1), weights, copies=False, graph_limit=sys.maxsize)
+
 
 @dataclass(frozen=True)
 class MixedPrecision:
@@ -299,6 +323,11 @@ class MixedPrecision:
     def new_orders(self) -> bool:
         """Whether the dummy samples of all epochs are stored in the same order, as in :class:`FullSimulation`."""
         return getattr(self.base, "new_orders", False)
+
+    @property
+    def simulation(self) -> Callable[[LocalTraining, int], Simulation] | None:
+        """The function that returns the size of one prediction, if the base has one."""
+        return getattr(self.base, "simulation", None)
 
     def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
         """Return the attacker's model of one client, which predicts updates.
@@ -379,7 +408,7 @@ def _one_step_per_epoch(training: LocalTraining) -> LocalTraining:
 
 
 def _shares(training: LocalTraining, epoch: int) -> tuple[float, float]:
-    """Return two numbers that place an epoch within the client's update.
+    """Return two numbers that describe which part of the client's update belongs to an epoch.
 
     The first number is the share of the whole update that happens before the epoch. The second number is the size of
     the whole update, divided by the size of the epoch's update.

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakgauge.attacks.local_model.messages import Messages
+from leakgauge.attacks.requirements import Simulation, Workload, check_requirements
 from leakgauge.attacks.spec import Fit, Fits
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec, Observation
@@ -141,6 +142,8 @@ class LocalModelAttack(ABC):
                 shown if standard error is a terminal.
         """
         messages = Messages.read(observations)
+        dummies = getattr(self, "samples", 1)
+        check_requirements(messages.last, Workload(dummies, dummies, Simulation(graphs=dummies)))
         began = time.perf_counter()
         with (
             seeded(seed, "local model"),
@@ -190,10 +193,10 @@ def _last_buffers(last: Observation) -> Params | None:
 
 
 def needs_step_length(reason: str) -> Fits:
-    """Return a function that decides whether an attack on the steps of the weights applies.
+    """Return a function that decides whether an attack applies. It is for attacks that need changes of the weights.
 
     The attack does not apply if clients send gradients and the learning rate is unknown, because the gradients then
-    cannot be converted to steps.
+    cannot be converted to changes of the weights.
 
     Args:
         reason: The phrase about the attack that is shown to people if the attack applies.

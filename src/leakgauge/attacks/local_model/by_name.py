@@ -1,4 +1,4 @@
-"""The function that builds an attack on a local model from its name."""
+"""The function that builds an attack by the attack's name. The attack rebuilds a client's local model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leakgauge.core.errors import UnknownName
 
 
 def build(name: str, **options: Any) -> LocalModelAttack:
-    """Build the attack on a local model that has the given name.
+    """Build the attack with the given name, which rebuilds a client's local model.
 
     Args:
         name: The name of the attack. ``lmra`` is the recommended attack.

@@ -35,7 +35,7 @@ from leakgauge.attacks.local_model.base import Estimate, LocalModelAttack
 from leakgauge.attacks.local_model.dummies import Target
 from leakgauge.attacks.local_model.messages import Messages
 from leakgauge.attacks.spec import AttackSpec, Cost, always
-from leakgauge.core.errors import InvalidInput
+from leakgauge.core.checks import positive, whole_number
 from leakgauge.core.params import Params
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
@@ -75,10 +75,10 @@ class Distilled(LocalModelAttack):
 
     def __post_init__(self) -> None:
         for name in ("samples", "steps", "rounds", "local", "training"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.hold < 2:
-            raise InvalidInput(f"hold must be at least 2, not {self.hold}")
+            whole_number(name, getattr(self, name))
+        whole_number("hold", self.hold, at_least=2)
+        for name in ("lr", "training_lr"):
+            positive(name, getattr(self, name))
 
     def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
         """Fit two sets of dummy samples (equation 7), then train a model on both sets (equation 8)."""

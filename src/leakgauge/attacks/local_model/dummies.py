@@ -1,11 +1,11 @@
 r"""Dummy samples that explain the updates of a client, as used by :class:`Distilled`.
 
-The message of round :math:`t` is converted to the client's mean gradient :math:`g_t`. It is the update divided by the
-learning rate and by the number of local steps. Dummy samples :math:`w` predict :math:`g_t` by the mean gradient of the
-same number of steps on all dummy samples, :math:`G(w, \theta_t) = (\theta_t - \theta_t^K) / (K \eta)`. Here
-:math:`\theta_t^K` are the weights after :math:`K` steps with the learning rate :math:`\eta`. The steps have to be
-simulated, because the steps of a client may swing across a valley of the loss. The update is then not the gradient at
-any single point.
+The message of round :math:`t` is converted to the client's mean gradient :math:`g_t`. This is the update divided by the
+learning rate :math:`\eta` and by the number :math:`K` of local steps. To predict :math:`g_t`, the attack starts from
+the sent weights :math:`\theta_t` and takes :math:`K` steps on the dummy samples :math:`w`. These steps end at weights
+:math:`\theta_t^K`, and the prediction is :math:`G(w, \theta_t) = (\theta_t - \theta_t^K) / (K \eta)`. The steps have to
+be simulated, because the loss may be curved so much that the client's mean gradient is not the gradient at any single
+point.
 
 The dummy samples start near the mean of the client's inputs, if the first layer reveals this mean
 (:mod:`leakgauge.attacks.local_model.first_layer`).

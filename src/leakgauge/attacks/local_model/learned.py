@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from leakgauge.attacks.local_model.base import Estimate, LocalModelAttack, needs_step_length, relative
 from leakgauge.attacks.local_model.messages import Messages, weight_updates_of
 from leakgauge.attacks.spec import AttackSpec, Cost
+from leakgauge.core.checks import not_negative, positive, whole_number
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import seeded
@@ -91,7 +92,7 @@ class _Pairs:
 
 @dataclass(frozen=True)
 class Learned(LocalModelAttack):
-    """The attack that predicts updates with a network and searches for a model with no update (LMRA, algorithm 2).
+    """The attack that predicts updates with a network and searches for a model with a zero update (LMRA, algorithm 2).
 
     For every pair of a width and a weight decay, a network is trained by Adam with full batches. The network that
     predicts the held-out rounds best is used. L-BFGS then minimises the squared predicted update plus ``pull`` times
@@ -119,15 +120,19 @@ class Learned(LocalModelAttack):
         for name in ("widths", "decays"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in ("epochs", "steps"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.hold < 2:
-            raise InvalidInput(f"hold must be at least 2 (every second round is held out), not {self.hold}")
+            whole_number(name, getattr(self, name))
+        whole_number("hold", self.hold, at_least=2)
+        positive("lr", self.lr)
+        not_negative("pull", self.pull)
+        for width in self.widths:
+            whole_number("each of widths", width)
+        for decay in self.decays:
+            not_negative("each of decays", decay)
         if not self.widths or not self.decays:
             raise InvalidInput("widths and decays must each hold at least one candidate")
 
     def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
-        """Fit a network that predicts updates (equation 7), then search for a model without an update (equation 8)."""
+        """Fit a network that predicts updates (equation 7), then search for a model with a zero update (equation 8)."""
         if len(messages) < 2 * self.hold:
             raise InvalidInput(
                 f"a map learned from {len(messages)} rounds cannot be checked on held-out rounds; pass at least "
@@ -187,7 +192,10 @@ class Learned(LocalModelAttack):
         return best_error, best_network
 
     def _descend(self, network: nn.Module, zero: Tensor, start: Tensor) -> Tensor:
-        """Return the coordinates of the model with the shortest predicted update."""
+        """Search for the model whose predicted update is shortest, and return this model as a vector of coordinates.
+
+        The coordinates belong to the space that the models of all rounds span.
+        """
         point: Tensor = start.clone().requires_grad_()
         optimiser = torch.optim.LBFGS([point], max_iter=self.steps, line_search_fn="strong_wolfe")
 

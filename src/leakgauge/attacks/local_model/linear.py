@@ -11,6 +11,7 @@ from torch import Tensor
 from leakgauge.attacks.local_model.base import Estimate, LocalModelAttack, relative
 from leakgauge.attacks.local_model.messages import Messages
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
+from leakgauge.core.checks import not_negative
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report
@@ -30,16 +31,20 @@ class Exact(LocalModelAttack):
     u) = 0` give :math:`\theta^* = \bar\theta + \sum_t a_t (\theta_t - \bar\theta)`. This is one linear system with one
     unknown per round, which costs :math:`O(d^3)`. The proof of proposition 1 solves d systems instead.
 
-    There may be too few rounds, or the models of the rounds may lie in a smaller space. The result is then the point
-    with the shortest predicted update, and among such points the one nearest to :math:`\bar\theta`. The ``uncertainty``
-    is the length of this update divided by a ratio. The ratio is the change of the update divided by the change of the
-    model, in the observed direction where it is smallest. It may be even smaller in directions that were not observed.
+    There may be too few rounds, or the models of the rounds may span fewer than d dimensions. The result is then the
+    model with the shortest predicted update. Among several such models, it is the one nearest to :math:`\bar\theta`.
+    The ``uncertainty`` is the length of this update divided by a ratio. The ratio is the change of the update divided
+    by the change of the model, in the observed direction with the smallest ratio. In directions that were not observed,
+    the ratio may be even smaller.
 
     Args:
         tolerance: The smallest singular value that counts as above zero, as a share of the largest singular value.
     """
 
     tolerance: float = 1e-13
+
+    def __post_init__(self) -> None:
+        not_negative("tolerance", self.tolerance, below=1)
 
     def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
         """Solve for the model at which the client's update vanishes."""
@@ -84,8 +89,11 @@ class LeastSquares(LocalModelAttack):
     .. math:: \frac{2 d}{\lambda_{\min}(\hat W)} (\lVert\hat\theta\rVert + 1)\,
               \hat s \sqrt{\frac{d + 1 + \ln(2/\delta)}{n\,\underline\lambda}}.
 
-    Two quantities of the bound are unknown to the attacker and are replaced by measured ones. The largest standard
-    deviation of the residuals over coordinates, :math:`\hat s`, replaces :math:`\eta\sigma\sqrt{E\lceil m/b\rceil}`
+    Here d is the number of parameters and n the number of rounds. With :math:`x_t = (\theta_t, -1)`,
+    :math:`\underline\lambda` is the smallest eigenvalue of the mean of :math:`x_t x_t^T` over rounds.
+
+    Two quantities of the paper's bound are unknown to the attacker and are replaced by measured ones. The largest
+    standard deviation of the residuals over coordinates, :math:`\hat s`, replaces the standard deviation of the noise
     (equation 30). The smallest eigenvalue of the symmetric part of :math:`\hat W` replaces the smallest eigenvalue of
     :math:`W`. The proof estimates each row of :math:`W` from its own set of rounds. This class uses all rounds for
     every row. More rounds only make the estimate more accurate, so the bound still holds.

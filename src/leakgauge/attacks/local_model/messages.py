@@ -89,7 +89,7 @@ def _shapes(tensors: Params) -> dict[str, torch.Size]:
 
 
 def steps_in(observation: Observation) -> int | None:
-    """Return the number of local steps in a round, or ``None`` if the recipe is unknown."""
+    """Return the number of local steps in a round, or ``None`` if the training settings are unknown."""
     training = observation.training
     if observation.kind == "gradient":
         return 1

@@ -34,7 +34,7 @@ class Secant(LocalModelAttack):
     3. A client's updates also vanish wherever its loss is flat, which is often the case near the first model. So the
        attack integrates the inner product of the step and the updates of the linear map along each candidate step. It
        takes the step with the largest integral. If the integrals of all steps are negative, no step is taken.
-    4. The predicted update that remains at this point is added, as the client would add it.
+    4. The predicted update at the end of the step may not be zero. It is added, as the client would add it.
 
     Args:
         folds: The number of folds of the cross-validation over rounds.

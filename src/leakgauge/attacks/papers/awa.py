@@ -66,17 +66,17 @@ def awa(  # noqa: PLR0913
     .. math:: \arg\min_x \; \sum_l q^{(l)} \lVert \Delta\hat\theta^{(l)} - \Delta\tilde\theta_e^{(l)} \rVert^2
               \qquad (23)
 
-    Here :math:`q^{(l)}` is the weight of layer :math:`l`, :math:`\Delta\hat\theta` the simulated update and
+    Here :math:`q^{(l)}` is the weight of layer :math:`l` in the loss, :math:`\Delta\hat\theta` the simulated update and
     :math:`\Delta\tilde\theta_e` the share of epoch :math:`e` in the observed update.
 
-    The simulated update is matched layer by layer. Adam starts from N(0, 1). The weights of the layers change from step
-    to step, so the losses of different steps cannot be compared. The attack therefore returns the last iterate. The
-    attack uses the labels that it is given. If no labels are given, it estimates the labels from the last layer.
+    The simulated update is matched layer by layer. Adam starts from N(0, 1). The weights :math:`q^{(l)}` change from
+    step to step, so the losses of different steps cannot be compared. The attack therefore returns the last iterate.
+    The attack uses the labels that it is given. If no labels are given, it estimates the labels from the last layer.
 
     Args:
-        Q: The hyper-parameters of the layer weights, as a mapping with ``q_cv``, ``q_bn``, ``q_fc``, ``q_en``,
-            ``p_mean`` and ``p_var`` (equation 31). If a value is left out, the rule that depends on this value changes
-            no weight. ``"case1"`` to ``"case4"`` are the results of the authors' search for ResNet18 (table 3).
+        Q: The hyper-parameters that set the weights :math:`q^{(l)}`, as a mapping with ``q_cv``, ``q_bn``, ``q_fc``,
+            ``q_en``, ``p_mean`` and ``p_var`` (equation 31). A value that is left out changes no weight. ``"case1"`` to
+            ``"case4"`` are the results of the authors' search for ResNet18 (table 3).
             :func:`leakgauge.attacks.search_awa` finds values for other models.
         epoch: The attacked epoch, counted from 1, if the client trained for several epochs of several batches.
             Otherwise all steps are simulated.
@@ -106,7 +106,11 @@ def awa(  # noqa: PLR0913
 
 
 def weights_of(Q: Mapping[str, float] | str) -> ByKind:
-    """Return the rule for layer weights that the hyper-parameters ``Q`` of :func:`awa` define (equations 24 to 31)."""
+    """Return the object that computes the weight of each network layer in the loss of :func:`awa`.
+
+    Args:
+        Q: The hyper-parameters of equations 24 to 31, as in :func:`awa`.
+    """
     if isinstance(Q, str):
         if Q not in TABLE3:
             raise UnknownName("Q", Q, TABLE3)
@@ -191,7 +195,7 @@ class RecAttack:
 
     Args:
         observation: The client's message, with all training settings known or estimated.
-        attack: The attack. Each call replaces the layer weights of the attack.
+        attack: The attack. Each call replaces the weights of the layers in the attack's loss.
         seed: The seed of all random draws. All calls start from the same random samples.
     """
 

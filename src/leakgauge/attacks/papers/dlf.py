@@ -101,11 +101,12 @@ def dlf_paper(  # noqa: PLR0913
     .. math:: \tilde x = \arg\min \; w_t\,\mathcal L_{sim}(\nabla\bar\theta, \nabla\tilde\theta(\tilde x))
               + \lambda_{inv}\mathcal L_{inv}(\tilde x) + \lambda_{tv}\mathrm{TV} + \lambda_{clip}\mathrm{Clip}
 
-    The terms are the distance between the observed and the simulated update, a prior that makes the epochs alike
-    whatever the order of their samples, total variation, and a penalty for pixels outside their range. The weight
-    :math:`w_t` changes from step to step. Finally, the samples of the epochs are matched and averaged. The attack uses
-    the label counts that it is given. If no counts are given, it estimates the counts by interpolation (section 4.5).
-    The labels are divided into batches at random.
+    The first term is the distance between the observed and the simulated update. The second term, the order-invariant
+    prior, is the distance between summaries of the epochs, such as the means of their samples. The last two terms are
+    total variation and a penalty for pixels outside their range. The weight :math:`w_t` changes from step to step.
+    Finally, the samples of the epochs are matched and averaged. The attack uses the label counts that it is given. If
+    no counts are given, it estimates the counts by interpolation (section 4.5). The labels are divided into batches at
+    random.
 
     Args:
         preset: The authors' weights for one of their datasets. ``"femnist"`` is for grey handwriting, and

@@ -41,7 +41,9 @@ class OptimisedLabels:
     lean: float = 3.0
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
-        """Return the given labels, the label of a single sample, or initial logits of shape (samples, classes).
+        """Return the labels that are given, or else initial logits of shape (samples, classes).
+
+        If the client has a single sample, its label is inferred, and no logits are needed.
 
         Args:
             observation: The client's message (gradient or weights), as the server sees it.
@@ -95,7 +97,7 @@ def lbfgs_simulation(
     order of the labels. The attempt with the lowest loss is returned.
 
     On smooth networks L-BFGS converges to the exact samples where Adam is still far away. On piecewise linear networks
-    it gets stuck, because their second derivatives are zero. The attack does not apply to such networks.
+    it makes no progress, because their second derivatives are zero. The attack does not apply to such networks.
 
     Args:
         threshold: The loss, in per cent of the update's squared norm, below which the attack stops. ``None`` switches

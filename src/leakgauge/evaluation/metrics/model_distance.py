@@ -53,7 +53,7 @@ def zest(first: Model, second: Model, samples: Tensor, spec: DataSpec, *, masks:
 
 
 def signature(model: Model, samples: Tensor, spec: DataSpec, *, masks: int = 256, seed: int = 0) -> Tensor:
-    """Return the signature of a model, which is the vector of the coefficients of its explanations.
+    """Return the signature of a model, which is the vector of all coefficients of its LIME explanations.
 
     Args:
         model: The model. It is a function from samples without normalisation to probabilities or predictions.
@@ -106,7 +106,7 @@ def components(spec: DataSpec, across: int = 8) -> Tensor:
 
 
 def _explainer(visible: Tensor) -> Tensor:
-    """Return the matrix that maps a model's outputs on masked samples to the coefficients of the explanation.
+    """Return the matrix that maps a model's outputs on masked samples to the coefficients of its LIME explanation.
 
     The coefficients are those of a weighted ridge regression on the masks, with an intercept.
     """

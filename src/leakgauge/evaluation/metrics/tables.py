@@ -26,7 +26,7 @@ def features(reconstructed: Tensor, original: Tensor, spec: DataSpec, *, toleran
         reconstructed: The reconstructed rows, (N, columns).
         original: The original of each reconstructed row.
         spec: The description of the data, with the names and the standard deviations of the columns.
-        tolerance: The largest error of a recovered numeric feature, in standard deviations.
+        tolerance: The largest error with which a numeric feature counts as recovered, in standard deviations.
 
     >>> spec = DataSpec((3,), 2, std=(10.0, 1.0, 1.0), bounded=False, columns=("age", "sex=f", "sex=m"))
     >>> features(torch.tensor([[44.0, 0.4, 0.3]]), torch.tensor([[40.0, 1.0, 0.0]]), spec)

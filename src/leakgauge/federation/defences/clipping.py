@@ -32,7 +32,7 @@ class Clipping(GradientDefence):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("the norm of clipping", self.norm)
+        positive("the norm of clipping", self.norm, up_to=1e12)
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
         """Return the gradients, scaled down so that no gradient is longer than ``norm``."""

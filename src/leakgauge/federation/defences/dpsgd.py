@@ -33,6 +33,8 @@ from leakgauge.federation.defence import Batch, Trained, TrainingDefence, mixes_
 from leakgauge.federation.losses import loss_of, takes_model
 from leakgauge.federation.update_rules import UpdateRule
 
+#: The smallest privacy budget and probability for which an accountant can compute the noise.
+LEAST_EPSILON, LEAST_DELTA = 1e-3, 1e-30
 Accountant = Literal["rdp", "prv"]
 
 
@@ -63,9 +65,13 @@ class DPSGD(TrainingDefence):
             raise InvalidInput("DP-SGD takes either a target epsilon or a noise multiplier. Give one of the two.")
         for name in ("epsilon", "noise"):
             if getattr(self, name) is not None:
-                positive(f"the {name} of DP-SGD", getattr(self, name))
-        positive("the clip of DP-SGD", self.clip)
+                positive(f"the {name} of DP-SGD", getattr(self, name), up_to=1e6)
+        if self.epsilon is not None and self.epsilon < LEAST_EPSILON:
+            raise InvalidInput(f"the epsilon of DP-SGD must be at least {LEAST_EPSILON:g}, not {self.epsilon:g}")
+        positive("the clip of DP-SGD", self.clip, up_to=1e6)
         positive("the delta of DP-SGD", self.delta)
+        if self.delta < LEAST_DELTA:
+            raise InvalidInput(f"the delta of DP-SGD must be at least {LEAST_DELTA:g}, not {self.delta:g}")
         if self.delta >= 1:
             raise InvalidInput(
                 f"the delta of DP-SGD must be below 1, and far below one over the samples, not {self.delta!r}"
@@ -101,7 +107,7 @@ class DPSGD(TrainingDefence):
             return float(accountant.get_epsilon(delta=self.delta))
 
     def check(self, model: nn.Module, training: LocalTraining) -> None:
-        """Raise an error if Opacus cannot train the model with this recipe."""
+        """Raise an error if Opacus cannot train the model with these training settings."""
         _opacus()
         for name in ("clip_norm", "proximal", "accumulation", "schedule"):
             if getattr(training, name) != getattr(LocalTraining, name):
@@ -213,7 +219,7 @@ def _session(
 
 
 def _optimiser(training: LocalTraining, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the torch optimiser that a recipe describes."""
+    """Return the torch optimiser that the training settings describe."""
     lr, decay = training.need("lr"), float(training.weight_decay or 0.0)
     if training.is_sgd:
         momentum, dampening = float(training.momentum or 0.0), float(training.dampening or 0.0)
@@ -226,8 +232,8 @@ def _optimiser(training: LocalTraining, weights: list[nn.Parameter]) -> torch.op
 def _copy(model: nn.Module, training: LocalTraining, start: Trained) -> nn.Module:
     """Return a copy of the model with the weights of ``start``.
 
-    The copy is in train mode, which Opacus needs. If the recipe requires eval mode, only the dropout layers are in eval
-    mode.
+    The copy is in train mode, which Opacus needs. If the training settings require eval mode, only the dropout layers
+    are in eval mode.
     """
     copied = copy.deepcopy(model).train()
     with torch.no_grad():
@@ -263,7 +269,7 @@ def sampling_of(training: LocalTraining, participations: int) -> tuple[float, in
     """Return the probability that one step draws a given sample, and the number of steps in all rounds.
 
     Args:
-        training: The client's recipe.
+        training: The settings of the client's training.
         participations: The number of rounds in which the client takes part.
     """
     batches = len(training.batch_sizes)

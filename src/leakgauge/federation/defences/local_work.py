@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from leakgauge.core.errors import InvalidInput
+from leakgauge.core.limits import RECIPE
 from leakgauge.core.observation import LocalTraining
 from leakgauge.federation.defence import RecipeDefence
 
@@ -29,14 +30,13 @@ class LocalWork(RecipeDefence):
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise InvalidInput(f"the {name} of local work must be a whole number of at least 1, not {value!r}")
+            if (value := getattr(self, name)) is not None:
+                RECIPE[name].checked(f"the {name} of local work", value)
         if self.epochs is None and self.batch_size is None:
             raise InvalidInput("local work needs epochs, a batch_size, or both, and neither is given")
 
     def on_recipe(self, training: LocalTraining) -> LocalTraining:
-        """Return the changed recipe. A batch is never larger than the client's data."""
+        """Return the changed training settings. A batch is never larger than the client's data."""
         epochs = training.epochs if self.epochs is None else self.epochs
         size = training.batch_size if self.batch_size is None else self.batch_size
         if size is not None and training.samples is not None:

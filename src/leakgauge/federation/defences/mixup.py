@@ -34,7 +34,7 @@ class Mixup(BatchDefence):
     share: float | None = None
 
     def __post_init__(self) -> None:
-        positive("the alpha of mixup", self.alpha)
+        positive("the alpha of mixup", self.alpha, up_to=1e6)
         if self.share is not None:
             positive(
                 "the share of a sample in its mixture", self.share, up_to=1, hint="1 is no defence, 0 sends nothing"

@@ -43,7 +43,7 @@ class GaussianNoise(GradientDefence):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        not_negative("the sigma of Gaussian noise", self.sigma, hint="0 is no defence")
+        not_negative("the sigma of Gaussian noise", self.sigma, below=1e12, hint="0 is no defence")
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
         """Return the gradients with added noise."""
@@ -70,7 +70,7 @@ class LaplacianNoise(GradientDefence):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        not_negative("the scale of Laplacian noise", self.scale, hint="0 is no defence")
+        not_negative("the scale of Laplacian noise", self.scale, below=1e12, hint="0 is no defence")
 
     def on_gradients(self, gradients: Params, draw: torch.Generator) -> Params:
         """Return the gradients with added noise."""

@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from leakgauge.core.errors import InvalidInput
+from leakgauge.core.errors import InvalidInput, shown
 from leakgauge.federation.defence import ServerDefence
+
+#: The largest number of clients in a round.
+MOST = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,10 @@ class SecureAggregation(ServerDefence):
     clients: int = 10
 
     def __post_init__(self) -> None:
-        if not isinstance(self.clients, int) or isinstance(self.clients, bool) or self.clients < 2:
+        if not isinstance(self.clients, int) or isinstance(self.clients, bool) or not 2 <= self.clients <= MOST:
             raise InvalidInput(
-                "secure aggregation hides a client among others, so its clients must be a whole number of at least 2, "
-                f"not {self.clients!r}"
+                "secure aggregation hides a client among others, so its clients must be a whole number of at least 2 "
+                f"and at most {MOST:,}, not {shown(self.clients)}"
             )
 
     def check(self, messages: int) -> None:

@@ -14,19 +14,30 @@ the first mod sees the message that leaves the client, after all other mods have
 result of the client's training, before any other mod changes it.
 
 A client is named ``client-K`` if its ``partition-id`` is known, and ``node-ID`` otherwise. On the server's side, the
-``partition-id`` is a metric in the client's answer. On the client's side, it is in the configuration of the node. Under
-SecAgg+, the server gets the mean of all clients' weights and not the weights of single clients. The recording then has
-one observation for each round, with the name ``sum of N clients``.
+``partition-id`` is a metric in the client's answer, which the client can choose freely. The first node with a
+``partition-id`` keeps it for the whole run. A node that claims the same one later, or in the same round, is named
+``node-ID``, and the log has a sentence about it. On the client's side, the ``partition-id`` is in the configuration of
+the node.
+
+Answers are recorded one by one. An answer that cannot be read never keeps the answers of other clients from being
+recorded.
+
+Under SecAgg+, the server gets the mean of all clients' weights and not the weights of single clients. The recording
+then has one observation for each round, with the name ``sum of N clients``.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from leakgauge.core.errors import InvalidInput, MissingExtra
+import numpy as np
+from numpy.typing import NDArray
+
+from leakgauge.core.errors import InvalidInput, MissingExtra, printable, shown
 from leakgauge.federation.recording.recorder import Arrays, Captures, Exchange
 
 try:
@@ -58,6 +69,11 @@ class Recorder(Captures):
         sends: Whether clients return trained ``"weights"`` or a ``"gradient"``.
     """
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        #: The first node that reported a ``partition-id``, for each run and ``partition-id``.
+        self._owners: dict[tuple[int, int | None], int] = {}
+
     def strategy(self, strategy: AnyStrategy) -> AnyStrategy:
         """Return a copy of a strategy whose training rounds are recorded.
 
@@ -83,15 +99,15 @@ class Recorder(Captures):
         return self._mod
 
     def _mod(self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-        received = self._safely(_Contents.of_training, message)
+        received = self._safely("this client", _Contents.of_training, message)
         answer = call_next(message, context)
         if received is not None and received.arrays:  # a message of another stage of secure aggregation has none
-            self._safely(self._keep_own, received, answer, message, context)
+            self._safely("this client", self._keep_own, received, answer, message, context)
         return answer
 
     def _keep_own(self, received: _Contents, answer: Message, message: Message, context: Context) -> None:
         """Record this client's own message."""
-        sender = _Sender(context.run_id, context.node_id, context.node_config.get("partition-id"))
+        sender = _Sender(context.run_id, context.node_id, _partition(context.node_config.get("partition-id")))
         number = str(received.reported.get("server-round", message.metadata.group_id))
         round = int(number) if number.isdecimal() else 0
         if self.selects(round, sender.node, sender.partition):
@@ -99,37 +115,59 @@ class Recorder(Captures):
             self._keep_answer(answer, received, reported, round, sender)
 
     def _watch_messages(self, strategy: Any) -> None:
-        """Let a strategy of the message API (``flwr.serverapp``) record its training rounds."""
+        """Change a strategy of the message API (``flwr.serverapp``) such that its training rounds are recorded."""
         configure, aggregate = strategy.configure_train, strategy.aggregate_train
-        sent: dict[int, RecordDict] = {}
+        sent: dict[int, tuple[int, RecordDict]] = {}
 
         def configure_train(*arguments: Any, **named: Any) -> Iterable[Message]:
             messages = list(configure(*arguments, **named))
             sent.clear()
-            sent.update((message.metadata.dst_node_id, message.content) for message in messages)
+            metadata = ((message.metadata, message.content) for message in messages)
+            sent.update((facts.dst_node_id, (facts.run_id, content)) for facts, content in metadata)
             return messages
 
         def aggregate_train(server_round: int, replies: Iterable[Message]) -> Any:
             answers = list(replies)
-            self._safely(self._keep_round, server_round, answers, sent)
+            self._safely("all clients", self._keep_round, server_round, answers, sent)
             sent.clear()
             return aggregate(server_round, answers)
 
         strategy.configure_train, strategy.aggregate_train = configure_train, aggregate_train
 
-    def _keep_round(self, round: int, answers: list[Message], sent: Mapping[int, RecordDict]) -> None:
-        """Record the answers of the selected clients in a round."""
+    def _keep_round(self, round: int, answers: list[Message], sent: Mapping[int, tuple[int, RecordDict]]) -> None:
+        """Record the answers of the selected clients in a round, one by one."""
+        pairs = [(answer, self._safely(_node_of(answer), _sender_of, answer, sent)) for answer in answers]
+        known = [(answer, sender) for answer, sender in pairs if sender is not None]
         content, contents = None, None
-        for answer in answers:
-            node = answer.metadata.src_node_id
-            if answer.has_error() or node not in sent:
+        for (answer, _), sender in zip(known, self._trusted([sender for _, sender in known]), strict=True):
+            if not self.selects(round, sender.node, sender.partition):
                 continue
-            sender = _Sender(answer.metadata.run_id, node, _reported(answer.content).get("partition-id"))
-            if not self.selects(round, node, sender.partition):
+            if contents is None or content is not sent[sender.node][1]:  # most strategies send all clients the same
+                content = sent[sender.node][1]
+                contents = _Contents.of(content)
+            self._safely(sender.name, self._keep_answer, answer, contents, contents.reported, round, sender)
+
+    def _trusted(self, senders: Sequence[_Sender]) -> list[_Sender]:
+        """Return the senders of a round. A ``partition-id`` that another node has or claims is removed.
+
+        Clients choose the ``partition-id`` that they report, so one client may report that of another.
+        """
+        claims = Counter((sender.run, sender.partition) for sender in set(senders))
+        trusted = []
+        for sender in senders:
+            claim, alone = (sender.run, sender.partition), replace(sender, partition=None)
+            if claims[claim] == 1:
+                self._owners.setdefault(claim, sender.node)
+            if sender == alone or self._owners.get(claim) == sender.node:
+                trusted.append(sender)
                 continue
-            if contents is None or content is not sent[node]:  # most strategies send the same object to all clients
-                content, contents = sent[node], _Contents.of(sent[node])
-            self._keep_answer(answer, contents, contents.reported, round, sender)
+            trusted.append(alone)
+            self.note(
+                f"{alone.name} claims {sender.name}",
+                f"Leakgauge names a client {alone.name} and not {sender.name}, because another node has or claims the "
+                f"same partition-id {sender.partition}",
+            )
+        return trusted
 
     def _keep_answer(
         self, answer: Message, received: _Contents, reported: Mapping[str, object], round: int, sender: _Sender
@@ -139,13 +177,16 @@ class Recorder(Captures):
             return
         returned = _Contents.of(answer.content)
         if not returned.arrays:
-            self.warn(_NO_WEIGHTS, f"{sender.name}: {_NO_WEIGHTS}")
+            self.warn(f"{sender.name}: {_NO_WEIGHTS}", f"{sender.name}: {_NO_WEIGHTS}")
             return
         settings = {**reported, **returned.reported}
         self.keep(Exchange(sender.run, round, sender.name, received.decoded(), returned.decoded(), settings))
 
     def _watch_results(self, strategy: Any) -> None:
-        """Let a strategy of the older API (``flwr.server``) record its rounds. The SecAgg+ workflow needs this API."""
+        """Change a strategy of the older API (``flwr.server``) such that its rounds are recorded.
+
+        The SecAgg+ workflow needs the older API.
+        """
         configure, aggregate = strategy.configure_fit, strategy.aggregate_fit
         sent: dict[str, FitIns] = {}
 
@@ -156,7 +197,7 @@ class Recorder(Captures):
             return instructions
 
         def aggregate_fit(server_round: int, results: list[tuple[ClientProxy, FitRes]], failures: Any) -> Any:
-            self._safely(self._keep_results, server_round, results, sent)
+            self._safely("all clients", self._keep_results, server_round, results, sent)
             sent.clear()
             return aggregate(server_round, results, failures)
 
@@ -169,12 +210,16 @@ class Recorder(Captures):
         if len(known) > 1 and all(result.parameters is first for _, result in known):
             self._keep_sum(round, known, sent)  # the SecAgg+ workflow gives all results the same object
             return
-        for proxy, result in known:
-            sender = _Sender(_run(proxy), _node(proxy), result.metrics.get("partition-id"))
+        senders = [_Sender(_run(proxy), _node(proxy), _claimed(result.metrics)) for proxy, result in known]
+        for (proxy, result), sender in zip(known, self._trusted(senders), strict=True):
             if self.selects(round, sender.node, sender.partition):
-                reported = {**sent[proxy.cid].config, "num-examples": result.num_examples}
-                arrays = (_arrays(sent[proxy.cid].parameters), _arrays(result.parameters))
-                self.keep(Exchange(sender.run, round, sender.name, *arrays, reported))
+                self._safely(sender.name, self._keep_result, round, sender, sent[proxy.cid], result)
+
+    def _keep_result(self, round: int, sender: _Sender, instruction: FitIns, result: FitRes) -> None:
+        """Record one result of the older API."""
+        reported = {**instruction.config, "num-examples": result.num_examples}
+        arrays = (_arrays(instruction.parameters), _arrays(result.parameters))
+        self.keep(Exchange(sender.run, round, sender.name, *arrays, reported))
 
     def _keep_sum(self, round: int, results: list[tuple[ClientProxy, FitRes]], sent: Mapping[str, FitIns]) -> None:
         """Record the mean of all clients' weights as one message."""
@@ -187,12 +232,19 @@ class Recorder(Captures):
         count = len(results)
         self.keep(Exchange(_run(proxy), round, f"sum of {count} clients", *arrays, reported, summed=count))
 
-    def _safely(self, act: Callable[..., Result], *arguments: Any) -> Result | None:
-        """Call a function and return its result. On an error, log the error, return ``None`` and let training go on."""
+    def _safely(self, who: str, act: Callable[..., Result], *arguments: Any) -> Result | None:
+        """Call a function and return its result. On an error, log the error, return ``None`` and let training go on.
+
+        Args:
+            who: The client whose message the function handles.
+            act: The function.
+            arguments: The arguments of the function.
+        """
         try:
             return act(*arguments)
         except Exception as problem:
-            self.warn(repr(problem), f"a client: {problem!r}")
+            text = str(problem) if isinstance(problem, InvalidInput) else repr(problem)
+            self.warn(f"{who}: {text}", f"{who}: {printable(text)}")
             return None
 
 
@@ -202,14 +254,40 @@ class _Sender:
 
     run: int
     node: int
-    partition: object
+    partition: int | None
 
     @property
     def name(self) -> str:
         """The client's name."""
-        if isinstance(self.partition, (int, float)) and self.partition == int(self.partition):
-            return f"client-{int(self.partition)}"
-        return f"node-{self.node}"
+        return f"node-{self.node}" if self.partition is None else f"client-{self.partition}"
+
+
+def _node_of(answer: object) -> str:
+    """Return the name of the node that an answer comes from, as far as the answer has such a name."""
+    node = getattr(getattr(answer, "metadata", None), "src_node_id", None)
+    return f"node-{node}" if isinstance(node, int) else "a client"
+
+
+def _sender_of(answer: Message, sent: Mapping[int, tuple[int, RecordDict]]) -> _Sender | None:
+    """Return the sender of an answer, or ``None`` if the client failed.
+
+    The run is that of the server's message, because a client could send any number.
+    """
+    node = answer.metadata.src_node_id
+    if node not in sent:
+        raise InvalidInput("nothing was sent to this node in this round")
+    return None if answer.has_error() else _Sender(sent[node][0], node, _claimed(_reported(answer.content)))
+
+
+def _claimed(reported: Mapping[str, object] | None) -> int | None:
+    """Return the ``partition-id`` that a client reports, or ``None`` if it reports no valid one."""
+    return _partition((reported or {}).get("partition-id"))
+
+
+def _partition(value: object) -> int | None:
+    """Return a ``partition-id`` as a whole number, or ``None`` if it is not valid."""
+    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**63
+    return int(value) if valid and value == int(value) else None  # type: ignore[call-overload]
 
 
 class _Contents:
@@ -234,7 +312,7 @@ class _Contents:
     def decoded(self) -> Arrays:
         """Return the weights as numpy arrays, decoded from the bytes of the message."""
         if self._decoded is None:
-            self._decoded = {name: array.numpy() for name, array in self.arrays.items()}
+            self._decoded = {name: _array(name, array.numpy) for name, array in self.arrays.items()}
         return self._decoded
 
 
@@ -249,7 +327,24 @@ def _reported(content: RecordDict) -> dict[str, object]:
 
 
 def _arrays(parameters: Parameters) -> Arrays:
-    return {str(index): array for index, array in enumerate(parameters_to_ndarrays(parameters))}
+    def decode(tensor: bytes) -> Callable[[], Any]:
+        return lambda: parameters_to_ndarrays(Parameters([tensor], parameters.tensor_type))[0]
+
+    return {str(index): _array(str(index), decode(tensor)) for index, tensor in enumerate(parameters.tensors)}
+
+
+def _array(name: str, decode: Callable[[], Any]) -> NDArray[Any]:
+    """Decode an array from the bytes of a message, or raise an error that names the array."""
+    try:
+        array = decode()
+    except Exception as problem:  # the bytes are a client's
+        raise InvalidInput(
+            f"the array {shown(name)} cannot be decoded from its bytes ({type(problem).__name__}). Is the client's "
+            "framework another one?"
+        ) from problem
+    if not isinstance(array, np.ndarray):
+        raise InvalidInput(f"the array {shown(name)} is a {type(array).__name__}, not an array of numpy")
+    return array
 
 
 def _has(strategy: object, *names: str) -> bool:

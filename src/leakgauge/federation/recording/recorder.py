@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from leakgauge.core import observation_file
 from leakgauge.core.container import SUFFIX
-from leakgauge.core.errors import InvalidInput
+from leakgauge.core.errors import InvalidInput, printable, shown
 from leakgauge.core.observation import DataSpec, LocalTraining, Observation
 from leakgauge.core.params import Params
 
@@ -163,16 +163,20 @@ class Captures:
 
     def warn(self, key: str, message: str) -> None:
         """Log that a message was not recorded. Later warnings with the same ``key`` are not logged."""
+        self.note(key, f"Leakgauge did not record the message of {message}")
+
+    def note(self, key: str, sentence: str) -> None:
+        """Log a sentence. Later sentences with the same ``key`` are not logged."""
         if key not in self._warned and len(self._warned) < MOST_WARNINGS:
             self._warned.add(key)
-            log.warning("Leakgauge did not record the message of %s", message)
+            log.warning("%s", printable(sentence, longest=1000))
 
     def observation(self, exchange: Exchange) -> Observation:
         """Return the message as an observation."""
         sent, buffers = self._split("the weights sent", exchange.sent)
         returned, buffers_after = self._split("the client's answer", exchange.returned)
         answer: dict[str, Any] = {"returned" if self.sends == "weights" else "gradient": returned}
-        training = self.recipe(exchange.reported)
+        training = self.recipe(exchange.reported, exchange.client)
         if exchange.summed > 1 and training.batch_size is not None:
             # The batches of a sum are those of all clients together, as in leakgauge.federation.aggregation.
             training = replace(training, batch_size=training.batch_size * exchange.summed)
@@ -188,11 +192,12 @@ class Captures:
             **answer,
         )
 
-    def recipe(self, reported: Mapping[str, object]) -> LocalTraining:
+    def recipe(self, reported: Mapping[str, object], client: str = "a client") -> LocalTraining:
         """Return the settings of a client's training, as far as they are known.
 
         Args:
             reported: The settings and metrics that came with the client's message.
+            client: The name of the client, for sentences in the log.
         """
         training = self.training
         for source in (self.config, reported):
@@ -204,7 +209,10 @@ class Captures:
                 try:
                     training = replace(training, **{name: value})  # type: ignore[arg-type]
                 except InvalidInput as problem:
-                    self.warn(f"recipe: {name}", f"a client completely. Its configuration is invalid: {problem}")
+                    self.note(
+                        f"recipe of {client}: {name}",
+                        f"Leakgauge records {client} without {name}. Its configuration is invalid: {problem}",
+                    )
         return training
 
     def _split(self, source: str, arrays: Arrays) -> tuple[Params, Params | None]:
@@ -219,15 +227,17 @@ class Captures:
         expected, statistics = dict(self.model.named_parameters()), dict(self.model.named_buffers())
         for name in arrays:
             if name not in state:
-                raise InvalidInput(f"{source} hold {name!r}, which the model does not have. Is this the right model?")
+                raise InvalidInput(
+                    f"{source} hold {shown(name)}, which the model does not have. Is this the right model?"
+                )
         for name in expected:
             if name not in arrays:
                 raise InvalidInput(f"{source} lack {name!r}. An observation needs all weights of the model.")
-        weights = {name: _tensor(arrays[name], like) for name, like in expected.items()}
+        weights = {name: _tensor(source, name, arrays[name], like) for name, like in expected.items()}
         if any(name in state and name not in arrays for name in statistics):
             return weights, None
         return weights, {
-            name: _tensor(arrays[name], like) if name in state else like.detach().clone()
+            name: _tensor(source, name, arrays[name], like) if name in state else like.detach().clone()
             for name, like in statistics.items()
         }
 
@@ -241,8 +251,25 @@ def _setting(name: str, value: object) -> int | float | str | None:
     return value if isinstance(value, (int, float)) else None
 
 
-def _tensor(values: NDArray[Any], like: Tensor) -> Tensor:
-    tensor = torch.from_numpy(np.array(values))
+def _tensor(source: str, name: str, values: NDArray[Any], like: Tensor) -> Tensor:
+    """Convert an array to a tensor of the model's number type.
+
+    Args:
+        source: The words for the message that holds the array.
+        name: The name of the weight or the statistic.
+        values: The array. An array of another shape is refused before it is copied.
+        like: The weight or the statistic of the model.
+    """
+    if tuple(values.shape) != tuple(like.shape):
+        raise InvalidInput(
+            f"{source}: {name!r} has shape {shown(tuple(values.shape))}, but the model's is {tuple(like.shape)}. Is "
+            "this the right model?"
+        )
+    if values.dtype.kind not in "fiub":
+        raise InvalidInput(
+            f"{source}: {name!r} holds values of type {printable(str(values.dtype))}, and weights are real numbers"
+        )
+    tensor = torch.from_numpy(np.array(values, dtype=values.dtype.newbyteorder("=")))
     if tensor.is_floating_point() and not like.is_floating_point():
         tensor = tensor.round()  # averaging turns counters into fractions
     return tensor.to(like.dtype)

@@ -48,7 +48,7 @@ class Job:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the attack. The job's number of steps, if given, replaces the number in the method."""
+        """The options of the attack. The option ``steps`` is replaced by the job's number of steps, if it has one."""
         return dict(self.method.options) | ({} if self.steps is None else {"steps": self.steps})
 
     @property

@@ -1,7 +1,4 @@
-"""Benchmark rows that reconstruct a client from its updates in some epochs (AGIC by Xu et al., tables III and VI).
-
-The option ``epochs`` of a method holds the numbers of these epochs, counted from 1.
-"""
+"""Benchmark rows that reconstruct a client from its updates in some epochs (AGIC by Xu et al., tables III and VI)."""
 
 from __future__ import annotations
 
@@ -18,7 +15,10 @@ from leakgauge.reproduction.updates import updates_of
 
 
 def reconstruct_epochs(job: Job, report: Report) -> Outcome:
-    """Reconstruct one client's samples from the epochs in the method's options, and score the reconstruction."""
+    """Reconstruct one client's samples from the updates of some of its epochs, and score the reconstruction.
+
+    The method's option ``epochs`` lists the numbers of these epochs, counted from 1.
+    """
     client = updates_of(job.setting, job.index, job.seed)
     seed, options = job.seed + job.index, dict(job.method.options)
     seen = [client.epochs[number - 1] for number in options.pop("epochs")]

@@ -31,9 +31,10 @@ def rebuild_optimum(job: Job, report: Report) -> Outcome:
     """Rebuild the optimal linear model of client 0 in each of several federations, and measure the errors.
 
     Each federation has its own data, and records the rounds of client 0. The attack skips the first ``skip_rounds``
-    recorded rounds and uses the next ``observed`` rounds. By default, ``observed`` is ``size + 1``. Here, ``size`` is
-    the number of parameters, including the bias. If a method has the options ``size``, ``epochs`` or ``observed``, they
-    replace the values in the set-up of the benchmark row.
+    recorded rounds and uses the next ``observed`` rounds. Both numbers are values of the table ``[linear]`` of the
+    benchmark row. By default, ``skip_rounds`` is 0 and ``observed`` is ``size + 1``. Here, ``size`` is the number of
+    parameters, including the bias. If a method has the options ``size``, ``epochs`` or ``observed``, they replace the
+    values in the set-up of the benchmark row.
     """
     setting, options = _setting_of(job)
     attack = local_model.build(job.method.attack, **options)
@@ -80,7 +81,8 @@ def _setting_of(job: Job) -> tuple[Setting, dict[str, object]]:
 def _watched_client(setting: Setting, number: int, seed: int) -> tuple[Dataset, list[Observation]]:
     """Run one federation, and return the data and the recorded messages of client 0.
 
-    The federation has so many rounds that client 0 is expected to take part in more than ``longest`` rounds.
+    The federation is so long that client 0 is expected to take part in more than ``setting.linear["longest"]`` rounds.
+    The attack uses at most this number of rounds.
     """
     data = _clients(setting, derive(seed, "federation", number))
     model = build("mlp", shape=[setting.linear["size"] - 1], classes=1, hidden=[], seed=number).double()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 
 from leakgauge import attacks
 from leakgauge.attacks import Reconstruction
 from leakgauge.core.container import output_folder, write_atomically
 from leakgauge.core.progress import Report
+from leakgauge.core.text import csv_text
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation import Score, pair, psnr, score, ssim
 from leakgauge.reports import contact_sheet, course, loss_curves, stacked, to_png
@@ -55,11 +54,9 @@ def draw(stem: Path, result: Reconstruction, truth: Truth, scored: Score) -> Non
         return
     lowest = result.trace.losses.cummin(0).values
     qualities = course_of(result, truth)
-    table = io.StringIO()
-    writer = csv.writer(table)
-    writer.writerow(["step", "lowest_loss", "psnr", "ssim"])
-    writer.writerows([step, *(f"{value:.6g}" for value in (lowest[step], *qualities[step]))] for step in qualities)
-    write_atomically(Path(f"{stem}-course.csv"), table.getvalue().encode())
+    lines = [[step, *(f"{value:.6g}" for value in (lowest[step], *qualities[step]))] for step in qualities]
+    table = csv_text([["step", "lowest_loss", "psnr", "ssim"], *lines])
+    write_atomically(Path(f"{stem}-course.csv"), table.encode())
     panels = [
         course({"": {step: value[place] for step, value in qualities.items()}}, title=title)
         for place, title in enumerate(("PSNR, dB", "SSIM"))

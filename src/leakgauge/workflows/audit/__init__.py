@@ -14,8 +14,9 @@ from leakgauge.workflows.audit.budget import read_duration
 from leakgauge.workflows.audit.first_look import FirstLook, Reason, first_look
 from leakgauge.workflows.audit.plan import AuditPlan, read_audit
 from leakgauge.workflows.audit.run import Audit, run_audit
+from leakgauge.workflows.documents import read_config
+from leakgauge.workflows.forget import forget_files
 from leakgauge.workflows.result import Redact, Running, check_redact, conclude
-from leakgauge.workflows.scenario import read_config
 
 __all__ = ["Audit", "AuditPlan", "FirstLook", "Reason", "audit", "first_look", "read_audit", "run_audit"]
 
@@ -45,7 +46,8 @@ def audit(  # noqa: PLR0913
         fail_if: The conditions under which the audit fails, such as ``"recovered > 0.05"``
             (:mod:`leakgauge.evaluation.gate`).
         junit: The file to which the results of these conditions are written as JUnit XML.
-        redact: ``"none"`` shows clients' samples on the page, ``"blur"`` blurs them, and ``"omit"`` leaves them out.
+        redact: ``"none"`` shows clients' samples on the page. ``"omit"`` leaves them out, stores none of them, and
+            removes those that earlier runs stored in the folder.
         engine: The engine that runs the attacks (:mod:`leakgauge.runtime.engines`).
         jobs: The number of attacks that run at a time. By default, one per core.
         device: The device of the attacks, such as ``"cuda"``.
@@ -63,7 +65,9 @@ def audit(  # noqa: PLR0913
     if budget is not None:
         plan = replace(plan, budget=read_duration(budget, "the budget"))
     conditions = [read_condition(text, list(plan.attacks)) for text in fail_if]
-    result = run_audit(plan, Path(output) / "cache", running)
+    if redact == "omit":
+        forget_files(Path(output))
+    result = run_audit(plan, Path(output) / "cache", running, samples=redact != "omit")
     if not result.results:
         if result.failed is not None:
             raise result.failed

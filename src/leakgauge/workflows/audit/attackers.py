@@ -29,6 +29,8 @@ from leakgauge.runtime.display import duration
 
 #: A document of plain values and the samples that it is about.
 Scored = tuple[dict[str, Any], dict[str, Tensor]]
+#: The names of the tensors that hold clients' samples. The guess is the mean of samples of other clients.
+SAMPLES = ("original", "reconstructed", "guess")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import torch
 
 from leakgauge.attacks import registry
 from leakgauge.attacks.spec import Cost
-from leakgauge.core.errors import InvalidInput, LeakgaugeError
+from leakgauge.core.errors import InvalidInput, LeakgaugeError, shown
 from leakgauge.core.observation import Observation
 from leakgauge.federation.defence import clients_in_a_sum
 from leakgauge.runtime.display import duration
@@ -57,8 +57,11 @@ def read_duration(value: Any, where: str) -> float | None:
         return None
     match = _FORM.match(str(value).strip())
     if match is None or isinstance(value, bool) or float(match["number"]) <= 0:
-        raise InvalidInput(f"{where} must be a length of time such as 90s, 10m or 1h, or none, not {value!r}")
-    return float(match["number"]) * _UNITS[match["unit"]]
+        raise InvalidInput(f"{where} must be a length of time such as 90s, 10m or 1h, or none, not {shown(value)}")
+    seconds = float(match["number"]) * _UNITS[match["unit"]]
+    if seconds > LONGEST:
+        raise InvalidInput(f"{where} must be at most {duration(LONGEST)}, or none for no limit, not {shown(value)}")
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,8 @@ class Forecast:
         seconds: A dictionary from the name of each attack to the expected seconds for one client.
         jobs: The number of attacks that run at a time.
         budget: The seconds that the audit may take, or ``None`` for no limit.
-        weights: A dictionary from the titles of defences to the number of clients whose sum is one message. Attacks on
-            a sum take this many times longer.
+        weights: A dictionary from the title of each defence to the number of clients whose messages are added to one
+            message, as in secure aggregation. An attack on this message takes longer by this factor.
     """
 
     seconds: Mapping[str, float]

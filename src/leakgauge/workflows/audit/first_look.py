@@ -59,8 +59,8 @@ class FirstLook:
 
     Args:
         reasons: The reasons for the risk.
-        applies: A dictionary from each attack that can be run on the message to the reason.
-        refused: A dictionary from each attack that cannot be run on the message to the reason.
+        applies: The attacks that can be run on the message. The dictionary holds the reason for each attack.
+        refused: The attacks that cannot be run on the message. The dictionary holds the reason for each attack.
         missing: The knowledge that an attacker lacks for optimisation attacks. The text is empty if nothing is missing.
     """
 
@@ -73,8 +73,8 @@ class FirstLook:
     def risk(self) -> Risk:
         """The risk that samples are recovered.
 
-        If an exact attack applies, the risk is high, unless defences or a proof lower it. Otherwise, the result is the
-        lowest risk of all reasons except those about labels.
+        If an exact attack applies, the risk is high, unless defences or a proof lower it. If no exact attack applies,
+        the result is the lowest risk of all reasons except those about labels and about a convolution.
         """
         exact = [reason for reason in self.reasons if reason.about == "exact attack"]
         limits = [reason for reason in self.reasons if reason.about in ("defences", "proof", "message")]

@@ -39,17 +39,17 @@ class Rung:
 
     @property
     def name(self) -> str:
-        """The name of the rung, such as ``"local steps 5"``."""
+        """The name of this version of the set-up, such as ``"local steps 5"``."""
         return f"{self.dimension} {self.value:g}"
 
     @property
     def weight(self) -> float:
-        """The relative cost of an attack on this version of the set-up. It is 1 for the smallest client."""
+        """The cost of an attack on this version of the set-up, relative to the cost for the smallest client."""
         return self.value if self.dimension != "noise" else float(self.scenario.samples)
 
 
 def rungs_of(scenario: Scenario) -> dict[str, Rung]:
-    """Return versions of a set-up with one changed value (rungs of the ladder), by name.
+    """Return a dictionary from names to versions of a set-up, each with one changed value (rungs of the ladder).
 
     Versions with more samples than the dataset has are left out.
 
@@ -73,7 +73,7 @@ def _works(rung: Rung) -> bool:
 
 
 def strongest_attack(findings: Sequence[Finding]) -> str | None:
-    """Return the attack that recovers samples furthest above chance, or ``None`` if no attack recovers samples.
+    """Return the attack whose result is furthest above chance, or ``None`` if no attack recovers samples.
 
     Args:
         findings: The results of attacks on the set-up and on easier versions of it.
@@ -90,7 +90,9 @@ def _excess(finding: Finding) -> float:
 
 
 def sentences(rungs: Mapping[str, Rung], findings: Sequence[Finding]) -> list[str]:
-    """Return one sentence for each changed value (samples, local steps, noise) about how far the attack succeeds.
+    """Return one sentence for each kind of changed value, such as samples or local steps.
+
+    The sentence names the largest value at which the attack still recovered data, if there is such a value.
 
     Args:
         rungs: A dictionary from names to changed versions of the set-up.

@@ -24,7 +24,7 @@ from functools import cached_property
 from typing import Any
 
 from leakgauge.attacks import registry
-from leakgauge.core.errors import InvalidInput, LeakgaugeError
+from leakgauge.core.errors import InvalidInput, LeakgaugeError, shown
 from leakgauge.core.observation import Observation
 from leakgauge.evaluation.bounds import Bound
 from leakgauge.evaluation.support import control_sizes
@@ -34,11 +34,12 @@ from leakgauge.workflows.audit.budget import DEFAULT_BUDGET, read_duration
 from leakgauge.workflows.audit.ceiling import bound_on
 from leakgauge.workflows.audit.first_look import FirstLook, first_look
 from leakgauge.workflows.audit.ladder import Rung, rungs_of
-from leakgauge.workflows.scenario import NUMBER, Keys, Scenario, load_parts, read_chains, read_scenario
+from leakgauge.workflows.documents import CLIENTS, DECIBELS, NUMBER, Keys
+from leakgauge.workflows.scenario import Scenario, load_parts, read_chains, read_scenario
 
 #: The number of clients of a positive control.
 CONTROL_CLIENTS = 2
-AUDIT: Keys = {"attacks": (list,), "clients": (int,), "threshold": NUMBER, "budget": (str, *NUMBER)}
+AUDIT: Keys = {"attacks": (list,), "clients": CLIENTS, "threshold": DECIBELS, "budget": (str, *NUMBER)}
 #: The name of the version of a set-up without a defence.
 UNDEFENDED = "no defence"
 
@@ -80,8 +81,8 @@ class AuditPlan:
     Args:
         scenario: The set-up.
         attacks: A dictionary from names to attackers.
-        chains: A dictionary from titles to chains of defences. A chain holds the defences that one client applies in
-            turn. Each chain is audited separately.
+        chains: A dictionary from titles to chains of defences. A chain holds the defences that one client applies one
+            after another. Each chain is audited separately.
         first_look: The estimate of the risk before any attack.
         clients: The number of clients to attack.
         threshold: The PSNR in dB above which a sample counts as recovered.
@@ -147,7 +148,7 @@ class AuditPlan:
         ]
 
     def applies(self, work: Work) -> bool:
-        """Return whether an attack can be run on a version of the set-up, such as on more samples."""
+        """Return whether an attack can be run on a version of the set-up, such as the version with more samples."""
         try:
             message, _ = self.scenario_of(work).observe(work.client, self.chain_of(work))
         except LeakgaugeError:
@@ -156,13 +157,16 @@ class AuditPlan:
 
     @cached_property
     def bounds(self) -> dict[str, Bound]:
-        """The proven limits on the success of every attack, by the title of the defence. Few defences have a proof."""
+        """A dictionary from titles of defences to proven limits on the success of every attack.
+
+        Most defences have no such proof, and are left out.
+        """
         found = {title: bound_on(self.scenario, chain) for title, chain in self.chains.items() if chain}
         return {title: bound for title, bound in found.items() if bound is not None}
 
     @cached_property
     def ladder(self) -> dict[str, Rung]:
-        """The versions of the set-up with one changed value, by name (:mod:`leakgauge.workflows.audit.ladder`)."""
+        """A dictionary from names to versions of the set-up, each with one changed value (rungs of the ladder)."""
         return rungs_of(self.scenario)
 
     def scenario_of(self, work: Work) -> Scenario:
@@ -204,16 +208,16 @@ def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
     rest = {key: value for key, value in document.items() if key != "defence"}
     scenario = read_scenario(rest, where, {"audit": AUDIT})
     table = dict(rest.get("audit", {}))
-    if table.get("clients", 1) < 1:
-        raise InvalidInput(f"{where}: [audit] clients must be at least 1, not {table['clients']}")
     load_parts(scenario, where)
     chains = read_chains(document.get("defence", []), scenario, where) or {"no defence": ()}
+    scenario.check_size(table.get("clients", AuditPlan.clients), chains.values())
     # The first client's round refuses what the model or the recipe does not allow.
     defended = {title: scenario.observe(0, chain, knows_defence=True)[0] for title, chain in chains.items() if chain}
-    message = scenario.observe(0)[0]
+    message = scenario.first_message()
     look = first_look(message)
     listed = table.pop("attacks", None)
     attacks = _read_attacks(listed, look, scenario.dataset.sensitive, where)
+    scenario.check_attackable(message, attacks)
     adaptive = {
         (name, title)
         for name, attacker in attacks.items()
@@ -286,6 +290,10 @@ def _read_attacks(listed: list[Any] | None, look: FirstLook, sensitive: str | No
     for item in listed:
         options = dict(item) if isinstance(item, dict) else {"name": item}
         name = options.pop("name", None)
+        if not isinstance(name, str):
+            raise InvalidInput(f"{where} must hold names of attacks, or tables with a name, not {shown(item)}")
+        if name in attackers:
+            raise InvalidInput(f"{where} lists {name!r} twice. List it once, or audit the other options separately")
         spec = registry.ATTACKS.get(name)
         defaults = spec.audit if spec is not None and spec.audit is not None else {}
         attacker = read_attacker(name, options or defaults, sensitive, where)

@@ -84,7 +84,7 @@ class Audit(WorkflowResult):
 
     @property
     def ladder_sentences(self) -> list[str]:
-        """Sentences about the samples, local steps and noise up to which the strongest attack succeeds."""
+        """Sentences about how many samples, how many local steps and how much noise still allow a successful attack."""
         return sentences(self.plan.ladder, self.ladder)
 
     def results_of(self, finding: Finding) -> list[ClientResult]:
@@ -94,7 +94,12 @@ class Audit(WorkflowResult):
 
 
 def run_audit(
-    plan: AuditPlan, folder: Location, running: Running | None = None, *, stop_after: int | None = None
+    plan: AuditPlan,
+    folder: Location,
+    running: Running | None = None,
+    *,
+    stop_after: int | None = None,
+    samples: bool = True,
 ) -> Audit:
     """Run the attacks that are not finished yet, and return all results.
 
@@ -106,8 +111,9 @@ def run_audit(
         folder: The folder of the cache.
         running: The engine, the device and the listener of the tasks. An audit can be continued with another engine.
         stop_after: The number of new results after which the audit stops. By default, all attacks are run.
+        samples: Whether clients' samples are stored in the cache. If it is false, those of earlier runs are removed.
     """
-    run = _Run(plan, Cache(folder), running or Running(), stop_after)
+    run = _Run(plan, Cache(folder, samples=samples), running or Running(), stop_after)
     run.stage([work for work in plan.work if plan.is_exact(work.attack)])
     run.stage([work for work in plan.work if not plan.is_exact(work.attack) and not run.is_settled(work)])
     run.stage(run.further_attempts())
@@ -194,7 +200,7 @@ class _Run:
             done = run_tasks(tasks, engine=running.engine, jobs=running.jobs, watch=running.watch, common=common)
             for task, (document, tensors) in done:
                 work = task.arguments["work"]
-                self.cache.put(self.plan.definition(work), document, tensors)
+                self.cache.put(self.plan.definition(work), document, tensors, samples=SAMPLES)
                 self.results[work] = ClientResult(work, document, tensors)
                 self.new += 1
                 if self.new == self.stop_after:
@@ -202,6 +208,8 @@ class _Run:
                     break
         except TasksFailed as problem:
             self.failures |= problem.failures
+        except EngineUnavailable:
+            raise  # the tasks of other stages would wait for it in vain
         except LeakgaugeError as problem:  # every task of this stage failed
             self.problem = self.problem or problem
             self.failures |= {task.name: str(problem) for task in tasks}
@@ -270,9 +278,10 @@ class _Run:
         return [name for name in self.plan.attacks if name in weak & complete]
 
     def climb(self, findings: Sequence[Finding]) -> list[Work]:
-        """Return the runs of the strongest attack on versions of the set-up with one changed value.
+        """Return the runs that show how the strongest attack depends on single values of the set-up.
 
-        Runs for which the budget has no time are left out.
+        Each run changes one value of the audited set-up, such as the number of samples. Runs for which the budget has
+        no time are left out.
         """
         name = strongest_attack(findings)
         if name is None or not self.plan.portfolio or self.plan.budget is None:

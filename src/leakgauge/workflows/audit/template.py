@@ -7,6 +7,10 @@ from pathlib import Path
 
 from leakgauge.core.container import write_atomically
 from leakgauge.core.errors import FileError, UnknownName
+from leakgauge.core.limits import RECIPE
+from leakgauge.data import DATASETS
+from leakgauge.models import MODELS
+from leakgauge.workflows.documents import check_printable
 
 _TEXT = """\
 # How much of the clients' data can be rebuilt from what they send? Run: leakgauge audit {name}
@@ -55,14 +59,32 @@ def write_template(path: Path, *, model: str, data: str, sends: str, **numbers: 
         sends: The message of a client, which is ``"weights"`` or ``"gradient"``.
         numbers: The values of ``samples``, ``lr``, ``epochs`` and ``batch_size`` in the table ``[training]``.
     """
-    if path.exists():
-        raise FileError(f"{path}: already exists, not overwritten. Choose another name")
+    _check_free(path)
+    for name, value in numbers.items():
+        RECIPE[name].checked(f"--{name.replace('_', '-')}", value)
+    check_printable(model, "--model")
+    check_printable(data, "--data")
+    if ":" not in model and model not in MODELS:
+        raise UnknownName("model", model, [*MODELS, "module:factory"])
+    if _source(data) == "name" and data not in DATASETS:
+        raise UnknownName("dataset, folder of pictures, .npz or .csv file called", data, [*DATASETS, "module:function"])
     if sends not in ("weights", "gradient"):
         raise UnknownName("message (--sends)", sends, ("weights", "gradient"))
     names = {"model": json.dumps(model), "data": json.dumps(data), "sends": json.dumps(sends)}
     text = _TEXT.format(name=path.name, source=_source(data), **names, **numbers)
-    write_atomically(path, text.encode())
+    write_atomically(path, text.encode(), private=False)
     return path
+
+
+def _check_free(path: Path) -> None:
+    """Raise an error if a path exists, or if no file can have it."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as problem:  # a ValueError for a zero character in the name
+        raise FileError(f"{path}: cannot be written ({getattr(problem, 'strerror', None) or problem})") from problem
+    raise FileError(f"{path}: already exists, not overwritten. Choose another name")
 
 
 def _source(data: str) -> str:

@@ -108,19 +108,27 @@ def infer_column(federation: Federation, column: str, values: Sequence[float]) -
         with progress_bar(f"{column} by {spec.name}") as report:
             for number, (name, client) in enumerate(hidden.items()):
                 rounds, model = federation.rounds[name], federation.models[name]
-                attributes: Attributes = spec.factory()(rounds, client.records, model=model)
+                try:
+                    attributes: Attributes = spec.factory()(rounds, client.records, model=model)
+                except LeakgaugeError as problem:  # the other clients are still attacked
+                    answers.notes.append(f"{spec.name} could not run on {name}: {problem}.")
+                    continue
                 right[name] = attributes.choice.cpu() == client.values
                 if attributes.coefficient is not None:
                     guarantees.append(_guarantee(attributes, model, federation.truths[name]))
                 report(number + 1, len(hidden), math.nan)
-        answers.inferences.append(Inference.of(column, spec.name, right, chance))
+        if right:
+            answers.inferences.append(Inference.of(column, spec.name, right, chance))
         if guarantees:
             answers.notes.append(_guarantee_note(column, min(guarantees), max(guarantees)))
     return answers
 
 
 def _fitting(recovers: str, federation: Federation, answers: Answers) -> Iterator[AttackSpec]:
-    """Yield the attacks that apply to the messages, and note the reason against every other attack in ``answers``."""
+    """Yield the attacks that apply to the messages.
+
+    For every other attack, add a note to ``answers`` that explains why the attack does not apply.
+    """
     observation = next(iter(federation.rounds.values()))[-1]
     for spec in registry.specs(recovers=recovers, reads="rounds"):  # type: ignore[arg-type]
         fit = spec.fits(observation)

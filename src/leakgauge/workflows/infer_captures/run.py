@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.local_model import GlobalModel, LastReturned, LocalModel, LocalModelAttack
+from leakgauge.attacks.requirements import Workload, check_requirements
 from leakgauge.core.container import Location, output_folder
-from leakgauge.core.errors import FileError, InvalidInput, LeakgaugeError, TasksFailed
+from leakgauge.core.errors import InvalidInput, LeakgaugeError, TasksFailed
 from leakgauge.core.observation import Observation
 from leakgauge.core.observation_file import plain
 from leakgauge.core.params import buffers_of
@@ -21,7 +23,7 @@ from leakgauge.core.truth import Truth
 from leakgauge.evaluation.inferred import column_values
 from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache, Entry
-from leakgauge.workflows.captures import Captures, ClientData
+from leakgauge.workflows.captures import Captures, ClientData, truths_of
 from leakgauge.workflows.infer_captures.questions import Federation, Inference, infer_column, infer_owners
 from leakgauge.workflows.result import Running, WorkflowResult
 
@@ -102,7 +104,10 @@ def run_inference(task: InferenceTask, output: Location, running: Running | None
     if task.sensitive is not None and task.data is None:
         raise InvalidInput("inferring a column needs the clients' records. Pass them with --data")
     rounds, files, refused = _read(task.captures)
-    truths = _truths(task.data, rounds)
+    truths, unfit = _truths(task.data, rounds)
+    refused += [f"all of {name}: {problem}" for name, problem in unfit.items()]
+    rounds = {name: observations for name, observations in rounds.items() if name not in unfit}
+    files = {name: files[name] for name in rounds}
     values = None if task.sensitive is None else column_values(list(truths.values()), task.sensitive)
     models, problems, failed = _rebuild(task, rounds, files, output, running)
     refused += [f"all of {name}: {problem}" for name, problem in problems.items()]
@@ -151,35 +156,69 @@ def _few(clients: Sequence[str]) -> str:
 
 def _read(captures: Captures) -> tuple[dict[str, list[Observation]], dict[str, list[Path]], list[str]]:
     """Return the observations and the files of each client, and sentences about the refused files."""
+    refused: list[str] = []
+    usable: list[tuple[Path, Observation]] = []
+    for file, observation in captures.read(lambda one: check_requirements(one, Workload(1, 1))):
+        if isinstance(observation, LeakgaugeError):
+            refused.append(str(observation))
+        else:
+            usable.append((file, observation))
+    reasons = _misfits([observation for _, observation in usable])
     rounds: dict[str, list[Observation]] = {}
     files: dict[str, list[Path]] = {}
-    refused: list[str] = []
-    names: dict[str, str] = {}
-    for file, observation in captures.read():
-        if isinstance(observation, FileError):
-            refused.append(str(observation))
+    for (file, observation), reason in zip(usable, reasons, strict=True):
+        if reason:
+            refused.append(f"{file}: {reason}")
             continue
-        name = observation.client
-        if names.setdefault(plain(name), name) != name:
-            raise InvalidInput(
-                f"the clients {names[plain(name)]!r} and {name!r} have the same name as files. Choose one with --client"
-            )
-        rounds.setdefault(name, []).append(observation)
-        files.setdefault(name, []).append(file)
+        rounds.setdefault(observation.client, []).append(observation)
+        files.setdefault(observation.client, []).append(file)
     if not rounds:
         raise captures.nothing_read(refused)
     return rounds, files, refused
 
 
-def _truths(data: ClientData | None, rounds: Mapping[str, Sequence[Observation]]) -> dict[str, Truth]:
+def _misfits(observations: Sequence[Observation]) -> list[str]:
+    """Return, for each capture, the reason why it does not fit the others, or an empty text.
+
+    All captures of a federation describe the same data and the same weights, and most captures of a folder are right.
+    Two clients whose names are the same as names of files cannot be told apart. A client is used if its name is a
+    name of a file as it stands.
+    """
+    kinds = [_kind(observation) for observation in observations]
+    usual = Counter(kinds).most_common(1)
+    names: dict[str, set[str]] = {}
+    for observation in observations:
+        names.setdefault(plain(observation.client), set()).add(observation.client)
+    reasons = []
+    for observation, kind in zip(observations, kinds, strict=True):
+        name = observation.client
+        twins = names[plain(name)] - {name}
+        if kind != usual[0][0]:
+            reasons.append("its data or its weights are not like those of most captures here")
+        elif twins and name != plain(name):
+            twin = min(twins)
+            reasons.append(f"the clients {name!r} and {twin!r} have the same name as files. Choose one with --client")
+        else:
+            reasons.append("")
+    return reasons
+
+
+def _kind(observation: Observation) -> tuple[object, ...]:
+    shapes = tuple((name, tuple(value.shape)) for name, value in observation.sent.items())
+    return observation.data, observation.kind, shapes
+
+
+def _truths(
+    data: ClientData | None, rounds: Mapping[str, Sequence[Observation]]
+) -> tuple[dict[str, Truth], dict[str, str]]:
+    """Return the records of each client, and the error of each client whose records do not fit its captures."""
     if data is None:
-        return {}
+        return {}, {}
     data.check(rounds)
-    truths = {name: data.truth(observations[0]) for name, observations in rounds.items()}
-    known = {name: truth for name, truth in truths.items() if truth is not None}
+    known, problems = truths_of(data, {name: observations[0] for name, observations in rounds.items()})
     if not known:
         raise InvalidInput(f"{data.place} holds the data of none of these clients: {', '.join(list(rounds)[:5])}")
-    return known
+    return known, problems
 
 
 def _rebuild(
@@ -281,7 +320,10 @@ def _model(entry: Entry, rounds: Sequence[Observation]) -> LocalModel:
 
 
 def _losses(rebuilt: LocalModel, rounds: Sequence[Observation], truth: Truth) -> dict[str, float]:
-    """Return a dictionary from the name of each compared model to its mean loss on a client's own data."""
+    """Return the mean losses of the rebuilt model, the last returned model and the global model on a client's own data.
+
+    The result is a dictionary from the name of each model to its loss.
+    """
     models = {MODELS[0]: rebuilt}
     for name, baseline in zip(MODELS[1:], (LastReturned(), GlobalModel()), strict=True):
         try:
