@@ -39,6 +39,8 @@ DEFAULT_BUDGET = 240.0
 OVERRUN = 1.5
 #: The assumed seconds of an attack that cannot estimate its own time.
 USUAL = {Cost.INSTANT: 0.25, Cost.SECONDS: 20.0, Cost.MINUTES: 120.0, Cost.HOURS: 7200.0}
+#: The longest budget in seconds, which is 30 days.
+LONGEST = 30 * 24 * 3600.0
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _FORM = re.compile(r"^(?P<number>\d+(\.\d+)?)\s*(?P<unit>s|m|min|h|)$")
 

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leakgauge.core.container import Location
-from leakgauge.core.errors import LeakgaugeError, TasksFailed
+from leakgauge.core.errors import EngineUnavailable, LeakgaugeError, TasksFailed
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive
 from leakgauge.evaluation.verdict import Finding, Verdict, together, worst_of
 from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache
 from leakgauge.runtime.processes import usable_cores
-from leakgauge.workflows.audit.attackers import Scored, Trial
+from leakgauge.workflows.audit.attackers import SAMPLES, Scored, Trial
 from leakgauge.workflows.audit.budget import Allowance, Forecast, forecast
 from leakgauge.workflows.audit.judging import (
     ClientResult,
