@@ -195,9 +195,7 @@ def run_capture_attack(
     listed, refused = _listed(captures, attack, data)
     if not listed:
         raise captures.nothing_read(refused)
-    cache = Cache(output_folder(output) / "cache", samples=samples)
-    if not samples:
-        forget_files(Path(output))
+    cache = _cache(output, samples)
     definitions = {one.file: {**captures.definition(one.file), "attack": repr(attack), "seed": seed} for one in listed}
     made, missing = _done_before(listed, {file: cache.get(one) for file, one in definitions.items()}, samples, refused)
     common = {"captures": captures, "attack": attack, "seed": seed, "device": running.device}
@@ -262,6 +260,14 @@ def _done_before(
             else:
                 made[one.file] = stored
     return made, missing
+
+
+def _cache(output: Location, samples: bool) -> Cache:
+    """Return the cache of an output folder. If samples are omitted, remove those that earlier runs stored in it."""
+    cache = Cache(output_folder(output) / "cache", samples=samples)
+    if not samples:
+        forget_files(Path(output))
+    return cache
 
 
 def _listed(captures: Captures, attack: Attack, data: ClientData | None) -> tuple[list[Capture], list[str]]:

@@ -164,7 +164,7 @@ class _Run:
         return time.monotonic() - self.began
 
     def stage(self, works: Sequence[Work]) -> None:
-        """Run the given attacks unless they are in the cache, and collect their results.
+        """Run the given attacks unless their results are in the cache, and collect all results.
 
         A cached result that was cut short is used again only if the budget has not become larger. Positive controls
         are left out if the budget is used up.
