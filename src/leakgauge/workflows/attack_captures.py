@@ -259,11 +259,15 @@ def run_capture_attack(
 
 
 def _cache(output: Location, listed: Sequence[Capture], samples: bool) -> Cache:
-    """Return the cache in the output folder. Raise an error if the results would replace files of others."""
+    """Return the cache of an output folder. If samples are omitted, remove those that earlier runs stored in it.
+
+    Raise an error if the results would replace files of others.
+    """
     check_output(output, [name for one in listed for name in (f"{one.file.stem}.png", _file_name(one))])
+    cache = Cache(output_folder(output) / "cache", samples=samples)
     if not samples:
         forget_files(Path(output))
-    return Cache(output_folder(output) / "cache", samples=samples)
+    return cache
 
 
 def _done_before(
@@ -287,14 +291,6 @@ def _done_before(
             else:
                 made[one.file] = stored
     return made, missing
-
-
-def _cache(output: Location, samples: bool) -> Cache:
-    """Return the cache of an output folder. If samples are omitted, remove those that earlier runs stored in it."""
-    cache = Cache(output_folder(output) / "cache", samples=samples)
-    if not samples:
-        forget_files(Path(output))
-    return cache
 
 
 def _listed(captures: Captures, attack: Attack, data: ClientData | None) -> tuple[list[Capture], list[str]]:
