@@ -120,6 +120,15 @@ def test_more_classes_than_the_model_has_are_refused():
         attacks.idlg(steps=1).check(observed(classes=11, gradient=True))
 
 
+@pytest.mark.parametrize("loss", ["mse", "binary_cross_entropy"])
+def test_a_loss_that_does_not_fit_the_output_is_refused(loss):
+    observation = observed(loss=loss, gradient=True, labels=torch.zeros(4, dtype=torch.long))
+    with pytest.raises(InvalidInput, match=rf"the loss '{loss}' of client compares values of shape \(10,\)"):
+        attacks.idlg(steps=1).check(observation)
+    values = observed(loss="mse", classes=None, gradient=True, labels=torch.zeros(4, 10))
+    attacks.idlg(steps=1).check(values)
+
+
 def test_an_unknown_loss_is_refused():
     with pytest.raises(LeakgaugeError, match="loss 'mine'"):
         attacks.idlg(steps=1).check(observed(loss="mine", gradient=True))

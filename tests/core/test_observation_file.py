@@ -166,7 +166,7 @@ def test_names_of_clients_never_lead_out_of_the_folder(tmp_path):
         ".",
         "..",
         "a\0b",
-        "x" * 5000,
+        "x" * 1000,
         "字" * 300,
         "🦊" * 300,
         "C:\\x",

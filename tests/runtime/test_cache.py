@@ -11,6 +11,7 @@ import time
 import pytest
 import torch
 
+from leakgauge.core.container import write_container
 from leakgauge.core.errors import FileError, FutureVersion
 from leakgauge.core.measure import Measure
 from leakgauge.runtime import Task
@@ -130,8 +131,11 @@ def test_only_old_leftovers_of_ours_are_removed(tmp_path):
     ours = [folder / f"{key}.safetensors", folder / f".{key}.safetensors.123.456"]
     young = [folder / f"{key[::-1]}.safetensors", folder / f".{key[::-1]}.safetensors.123.456"]
     foreign = [folder / name for name in ("notes.txt", "model.safetensors", ".hidden", f"{key}.safetensors.bak")]
+    foreign.append(folder / f"{'f' * 32}.safetensors")  # of a program that names files as we do
     for path in (*ours, *young, *foreign):
         path.write_bytes(b"not complete")
+    for path in reversed(ours):
+        write_container(folder / f"{key}.safetensors", "result", 2, {"key": key}, {"x": torch.zeros(1)}).rename(path)
     complete = folder / f"{key_of('complete')}.safetensors"
     for path in (*ours, *foreign, complete):
         age(path)
@@ -145,7 +149,7 @@ def test_a_damaged_entry_is_removed(tmp_path):
     (tmp_path / TENSORS / f"{key_of('a')}.safetensors").write_bytes(b"damaged")
     cache.put("b", {"value": 1})
     with sqlite3.connect(tmp_path / FILE) as connection:
-        connection.execute("update entries set document = ? where key = ?", ('{"$dataclass": "os:stat"', key_of("b")))
+        connection.execute("update results set document = ? where key = ?", ('{"$dataclass": "os:stat"', key_of("b")))
     connection.close()
     for definition in ("a", "b"):
         assert cache.get(definition) is None

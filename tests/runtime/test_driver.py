@@ -4,7 +4,8 @@ import pickle
 
 import pytest
 
-from leakgauge.runtime import Task, driver
+from leakgauge.core.errors import InvalidInput
+from leakgauge.runtime import Task, check_engine, driver
 from leakgauge.runtime.driver import Event, drive
 from tests.runtime.work import Noted
 
@@ -129,7 +130,7 @@ def test_the_need_of_a_long_task_without_a_report_counts_as_known(monkeypatch):
     assert workers.needs["b"] == [GIB]
 
 
-def test_silence_is_a_hang_only_where_a_task_has_a_limit(monkeypatch):
+def test_silence_is_a_hang_after_the_limit_of_the_task(monkeypatch):
     clock = iter(range(1000))
     monkeypatch.setattr(driver.time, "monotonic", lambda: float(next(clock)))
     workers = Scripted()
@@ -139,6 +140,28 @@ def test_silence_is_a_hang_only_where_a_task_has_a_limit(monkeypatch):
     assert finished == ["a", "b"]
     assert workers.stopped[0] == "a"
     assert watch.of("again")[0] == ["a", "the task reported nothing for 6 seconds"]
+
+
+def test_a_task_without_a_limit_of_its_own_hangs_after_six_hours_or_as_the_user_sets(monkeypatch):
+    for patience, seconds in (("", 6 * 3600), ("90", 90)):
+        monkeypatch.setenv(driver.PATIENCE, patience)
+        clock = iter(range(0, 10**9, 60))
+        monkeypatch.setattr(driver.time, "monotonic", lambda clock=clock: float(next(clock)))
+        workers = Scripted()
+        workers.script["a"] = [("begun",), *[("silent",)] * (seconds // 60), ("begun",), *[("silent",)] * 1000, done(0)]
+        finished, watch, failures = run(workers, named("ab"))
+        assert finished == ["b"]
+        assert workers.stopped == ["a", "a"]
+        words = f"the task reported nothing for {seconds} seconds. LEAKGAUGE_PATIENCE sets another limit"
+        assert watch.of("again") == [["a", words]]
+        assert str(failures["a"]) == f"{words} (2 times)"
+
+
+@pytest.mark.parametrize("patience", ["0", "-1", "nan", "long"])
+def test_a_wrong_limit_is_refused_before_any_task_starts(monkeypatch, patience):
+    monkeypatch.setenv(driver.PATIENCE, patience)
+    with pytest.raises(InvalidInput, match="must be a number of seconds above 0"):
+        check_engine("auto")
 
 
 def test_a_lost_task_is_restarted_and_in_the_end_given_up():

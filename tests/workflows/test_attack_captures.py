@@ -317,12 +317,12 @@ def mutations(raw, count, seed=0):
         yield bytes(data)
 
 
-def test_ten_thousand_mutated_captures_fail_in_words(recorded, tmp_path):
+def test_mutated_captures_of_an_own_model_fail_in_words(recorded, tmp_path):
     good, model = observation_files(recorded / "captures")[0], network()
     raw = good.read_bytes()
     expected = lg.load(good, model)
     path, largest, passed, unnamed = tmp_path / "x.safetensors", memory(), 0, 0
-    for data in mutations(raw, 10_000):
+    for data in mutations(raw, 2000):
         path.write_bytes(data)
         try:
             found = lg.load(path, model)
@@ -333,7 +333,7 @@ def test_ten_thousand_mutated_captures_fail_in_words(recorded, tmp_path):
         assert all(torch.equal(found.sent[name], value) for name, value in expected.sent.items())
         assert (found.client, found.round, found.training) == (expected.client, expected.round, expected.training)
     assert unnamed == 0
-    assert passed < 100
+    assert passed < 50
     assert memory() - largest < 200 * 2**20
     assert [item.name for item in tmp_path.iterdir()] == ["x.safetensors"]
 

@@ -23,7 +23,7 @@ from torch.func import functional_call
 
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.local_training import LocalTraining
-from leakgauge.core.observation import Observation
+from leakgauge.core.observation import LABEL_FIELDS, Observation
 from leakgauge.federation.losses import loss_of, takes_model
 from leakgauge.federation.training import in_mode
 from leakgauge.runtime import memory
@@ -41,6 +41,8 @@ _OF_WEIGHTS = 3
 _SMALL = 10**6
 #: The same, if torch cannot trace the model.
 _LARGEST_REAL = 10**7
+#: The losses that compare each value of the output with one value of the target.
+_VALUE_BY_VALUE = ("mse", "binary_cross_entropy")
 #: The number of dummy inputs that pass through the model at a time when labels are inferred.
 _DUMMIES_AT_A_TIME = 250
 
@@ -244,13 +246,21 @@ def _storage(value: Tensor) -> int:
 
 
 def _check_output(observation: Observation, outputs: object) -> None:
-    """Raise an error if the loss of the client does not fit the output of the model."""
-    training, classes = observation.training, observation.data.classes
+    """Raise an error if the loss of the client does not fit the output of the model for one sample."""
+    training, classes, labels = observation.training, observation.data.classes, observation.labels
     loss = loss_of(training)
-    if takes_model(loss) or not isinstance(outputs, Tensor) or training.loss != "cross_entropy" or classes is None:
+    if takes_model(loss) or not isinstance(outputs, Tensor):
         return
-    if outputs.ndim < 2 or outputs.shape[1] < classes:
+    shape = tuple(outputs.shape[1:])
+    if training.loss == "cross_entropy" and classes is not None and (not shape or shape[0] < classes):
         raise InvalidInput(
-            f"the data of {observation.client} has {classes:,} classes, and the model returns values of shape "
-            f"{tuple(outputs.shape[1:])} for each sample. Is this the right model?"
+            f"the data of {observation.client} has {classes:,} classes, and the model returns values of shape {shape} "
+            "for each sample. Is this the right model?"
+        )
+    granted = any(getattr(observation, name) is not None for name in LABEL_FIELDS)
+    target = tuple(labels.shape[1:]) if labels is not None and classes is None else ()
+    if training.loss in _VALUE_BY_VALUE and granted and prod(shape) != prod(target):
+        raise InvalidInput(
+            f"the loss {training.loss!r} of {observation.client} compares values of shape {shape}, which the model "
+            f"returns for each sample, with targets of shape {target}. Is this the right model or loss?"
         )

@@ -65,13 +65,17 @@ def audit(  # noqa: PLR0913
     quiet: Quiet = False,
 ) -> None:
     """Attack simulated clients, and measure how much of their data is recovered. Exit with 1 if a limit is broken."""
+    from leakgauge.core.own_files import check_output
     from leakgauge.reports.audit import by_defence
     from leakgauge.runtime import check_engine
+    from leakgauge.workflows.audit import FILES, read_audit
     from leakgauge.workflows.audit import audit as run
-    from leakgauge.workflows.audit import read_audit
     from leakgauge.workflows.documents import read_toml
+    from leakgauge.workflows.result import check_redact
 
     check_engine(engine, jobs)
+    check_redact(redact)
+    check_output(output, FILES, junit)
     plan = read_audit(read_toml(config), str(config))
     if not quiet and not as_json:
         screen.print(f"first look, before any attack: [bold]{plan.first_look.risk} risk[/bold]")

@@ -13,6 +13,7 @@ Each message explains what is wrong, why, and what to do next. The command line 
     │   └── FutureVersion   a file was written by a newer Leakgauge
     ├── DataNotFound        a dataset is not on this machine and cannot be downloaded
     ├── MissingExtra        an optional dependency is not installed (also an ImportError)
+    ├── CodeExited          the user's code ended the process, as sys.exit does
     ├── EngineUnavailable   no task can run, because the engine cannot be started or reached
     └── TasksFailed         some of many tasks failed, and the others are done
 """
@@ -90,6 +91,10 @@ class MissingExtra(LeakgaugeError, ImportError):
             f"{feature} needs the package {package!r}, which is not installed. "
             f"In a checkout of Leakgauge, run: {install_line(extra)}"
         )
+
+
+class CodeExited(LeakgaugeError):
+    """The error for code of the user that ended the process, as ``sys.exit`` does, so that nothing was measured."""
 
 
 class EngineUnavailable(LeakgaugeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
@@ -88,6 +89,7 @@ class Measure:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Measure:
-        """Return the measure from which :meth:`to_row` made the given dictionary."""
-        known = {one.name for one in fields(cls)}
-        return cls(row["metric"], **{key: value for key, value in row.items() if key in known and key != "name"})
+        """Return the measure from which :meth:`to_row` made the given dictionary. A missing value is read as NaN."""
+        known = {one.name for one in fields(cls)} - {"name", "value"}
+        value = math.nan if row["value"] is None else row["value"]
+        return cls(row["metric"], value, **{key: row[key] for key in row.keys() & known})

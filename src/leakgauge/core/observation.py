@@ -84,8 +84,6 @@ class Observation:
                 _check_tensors(name, tensors, expected)
                 # Attacks count layers, so the tensors are put into the order of the model.
                 object.__setattr__(self, name, {key: tensors[key] for key in expected})
-        if not isinstance(self.steered, str):
-            raise InvalidInput(f"steered must be the name of a rule, or empty, not {self.steered!r}")
         if self.labels is not None:
             self._check_labels(self.labels)
         if self.label_counts is not None:
@@ -100,6 +98,7 @@ class Observation:
         if not isinstance(self.client, str):
             raise InvalidInput(f"client must be a text, not {shown(self.client)}")
         check_text("the name of a client", self.client, LONGEST_NAME)
+        check_text("the rule of a malicious server", self.steered, LONGEST_NAME)
         if self.defences is None:
             return
         defences = self.defences

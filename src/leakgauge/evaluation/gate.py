@@ -13,14 +13,16 @@ condition                  the value that is compared
 ``inconclusive``           whether the verdict on any set-up is that all attacks on it are too weak
 =========================  ==========================================================================
 
-The check also fails if no attack measured the value.
+A check passes only if the value was measured. It also fails if no attack measured the value, if the value is not a
+number, if a set-up or a client was left out, or if the verdict does not decide whether data leaks.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 from xml.etree import ElementTree
@@ -83,7 +85,13 @@ class Condition:
         if self.on_verdict:
             return _of_verdict(finding.verdict, self.metric)
         measure = finding.measures.get(self.metric)
-        return None if measure is None else _statistic(measure, self.statistic)
+        value = None if measure is None else _statistic(measure, self.statistic)
+        return None if value is None or math.isnan(value) else value
+
+    def covers(self, finding: Finding, clients: int) -> bool:
+        """Return whether the finding holds the compared value, measured on at least the given number of clients."""
+        named = finding.measures.values() if self.on_verdict else [finding.measures.get(self.metric)]
+        return self.value(finding) is not None and any(one is not None and one.n >= clients for one in named)
 
     def breaks(self, finding: Finding) -> bool:
         """Return whether the condition is true for the result of an attack, so that the check fails."""
@@ -122,6 +130,11 @@ class Check:
     setup: str
     value: float | None
     failed: bool
+
+    @property
+    def broken(self) -> bool:
+        """Whether the value was measured and breaks the limit."""
+        return self.failed and self.value is not None
 
     def sentence(self) -> str:
         """Return a sentence about the compared value and the limit."""
@@ -173,35 +186,64 @@ def _limit(text: str, number: str) -> float:
     return limit
 
 
-def check(conditions: Sequence[Condition], findings: Sequence[Finding]) -> list[Check]:
+def check(
+    conditions: Sequence[Condition], findings: Sequence[Finding], clients: Mapping[str, int] | None = None
+) -> list[Check]:
     """Compare every condition with the results of the attacks that it applies to, and return the checks.
 
-    If no attack measured the value of a condition, there is one failed check for this condition.
+    If a value was not measured where the condition needs it, there is a failed check without a value.
 
     Args:
         conditions: The conditions under which the check fails.
         findings: The results of the attacks.
+        clients: A dictionary from the title of each set-up that must be measured to the number of its clients. By
+            default, the set-ups in ``findings`` are enough.
     """
-    checks = []
+    checks: list[Check] = []
     for condition in conditions:
         concerned = [finding for finding in findings if condition.concerns(finding)]
-        if condition.metric == "inconclusive" and condition.attack is None:
-            concerned = _by_setup(concerned)
-        values = [condition.value(finding) for finding in concerned]
-        for finding, value in zip(concerned, values, strict=True):
-            if value is not None:
-                checks.append(Check(condition, finding.attack, finding.title, value, condition.breaks(finding)))
-        if all(value is None for value in values):
-            checks.append(Check(condition, condition.attack or "any attack", "not measured", None, failed=True))
+        made = _made(condition, concerned)
+        for setup, number in (clients or {}).items():
+            mine = [finding for finding in concerned if finding.setup == setup]
+            if not any(condition.covers(finding, number) for finding in mine):
+                made.append(_unmeasured(condition, setup))
+        checks += made or [_unmeasured(condition, "not measured")]
     return checks
 
 
-def _by_setup(findings: Sequence[Finding]) -> list[Finding]:
-    """Combine the results of all attacks on each set-up, and return one verdict for each set-up."""
+def _made(condition: Condition, findings: Sequence[Finding]) -> list[Check]:
+    """Return the checks of one condition on the given findings."""
+    if condition.on_verdict and condition.attack is None:
+        return [one for setup, group in _by_setup(findings).items() for one in _on_verdicts(condition, setup, group)]
+    # An attack that measured the value once must have measured it everywhere.
+    able = {finding.attack for finding in findings if condition.on_verdict or condition.metric in finding.measures}
+    return [_of(condition, finding) for finding in findings if finding.attack in able]
+
+
+def _on_verdicts(condition: Condition, setup: str, findings: Sequence[Finding]) -> list[Check]:
+    """Return the checks of a condition about the verdict of all attacks on one set-up together."""
+    whole = Finding("all attacks", setup, {}, together(findings))
+    if condition.metric == "inconclusive":
+        return [_of(condition, whole)]
+    decided = [finding for finding in findings if finding.verdict.leaks is not None]
+    open_question = whole.verdict.leaks is None
+    return [*(_of(condition, one) for one in decided), *([_unmeasured(condition, setup)] if open_question else [])]
+
+
+def _of(condition: Condition, finding: Finding) -> Check:
+    value = condition.value(finding)
+    return Check(condition, finding.attack, finding.title, value, value is None or condition.breaks(finding))
+
+
+def _unmeasured(condition: Condition, setup: str) -> Check:
+    return Check(condition, condition.attack or "any attack", setup, None, failed=True)
+
+
+def _by_setup(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
     groups: dict[str, list[Finding]] = {}
     for finding in findings:
         groups.setdefault(finding.setup, []).append(finding)
-    return [Finding("all attacks", setup, {}, together(group)) for setup, group in groups.items()]
+    return groups
 
 
 def to_junit(checks: Sequence[Check], name: str = "leakgauge") -> bytes:

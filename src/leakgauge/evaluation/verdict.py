@@ -5,6 +5,7 @@ A privacy verdict is about the worst case. One client whose samples are rebuilt 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -128,10 +129,17 @@ def judge(scores: Sequence[Mapping[str, Measure]], *, labels_granted: bool = Fal
         return Verdict.RECOVERS_DATA
     if any(_one_sample_leaks(score) for score in scores):
         return Verdict.RECOVERS_DATA
+    if any(_is_unknown(measure) for score in scores for measure in score.values()):
+        return Verdict.INCONCLUSIVE
     inferred = ATTRIBUTES if labels_granted else (*LABELS, *ATTRIBUTES)
     if any(_inferred(scores, metric) for metric in inferred):
         return Verdict.RECOVERS_ATTRIBUTES
     return Verdict.NOTHING_ABOVE_CHANCE
+
+
+def _is_unknown(measure: Measure) -> bool:
+    """Return whether a value or its chance level is not a number, so that the two cannot be compared."""
+    return math.isnan(measure.value) or (measure.chance is not None and math.isnan(measure.chance))
 
 
 def judge_share(right: Sequence[torch.Tensor], chance: float, *, confidence: float = 0.999) -> Verdict:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leakgauge.core.container import write_atomically
 from leakgauge.core.errors import printable
+from leakgauge.core.own_files import write_own
 from leakgauge.reports.findings import controls_section, document, shared_sections, write_json
 from leakgauge.reports.page import Page, Section, write_page
 from leakgauge.reports.pictures import contact_sheet, to_png
@@ -42,7 +42,7 @@ def write_captures(result: CaptureAttack, folder: Path, *, command: str = "", re
     for number, one in enumerate(result.attacked):
         picture = None if redact == "omit" else _picture(one)
         if picture is not None:
-            write_atomically(folder / f"{one.capture.file.stem}.png", picture)
+            write_own(folder / f"{one.capture.file.stem}.png", picture)
         if number < SHOWN:
             name = printable(one.capture.file.stem)
             notes = [] if one.score is None else list(one.score.notes)

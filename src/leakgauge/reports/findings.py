@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import leakgauge
-from leakgauge.core.container import write_atomically
 from leakgauge.core.errors import printable
 from leakgauge.core.measure import Measure
+from leakgauge.core.own_files import write_own
 from leakgauge.core.text import csv_text, json_text
 from leakgauge.evaluation.gate import Check
 from leakgauge.evaluation.metrics.registry import METRICS
@@ -163,7 +163,7 @@ def plain_finding(finding: Finding) -> dict[str, Any]:
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:
     """Write a dictionary to a JSON file, completely or not at all."""
-    write_atomically(path, json_text(content, indent=1).encode())
+    write_own(path, json_text(content, indent=1).encode())
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -172,4 +172,4 @@ def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     The keys of the first row are the names of the columns.
     """
     columns = list(rows[0]) if rows else ["attack"]
-    write_atomically(path, csv_text([columns, *([row[name] for name in columns] for row in rows)]).encode())
+    write_own(path, csv_text([columns, *([row[name] for name in columns] for row in rows)]).encode())

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leakgauge.core.container import output_folder, write_atomically
+from leakgauge.core.container import output_folder
 from leakgauge.core.measure import Measure
+from leakgauge.core.own_files import write_own
 from leakgauge.evaluation.verdict import Verdict
 from leakgauge.reports.findings import document, shared_sections, write_csv, write_json
 from leakgauge.reports.page import Page, Section, write_page
@@ -51,7 +52,7 @@ def write_frontier(frontier: Frontier, folder: Path, command: str = "") -> Path:
     for metric in points[0].leakage:
         description = LEAKAGE[metric][0]
         picture = to_png(draw_frontier(points, plan, metric))
-        write_atomically(folder / (f"frontier-{metric}.png" if sections else "frontier.png"), picture)
+        write_own(folder / (f"frontier-{metric}.png" if sections else "frontier.png"), picture)
         reading = () if sections else (_reading(plan),)
         heading = description[0].upper() + description[1:]
         sections.append(Section(heading, reading, picture=picture, alt=f"{description}, by defence"))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from leakgauge.core.container import write_atomically
+from leakgauge.core.own_files import write_own
 from leakgauge.core.text import clean
 from leakgauge.evaluation.verdict import Verdict
 
@@ -82,5 +82,5 @@ def write_page(page: Page, path: str | Path) -> Path:
         finalize=lambda value: clean(value) if isinstance(value, str) else value,
     )
     target = Path(path)
-    write_atomically(target, environment.get_template("page.html").render(page=page).encode())
+    write_own(target, environment.get_template("page.html").render(page=page).encode())
     return target

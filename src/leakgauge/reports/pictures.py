@@ -152,6 +152,7 @@ def _spread(count: int, limit: int) -> list[int]:
 def to_png(image: Image.Image) -> bytes:
     """Convert an image to the bytes of a PNG file. A picture of samples is marked as such in the file."""
     buffer, text = io.BytesIO(), PngInfo()
+    text.add_text("Software", "Leakgauge")  # the mark of our files (leakgauge.core.own_files)
     if MARK in image.info:
         text.add_text(MARK, image.info[MARK])
     image.save(buffer, "PNG", optimize=True, pnginfo=text)

@@ -72,7 +72,8 @@ def run_rows(
         raise InvalidInput(f"clients must be at least 1, not {choice.clients}")
     planned = [job for row in rows for job in _jobs(row, choice)]
     tasks = [Task(_task_name(job), run_job, {"job": job}, kind=f"{job.row.name} {job.method.name}") for job in planned]
-    definitions = {task.name: job.definition for task, job in zip(tasks, planned, strict=True)}
+    cached = [] if cache is None else zip(tasks, planned, strict=True)  # a definition needs the data
+    definitions = {task.name: job.definition for task, job in cached}
     collected = _Collected(planned)
     try:
         for task, outcome in run_cached(tasks, definitions, cache, engine=engine, jobs=jobs, watch=watch):

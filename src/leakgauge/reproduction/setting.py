@@ -36,7 +36,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from torch import nn
@@ -46,6 +46,9 @@ from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec
 from leakgauge.data import Dataset
 from leakgauge.federation.defence import Defence
+from leakgauge.models.factories import find_factory
+from leakgauge.runtime.cache import source_digest
+from leakgauge.runtime.values import value_digest
 from leakgauge.workflows.documents import DEFENCE, NUMBER, TABLES, Keys, check_table
 from leakgauge.workflows.scenario import SOURCES, read_chain
 
@@ -136,6 +139,13 @@ class Setting:
         dataset: Dataset = SOURCES[self.source](self.data_name, **self.data.get("options", {}))
         return dataset
 
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the data, of an untrained network, and of the user's own source code."""
+        if not self.data:
+            return ""
+        return _fingerprint(Setting(model=self.model, data=self.data, training=self.training))
+
     def network(self, spec: DataSpec, seed: int) -> nn.Module:
         """Build a new untrained network.
 
@@ -170,6 +180,15 @@ class Setting:
     def sends_gradient(self) -> bool:
         """Whether clients send one gradient instead of trained weights."""
         return bool(self.training.get("sends", "weights") == "gradient")
+
+
+@lru_cache(maxsize=8)
+def _fingerprint(setting: Setting) -> str:
+    dataset = setting.load()
+    network = setting.network(dataset.spec, 0) if setting.model else None
+    names = [setting.model.get("name", ""), setting.data.get("factory", ""), setting.training.get("loss", "")]
+    factories = [find_factory(name) for name in names if ":" in name]
+    return f"{source_digest(network, *factories)} {value_digest(network, dataset)}"
 
 
 def read_setting(document: Mapping[str, Any], where: str) -> Setting:

@@ -8,7 +8,9 @@ import contextlib
 import functools
 import hashlib
 import importlib.machinery
+import importlib.metadata
 import inspect
+import platform
 import sys
 import sysconfig
 import types
@@ -21,14 +23,21 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _CODE = (".py", ".html", ".css", ".js", ".jinja", ".j2")
 #: The largest number of objects that are visited. The code of further objects is found through imports only.
 _MOST_OBJECTS = 100_000
+#: The libraries that compute Leakgauge's results.
+_LIBRARIES = ("torch", "numpy", "scipy")
 #: The types of values that hold no code.
 _PLAIN = (bool, int, float, complex, str, bytes, types.NoneType)
 
 
 @functools.cache
 def code_digest() -> str:
-    """Return a hash of all source files and templates of Leakgauge. Each process computes the hash only once."""
-    digest = hashlib.sha256()
+    """Return a hash of all source files and templates of Leakgauge, and of the versions of the libraries that compute.
+
+    Each process computes the hash only once.
+    """
+    digest = hashlib.sha256(platform.python_version().encode())
+    for name in _LIBRARIES:
+        digest.update(f"{name} {_version(name)}\0".encode())
     for path in sorted(path for path in _PACKAGE.rglob("*") if path.suffix in _CODE and path.is_file()):
         digest.update(f"{path.relative_to(_PACKAGE).as_posix()}\0{_file_digest(path)}\0".encode())
     return digest.hexdigest()
@@ -38,8 +47,8 @@ def source_digest(*objects: Any) -> str:
     """Return a hash of the user's own source code on which the given objects depend.
 
     The hash covers the source file of each given object, of its class, and of every object that it holds. It also
-    covers all modules that these files import, directly or indirectly. The standard library, installed packages and
-    Leakgauge are left out.
+    covers all modules that these files import, directly or indirectly. Installed packages count by their version. The
+    standard library, Leakgauge and its libraries are left out (:func:`code_digest`).
 
     An object from a notebook has no source file. For such an object, the hash covers its own source text and that of
     everything that it uses. The function never raises an error. Code that cannot be read is left out.
@@ -161,12 +170,21 @@ class _Sources:
                 continue
             self._modules.add(name)
             if _is_foreign(path):
+                self._package(name, path)
                 continue
             with contextlib.suppress(Exception):
                 content = path.read_bytes()
                 self.entries.add(f"{name}:{hashlib.sha256(content).hexdigest()}")
                 waiting.extend(_imports(name, path, content))
         return True
+
+    def _package(self, name: str, path: Path) -> None:
+        """Add the version of an installed package. Without a version, add the file of the module."""
+        top = name.partition(".")[0]
+        if top in (*_LIBRARIES, _PACKAGE.name) or top in sys.stdlib_module_names:
+            return
+        with contextlib.suppress(OSError):
+            self.entries.add(f"{top} {_version(top) or _file_digest(path)}")
 
 
 def _imports(module: str, path: Path, content: bytes) -> Iterator[tuple[str, Path]]:
@@ -279,6 +297,15 @@ def _member_text(member: Any) -> str:
     if isinstance(member, types.FunctionType):
         return _code_text(member.__code__)
     return repr(member) if isinstance(member, _PLAIN) else ""
+
+
+@functools.cache
+def _version(package: str) -> str:
+    """Return the version of an installed package, or an empty text if there is none of this name."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _file_digest(path: Path) -> str:

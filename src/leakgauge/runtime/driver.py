@@ -13,16 +13,41 @@ memory, the rest is reserved. At least one task always runs, even if it does not
 from __future__ import annotations
 
 import itertools
+import math
+import os
 import pickle
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from leakgauge.core.errors import InvalidInput
 from leakgauge.runtime.tasks import PACE, Task, Watch, WorkerLost, in_one_line
 
 #: The seconds of work after which the peak memory of a task so far counts as its need.
 SETTLED = 10.0
+
+
+#: The environment variable with the number of seconds without a report after which a task counts as hung.
+PATIENCE = "LEAKGAUGE_PATIENCE"
+#: The default of this number. No honest step of an attack takes so long.
+_SIX_HOURS = 6 * 3600.0
+#: The number of starts after which a task that hangs is given up.
+HUNG = 2
+
+
+def patience() -> float:
+    """Return the number of seconds without a report after which a task counts as hung."""
+    text = os.environ.get(PATIENCE, "")
+    if not text:
+        return _SIX_HOURS
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise InvalidInput(f"{PATIENCE} must be a number of seconds above 0, not {text!r}")
+    return seconds
 
 
 class Event(NamedTuple):
@@ -110,6 +135,7 @@ class _Loop:
         self.running: dict[int, _Attempt] = {}
         self.peaks: dict[str, int] = {}
         self.numbers = itertools.count()
+        self.patience = patience()
 
     def start_fitting(self) -> None:
         """Start waiting tasks while workers and memory are free. Give up tasks that need more memory than there is."""
@@ -204,14 +230,15 @@ class _Loop:
         """Kill each task that has not reported for longer than its limit, and restart it if it has tries left."""
         now = time.monotonic()
         for number, attempt in list(self.running.items()):
-            limit = attempt.task.limit
-            if limit is not None and attempt.heard is not None and now - attempt.heard > limit:
+            limit = attempt.task.limit or self.patience
+            if attempt.heard is not None and now - attempt.heard > limit:
                 self.workers.stop(number)
-                self._restart(number, WorkerLost(f"the task reported nothing for {limit:g} seconds"))
+                hint = "" if attempt.task.limit else f". {PATIENCE} sets another limit"
+                self._restart(number, WorkerLost(f"the task reported nothing for {limit:g} seconds{hint}"), most=HUNG)
 
-    def _restart(self, number: int, problem: Exception) -> None:
+    def _restart(self, number: int, problem: Exception, most: int | None = None) -> None:
         attempt = self.running.pop(number)
-        if attempt.tries >= attempt.task.tries:
+        if attempt.tries >= min(attempt.task.tries, most or attempt.task.tries):
             problem.args = (f"{problem} ({attempt.tries} times)",) if attempt.tries > 1 else problem.args
             self._give_up(attempt.task, problem)
         else:

@@ -15,6 +15,10 @@ the tasks have taken longer than processes take to start. It does not start proc
 
 A task that fails does not stop the other tasks. A task is restarted if it hangs, if its worker dies or if it runs out
 of memory. At the end, one exception lists the tasks that failed.
+
+A task in a worker counts as hung if it reports nothing for six hours. The environment variable ``LEAKGAUGE_PATIENCE``
+sets another number of seconds. A task that hangs twice has failed. A task in this process cannot be ended, so it is
+never restarted for this reason.
 """
 
 from __future__ import annotations
@@ -28,9 +32,11 @@ from pathlib import Path
 from typing import Any
 
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, MissingExtra, TasksFailed, UnknownName
-from leakgauge.runtime.driver import drive
+from leakgauge.core.exits import no_exit
+from leakgauge.runtime.driver import drive, patience
 from leakgauge.runtime.processes import Processes, usable_cores
 from leakgauge.runtime.tasks import Task, Watch, in_one_line, is_transient
+from leakgauge.runtime.threads import one_thread
 
 ENGINES = ("auto", "in-process", "processes", "ray")
 #: The seconds that a process takes to start and to load torch (2 to 3 on two cores).
@@ -55,6 +61,7 @@ def check_engine(engine: str, jobs: int | None = None) -> None:
         raise InvalidInput(
             f"the engine in-process runs one task at a time, not {jobs}. Use the engine processes, or leave out jobs"
         )
+    patience()
     if name == "ray" and importlib.util.find_spec("ray") is None:
         raise MissingExtra("the engine ray", "ray", "ray")
 
@@ -148,12 +155,8 @@ def _here(
 
     After ``patience`` seconds, stop and return the unfinished tasks. If only one task is left, finish it instead.
     """
-    import torch  # not at the top, so that the command line starts quickly
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in a worker, because the number of threads may change the last bits
     deadline = time.monotonic() + patience
-    try:
+    with one_thread():
         for index, task in enumerate(tasks):
             several = index + 1 < len(tasks)
             if several and time.monotonic() > deadline:
@@ -175,8 +178,6 @@ def _here(
             else:
                 watch.done(task)
                 yield task, result
-    finally:
-        torch.set_num_threads(threads)
     return ()
 
 
@@ -185,10 +186,12 @@ def _try(task: Task, watch: Watch, arguments: Mapping[str, Any]) -> Any:
     for _ in range(task.tries - 1):
         watch.began(task)
         try:
-            return task.function(**arguments)
+            with no_exit():
+                return task.function(**arguments)
         except Exception as problem:
             if not is_transient(problem):
                 raise
             watch.again(task, in_one_line(problem))
     watch.began(task)
-    return task.function(**arguments)
+    with no_exit():
+        return task.function(**arguments)

@@ -28,6 +28,7 @@ from typing import Any
 
 from leakgauge.core.container import create_file
 from leakgauge.core.errors import EngineUnavailable, InvalidInput
+from leakgauge.core.exits import no_exit
 from leakgauge.runtime import memory
 from leakgauge.runtime.driver import Event
 from leakgauge.runtime.processes import pickled, usable_cores
@@ -178,7 +179,8 @@ def run_task(attempt: int, message: bytes, common: list[Any], mailbox: Any) -> t
         mailbox.add.remote(attempt, kind, values)
 
     try:
-        shared, task = _shared(common[0]), pickle.loads(message)
+        with no_exit():
+            shared, task = _shared(common[0]), pickle.loads(message)
     except Exception as problem:  # such as a module that this machine does not have
         return "failed", portable(problem), False
     send("begun")

@@ -20,6 +20,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from leakgauge.core.errors import InvalidInput, LeakgaugeError
+from leakgauge.core.exits import no_exit
 from leakgauge.runtime import memory
 from leakgauge.runtime.driver import Event
 from leakgauge.runtime.tasks import Task, execute, portable
@@ -174,8 +175,9 @@ def worker_main(connection: Connection) -> None:
     while True:
         attempt, message = pickle.loads(connection.recv_bytes())
         try:
-            common = pickle.loads(packed) if common is None else common
-            task = pickle.loads(message)
+            with no_exit():
+                common = pickle.loads(packed) if common is None else common
+                task = pickle.loads(message)
         except Exception as problem:  # such as a module that this process cannot import
             send(attempt, "failed", portable(problem), False)
         else:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leakgauge.core.errors import LeakgaugeError
+from leakgauge.core.exits import no_exit
 from leakgauge.runtime import memory
 
 #: The seconds between two progress reports of a worker, if reports are cheap.
@@ -35,8 +36,8 @@ class Task:
         kind: A name that is the same for all tasks that need about the same memory and time. By default, it is the name
             of the function.
         memory: The peak memory of the task in bytes, if it is known. A larger measured peak replaces this value.
-        limit: The number of seconds without a report after which the task counts as hung. By default, the task never
-            counts as hung.
+        limit: The number of seconds without a report after which the task counts as hung. By default, the environment
+            variable ``LEAKGAUGE_PATIENCE`` sets it (:mod:`leakgauge.runtime.engines`).
         tries: The number of starts after which the task is given up.
     """
 
@@ -115,7 +116,8 @@ def execute(task: Task, common: Mapping[str, Any], send: Callable[..., None], *,
     heart = threading.Thread(target=beat, daemon=True)
     heart.start()
     try:
-        result = task.function(**common, **task.arguments, report=report)
+        with no_exit():
+            result = task.function(**common, **task.arguments, report=report)
         try:
             return "done", pickle.dumps(result), memory.peak()
         except Exception as problem:

@@ -22,6 +22,7 @@ from leakgauge.core.container import Location, output_folder
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, TasksFailed, printable
 from leakgauge.core.measure import Measure
 from leakgauge.core.observation import Observation
+from leakgauge.core.own_files import check_output
 from leakgauge.core.progress import Report
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation import Score, score
@@ -34,7 +35,15 @@ from leakgauge.runtime.cache import Cache, Entry
 from leakgauge.workflows.capture_controls import controls_of
 from leakgauge.workflows.captures import Captures, ClientData, truths_of
 from leakgauge.workflows.forget import forget_files
-from leakgauge.workflows.result import Redact, Running, WorkflowResult, check_redact, conclude
+from leakgauge.workflows.result import (
+    Redact,
+    Running,
+    WorkflowResult,
+    check_measured,
+    check_redact,
+    conclude,
+    measuring,
+)
 
 #: The names of the tensors in the cache that hold a client's samples and labels.
 SAMPLES = ("samples", "labels")
@@ -90,7 +99,13 @@ class CaptureAttack(WorkflowResult):
     attacked: tuple[AttackedCapture, ...]
     controls: tuple[Finding, ...] = ()
 
+    @property
+    def clients(self) -> dict[str, int]:
+        """A dictionary from the title of the finding to the number of captures that were attacked."""
+        return {finding.setup: len(self.attacked) for finding in self.findings}
 
+
+@measuring()
 def attack(  # noqa: PLR0913
     captures: Location | Captures,
     attack: str | Attack = "inverting_gradients",
@@ -143,6 +158,7 @@ def attack(  # noqa: PLR0913
     from leakgauge.reports.captures import write_captures  # also imports the drawing libraries
 
     check_redact(redact)
+    check_output(output, ("captures.html", "captures.json"), junit)
     running = Running(engine, jobs, device, watch)
     attacker = _attacker(attack, options or {})
     conditions = [read_condition(text, [_name(attacker, attack)]) for text in fail_if]
@@ -195,8 +211,9 @@ def run_capture_attack(
     listed, refused = _listed(captures, attack, data)
     if not listed:
         raise captures.nothing_read(refused)
-    cache = _cache(output, samples)
-    definitions = {one.file: {**captures.definition(one.file), "attack": repr(attack), "seed": seed} for one in listed}
+    cache = _cache(output, listed, samples)
+    asked = {"attack": repr(attack), "seed": seed, "device": running.device}
+    definitions = {one.file: {**captures.definition(one.file), **asked} for one in listed}
     made, missing = _done_before(listed, {file: cache.get(one) for file, one in definitions.items()}, samples, refused)
     common = {"captures": captures, "attack": attack, "seed": seed, "device": running.device}
     tasks = [Task(f"{name}, {one.file.stem}", attack_file, {"file": one.file}) for one in missing]
@@ -225,8 +242,10 @@ def run_capture_attack(
     finding = _finding(attacked, name)
     controls: list[Finding] = []
     if complete and finding.measures and finding.verdict is not Verdict.RECOVERS_DATA:
-        scored = {one.capture.file: one.capture.truth for one in attacked if one.capture.truth is not None}
-        controls = controls_of(scored, definitions, cache.folder, common, running, name)
+        try:
+            controls = controls_of(_truths(attacked), definitions, cache.folder, common, running, name)
+        except KeyboardInterrupt:
+            complete = False
         finding = with_support(finding, Evidence({control.setup: control for control in controls}))
     return CaptureAttack(
         attack=attack,
@@ -237,6 +256,18 @@ def run_capture_attack(
         failed=failed,
         complete=complete,
     )
+
+
+def _cache(output: Location, listed: Sequence[Capture], samples: bool) -> Cache:
+    """Return the cache of an output folder. If samples are omitted, remove those that earlier runs stored in it.
+
+    Raise an error if the results would replace files of others.
+    """
+    check_output(output, [name for one in listed for name in (f"{one.file.stem}.png", _file_name(one))])
+    cache = Cache(output_folder(output) / "cache", samples=samples)
+    if not samples:
+        forget_files(Path(output))
+    return cache
 
 
 def _done_before(
@@ -260,14 +291,6 @@ def _done_before(
             else:
                 made[one.file] = stored
     return made, missing
-
-
-def _cache(output: Location, samples: bool) -> Cache:
-    """Return the cache of an output folder. If samples are omitted, remove those that earlier runs stored in it."""
-    cache = Cache(output_folder(output) / "cache", samples=samples)
-    if not samples:
-        forget_files(Path(output))
-    return cache
 
 
 def _listed(captures: Captures, attack: Attack, data: ClientData | None) -> tuple[list[Capture], list[str]]:
@@ -310,9 +333,19 @@ def attack_file(
     """
     observation = captures.load(file, captures.architecture())
     try:
-        return to_parts(attack(observation, seed=seed, device=device, progress=report))
+        result = attack(observation, seed=seed, device=device, progress=report)
+        check_measured(result)
+        return to_parts(result)
     except LeakgaugeError as problem:  # the other captures are still attacked
         return {"problem": str(problem)}, {}
+
+
+def _truths(attacked: Sequence[AttackedCapture]) -> dict[Path, Truth]:
+    return {one.capture.file: one.capture.truth for one in attacked if one.capture.truth is not None}
+
+
+def _file_name(capture: Capture) -> str:
+    return f"{capture.file.stem}.reconstruction.safetensors"
 
 
 @contextmanager
@@ -335,8 +368,7 @@ def _saved(one: AttackedCapture, output: Path, samples: bool) -> AttackedCapture
     if not samples:
         return replace(one, reconstruction=replace(made, samples=made.samples[:0], labels=None, epochs=None))
     target = output / f"{one.capture.file.stem}.reconstruction.safetensors"
-    if not one.cached or not target.exists():
-        save_reconstruction(made, target)
+    save_reconstruction(made, target)  # another attack may have written the file in between
     return one
 
 

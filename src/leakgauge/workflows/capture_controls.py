@@ -33,6 +33,7 @@ from leakgauge.evaluation.verdict import Finding, judge, over_clients
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.runtime import Task
 from leakgauge.runtime.cache import run_cached
+from leakgauge.runtime.values import value_digest
 from leakgauge.workflows.captures import Captures
 from leakgauge.workflows.result import Running
 
@@ -63,15 +64,16 @@ def controls_of(
     """
     tasks, control_of, keys = [], {}, {}
     for file, truth in islice(truths.items(), CONTROL_CAPTURES):
+        digest = value_digest(truth)
         for control, samples in control_sizes(len(truth)).items():
             arguments = {"file": file, "truth": truth, "samples": samples}
             task = Task(f"{name}, version: {control}, {file.stem}", attack_easier, arguments)
             tasks.append(task)
             control_of[task.name] = control
-            keys[task.name] = {**definitions[file], "control": control}
+            keys[task.name] = {**definitions[file], "control": control, "truth": digest}
     groups: dict[str, list[dict[str, Measure]]] = {}
     options = {"engine": running.engine, "jobs": running.jobs, "watch": running.watch, "common": common}
-    with contextlib.suppress(LeakgaugeError, KeyboardInterrupt):
+    with contextlib.suppress(LeakgaugeError):
         for task, measures in run_cached(tasks, keys, folder, **options):
             if measures:
                 groups.setdefault(control_of[task.name], []).append(measures)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -24,8 +23,9 @@ from leakgauge.core.observation import DataSpec, LocalTraining, Observation
 from leakgauge.core.observation_file import load, observation_files, plain
 from leakgauge.core.truth import Truth
 from leakgauge.data import Dataset, from_npz
-from leakgauge.federation.losses import named_loss
+from leakgauge.federation.losses import LOSSES, named_loss
 from leakgauge.runtime.cache import source_digest
+from leakgauge.runtime.values import value_digest
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -126,11 +126,13 @@ class Captures:
     def definition(self, *files: Path) -> dict[str, Any]:
         """Return everything that a result from these files depends on, as a plain dictionary for the cache."""
         architecture = self.architecture()
-        code = "" if architecture is None else f"{architecture!r} {source_digest(architecture)}"
+        loss = LOSSES[named_loss(self.known["loss"])] if "loss" in self.known else None
+        # The captures hold the parameters.
+        model = f"{architecture!r} {value_digest(architecture, parameters=False)} {source_digest(architecture, loss)}"
         return {
             "captures": [hashlib.sha256(file.read_bytes()).hexdigest() for file in files],
-            "known": json.loads(json.dumps(dict(self.known), sort_keys=True)),
-            "model": code,
+            "known": value_digest(dict(sorted(self.known.items()))),
+            "model": model,
         }
 
     def nothing_read(self, refused: Sequence[str]) -> InvalidInput:

@@ -29,6 +29,7 @@ from leakgauge.core.container import Location
 from leakgauge.core.errors import InvalidInput, TasksFailed, shown
 from leakgauge.core.limits import RECIPE
 from leakgauge.core.measure import Measure
+from leakgauge.core.own_files import check_output
 from leakgauge.core.progress import Report, silent
 from leakgauge.evaluation.gate import read_condition
 from leakgauge.evaluation.support import Evidence, with_support
@@ -39,7 +40,7 @@ from leakgauge.runtime import Task, Watch
 from leakgauge.runtime.cache import run_cached
 from leakgauge.workflows.audit.attackers import Attacker, Trial, measures_of, read_attacker
 from leakgauge.workflows.documents import CLIENTS, DECIBELS, ROUNDS, SAMPLES, Keys, read_config
-from leakgauge.workflows.result import Running, WorkflowResult, conclude
+from leakgauge.workflows.result import Running, WorkflowResult, conclude, measuring
 from leakgauge.workflows.scenario import Scenario, load_parts, read_chains, read_scenario
 
 FRONTIER: Keys = {
@@ -135,7 +136,13 @@ class Frontier(WorkflowResult):
     plan: FrontierPlan
     points: tuple[Point, ...]
 
+    @property
+    def clients(self) -> dict[str, int]:
+        """A dictionary from the title of each defence to the number of attacked clients."""
+        return dict.fromkeys(self.plan.chains, self.plan.clients)
 
+
+@measuring()
 def frontier(  # noqa: PLR0913
     config: Location | Mapping[str, Any] | FrontierPlan,
     output: Location = "frontier",
@@ -166,6 +173,8 @@ def frontier(  # noqa: PLR0913
     """
     from leakgauge.reports.frontier import write_frontier  # also imports the drawing libraries
 
+    names = [f"frontier{suffix}" for suffix in (".html", ".json", ".csv", ".png")]
+    check_output(output, [*names, *(f"frontier-{metric}.png" for metric in LEAKAGE)], junit)
     running = Running(engine, jobs, device, watch)
     plan = config if isinstance(config, FrontierPlan) else read_frontier(*read_config(config))
     conditions = [read_condition(text, [plan.attack.name]) for text in fail_if]
@@ -177,6 +186,7 @@ def frontier(  # noqa: PLR0913
     return conclude(result, conditions, junit, lambda one: write_frontier(one, Path(output), command))
 
 
+@measuring()
 def read_frontier(document: Mapping[str, Any], where: str) -> FrontierPlan:
     """Read the plan of a frontier from the content of a TOML file.
 
@@ -251,7 +261,7 @@ def _findings(plan: FrontierPlan, points: Sequence[Point]) -> list[Finding]:
 
 def _measured(plan: FrontierPlan, folder: Location | None, running: Running) -> Iterator[tuple[str, Point]]:
     tasks = [Task(title, measure_point, {"title": title}) for title in plan.chains]
-    definitions = {title: plan.definition(title) for title in plan.chains}
+    definitions = {title: {**plan.definition(title), "device": running.device} for title in plan.chains}
     common = {"plan": plan, "device": running.device}
     options = {"engine": running.engine, "jobs": running.jobs, "watch": running.watch, "common": common}
     for task, point in run_cached(tasks, definitions, folder, **options):

@@ -5,19 +5,32 @@ It holds the results of the attacks, the checked conditions and an exit code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
-from leakgauge.core.container import Location, write_atomically
-from leakgauge.core.errors import InvalidInput, TasksFailed, UnknownName
+from leakgauge.attacks.base import Reconstruction
+from leakgauge.core.container import Location
+from leakgauge.core.errors import InvalidInput, LeakgaugeError, TasksFailed, UnknownName
+from leakgauge.core.exits import no_exit
+from leakgauge.core.own_files import JUNIT, write_own
 from leakgauge.evaluation.gate import Check, Condition, check, to_junit
 from leakgauge.evaluation.verdict import Finding, Verdict, worst_of
 from leakgauge.runtime import Watch, check_engine
+from leakgauge.runtime.threads import one_thread
 
 #: Whether clients' samples are shown and stored, or left out everywhere.
 Redact = Literal["none", "omit"]
+
+
+@contextmanager
+def measuring() -> Iterator[None]:
+    """Measure with one thread inside the ``with`` block, and turn an exit of the user's code into an error."""
+    with no_exit(), one_thread():
+        yield
 
 
 @dataclass(frozen=True)
@@ -70,15 +83,27 @@ class WorkflowResult:
     def exit_code(self) -> int:
         """The exit code of the command.
 
-        It is 0 (success), 1 (a limit is broken), 2 (an input was refused), 3 (a task failed) or 130 (interrupted).
+        It is 0 (success), 1 (a limit is broken or was not measured), 2 (an input was refused), 3 (a task failed) or 130
+        (interrupted).
         """
-        if any(one.failed for one in self.checks):
+        if any(one.broken for one in self.checks):
             return 1
         if self.failed is not None:
             return 3
         if not self.complete:
             return 130
-        return 2 if self.refused else 0
+        if self.refused:
+            return 2
+        return 1 if any(one.failed for one in self.checks) else 0
+
+    @property
+    def clients(self) -> dict[str, int]:
+        """A dictionary from the title of each set-up that a limit must be measured on to the number of its clients."""
+        return {}
+
+    def check(self, conditions: Sequence[Condition]) -> list[Check]:
+        """Compare conditions with the findings, and return the checks (:func:`leakgauge.evaluation.gate.check`)."""
+        return check(conditions, self.findings, self.clients)
 
 
 Result = TypeVar("Result", bound=WorkflowResult)
@@ -99,10 +124,19 @@ def conclude(
             file.
         write: The function that writes the page and returns its path.
     """
-    result = replace(result, checks=tuple(check(conditions, result.findings)))
+    result = replace(result, checks=tuple(result.check(conditions)))
     if junit is not None:
-        write_atomically(Path(junit), to_junit(result.checks))
+        write_own(Path(junit), to_junit(result.checks), JUNIT)
     return replace(result, page=write(result))
+
+
+def check_measured(result: Reconstruction) -> None:
+    """Raise an error if an attack never had a finite loss, so that its result shows nothing about the message."""
+    if result.outcome.kind == "diverged" and not math.isfinite(result.loss):
+        raise LeakgaugeError(
+            f"the loss of the attack was never a finite number ({result.outcome}), so nothing was measured. Check that "
+            "the model's outputs and gradients are finite"
+        )
 
 
 def check_redact(redact: str) -> None:

@@ -26,7 +26,6 @@ A mistake in the document is reported before any work starts. The error message 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -54,6 +53,7 @@ from leakgauge.federation.model_check import check_differentiable, check_progres
 from leakgauge.federation.rounds import Federation, run_federation
 from leakgauge.models.factories import current_directory_importable, explained, find_factory
 from leakgauge.runtime.cache import source_digest
+from leakgauge.runtime.values import value_digest
 from leakgauge.workflows.documents import DEFENCE, TABLES, Keys, check_table
 
 #: The settings of the recipe that a client gets as a ``LocalTraining``.
@@ -123,17 +123,17 @@ class Scenario:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of the dataset, the network, and the source code of the network and of the user's factories."""
-        digest = hashlib.sha256()
+        """A digest of the data, the network, the message of the first client, and the user's own source code.
+
+        The message covers whatever the code reads while it runs, such as a constant in another file.
+        """
         network = self.network()
         factories = [find_factory(name) for name in self._user_factories()]
-        for text in (str(network), repr(self.dataset.spec), source_digest(network, *factories)):
-            digest.update(text.encode())
-        weights = [value.detach() for value in network.state_dict().values()]
-        for value in (self.dataset.inputs, self.dataset.targets, *weights):
-            digest.update(str((tuple(value.shape), value.dtype)).encode())
-            digest.update(value.cpu().contiguous().flatten().numpy().tobytes())
-        return digest.hexdigest()[:32]
+        try:
+            message, _ = self.observe(0)
+        except LeakgaugeError:  # only some defences can be simulated, and they have their own definition
+            message = None
+        return f"{source_digest(network, *factories)} {value_digest(network, self.dataset, message)}"
 
     def _user_factories(self) -> list[str]:
         if "loss" in self.training:

@@ -1,5 +1,7 @@
 """The attacks on a local model in the registry."""
 
+from dataclasses import replace
+
 import pytest
 
 from leakgauge import fedsgd
@@ -28,7 +30,9 @@ def test_every_registered_attack_is_a_local_model_attack(spec):
     attack = build(spec.name)
     assert isinstance(attack, LocalModelAttack)
     assert spec.audit is None
-    assert spec.fits(watched(linear(3), linear_clients(3), rounds=1)[0][0]).applies
+    honest = watched(linear(3), linear_clients(3), rounds=1)[0][0]
+    assert spec.fits(replace(honest, steered=spec.name if spec.malicious else "")).applies
+    assert spec.fits(honest).applies is not spec.malicious
 
 
 def test_the_rules_name_the_reason():

@@ -157,7 +157,10 @@ def test_what_cannot_be_asked_is_said(recorded, tmp_path):
             observation_files(recorded / "captures"), QUICK, tmp_path / "none", model=network(),
             data=ClientData(tmp_path / "other"),
         )  # fmt: skip
-    for x, words in ((np.zeros((0, 6)), "holds no samples"), (np.full((4, 6), np.nan), r"NaN.*client-0\.npz")):
+    for x, words in (
+        (np.zeros((0, 6)), r"holds samples of shape \(0, 6\)"),
+        (np.full((4, 6), np.nan), r"NaN.*client-0\.npz"),
+    ):
         np.savez(tmp_path / "other" / "client-0.npz", x=x, y=np.zeros(len(x), dtype=int))
         with pytest.raises(LeakgaugeError, match=words):
             infer_captures(

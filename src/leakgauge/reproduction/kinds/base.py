@@ -57,6 +57,7 @@ class Job:
         return {
             "kind": self.row.kind,
             "setting": self.setting.tables,
+            "content": self.setting.fingerprint,
             "measuring": self.row.measuring,
             "attack": self.method.attack,
             "options": self.method.options,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from leakgauge.core.container import Location
+from leakgauge.core.own_files import check_output
 from leakgauge.evaluation.gate import read_condition
 from leakgauge.runtime import Watch
 from leakgauge.workflows.audit.budget import read_duration
@@ -16,11 +17,15 @@ from leakgauge.workflows.audit.plan import AuditPlan, read_audit
 from leakgauge.workflows.audit.run import Audit, run_audit
 from leakgauge.workflows.documents import read_config
 from leakgauge.workflows.forget import forget_files
-from leakgauge.workflows.result import Redact, Running, check_redact, conclude
+from leakgauge.workflows.result import Redact, Running, check_redact, conclude, measuring
 
-__all__ = ["Audit", "AuditPlan", "FirstLook", "Reason", "audit", "first_look", "read_audit", "run_audit"]
+__all__ = ["FILES", "Audit", "AuditPlan", "FirstLook", "Reason", "audit", "first_look", "read_audit", "run_audit"]
+
+#: The files of results, beside the cache.
+FILES = ("audit.html", "audit.json", "results.csv")
 
 
+@measuring()
 def audit(  # noqa: PLR0913
     config: Location | Mapping[str, Any] | AuditPlan,
     output: Location = "audit",
@@ -60,6 +65,7 @@ def audit(  # noqa: PLR0913
     from leakgauge.reports.audit import write_audit  # loads the drawing libraries
 
     check_redact(redact)
+    check_output(output, FILES, junit)
     running = Running(engine, jobs, device, watch)
     plan = config if isinstance(config, AuditPlan) else read_audit(*read_config(config))
     if budget is not None:

@@ -26,6 +26,7 @@ from leakgauge.evaluation.chance import other_samples
 from leakgauge.evaluation.inferred import HiddenColumn, attribute_chance, share_measure
 from leakgauge.evaluation.verdict import Verdict, judge
 from leakgauge.runtime.display import duration
+from leakgauge.workflows.result import check_measured
 
 #: A document of plain values and the samples that it is about.
 Scored = tuple[dict[str, Any], dict[str, Tensor]]
@@ -100,6 +101,7 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     whole = registry.build(attacker.name, **attacker.options)
     attack = whole if trial.scale == 1 else whole.scaled(trial.scale)
     result, out_of_time = _in_time(attack, trial, report)
+    check_measured(result)
     reference, _ = other_samples(truth)
     if result.outcome.kind == "guess" and reference is not None:  # the best guess of an attacker is the chance level
         result = replace(result, samples=reference.mean(0).expand_as(result.samples).clone())

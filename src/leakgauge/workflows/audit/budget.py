@@ -20,14 +20,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from leakgauge.attacks import registry
 from leakgauge.attacks.spec import Cost
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, shown
 from leakgauge.core.observation import Observation
 from leakgauge.federation.defence import clients_in_a_sum
 from leakgauge.runtime.display import duration
+from leakgauge.runtime.threads import one_thread
 from leakgauge.workflows.audit.attackers import Attacker
 
 if TYPE_CHECKING:
@@ -189,12 +188,8 @@ def forecast(plan: AuditPlan, jobs: int) -> Forecast:
         jobs: The number of attacks that run at a time.
     """
     observation, _ = plan.scenario.observe(0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in a worker
-    try:
+    with one_thread():
         seconds = {name: _expected(attacker, observation) for name, attacker in plan.attacks.items()}
-    finally:
-        torch.set_num_threads(threads)
     weights = {title: clients_in_a_sum(chain) for title, chain in plan.chains.items()}
     return Forecast(seconds, jobs, plan.budget, weights)
 

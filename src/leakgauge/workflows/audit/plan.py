@@ -35,6 +35,7 @@ from leakgauge.workflows.audit.ceiling import bound_on
 from leakgauge.workflows.audit.first_look import FirstLook, first_look
 from leakgauge.workflows.audit.ladder import Rung, rungs_of
 from leakgauge.workflows.documents import CLIENTS, DECIBELS, NUMBER, Keys
+from leakgauge.workflows.result import measuring
 from leakgauge.workflows.scenario import Scenario, load_parts, read_chains, read_scenario
 
 #: The number of clients of a positive control.
@@ -196,6 +197,7 @@ class AuditPlan:
         }
 
 
+@measuring()
 def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
     """Read the plan from a document.
 

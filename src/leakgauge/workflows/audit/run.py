@@ -67,6 +67,11 @@ class Audit(WorkflowResult):
         return worst_of(self.verdict_on(title) for title in self.tried)
 
     @property
+    def clients(self) -> dict[str, int]:
+        """A dictionary from the title of each defence to the number of attacked clients."""
+        return dict.fromkeys(self.plan.chains, self.plan.clients)
+
+    @property
     def tried(self) -> list[str]:
         """The titles of the defences for which at least one attack has a result."""
         titles = {result.work.defence for result in self.results}
@@ -174,7 +179,7 @@ class _Run:
         self.started += len(works)
         missing = []
         for work in works:
-            entry = self.cache.get(self.plan.definition(work))
+            entry = self.cache.get(self._definition(work))
             if entry is None or not self._is_enough(entry.document):
                 missing.append(work)
             else:
@@ -200,7 +205,7 @@ class _Run:
             done = run_tasks(tasks, engine=running.engine, jobs=running.jobs, watch=running.watch, common=common)
             for task, (document, tensors) in done:
                 work = task.arguments["work"]
-                self.cache.put(self.plan.definition(work), document, tensors, samples=SAMPLES)
+                self.cache.put(self._definition(work), document, tensors, samples=SAMPLES)
                 self.results[work] = ClientResult(work, document, tensors)
                 self.new += 1
                 if self.new == self.stop_after:
@@ -210,9 +215,10 @@ class _Run:
             self.failures |= problem.failures
         except EngineUnavailable:
             raise  # the tasks of other stages would wait for it in vain
-        except LeakgaugeError as problem:  # every task of this stage failed
+        except LeakgaugeError as problem:  # every task of this stage failed, or a result cannot be stored
             self.problem = self.problem or problem
-            self.failures |= {task.name: str(problem) for task in tasks}
+            left = [task for task in tasks if task.arguments["work"] not in self.results]
+            self.failures |= {task.name: str(problem) for task in left}
         except KeyboardInterrupt:
             self.interrupted = True  # the results so far are cached, and the audit is marked as incomplete
 
@@ -229,6 +235,10 @@ class _Run:
         if running.watch is not None:
             plan = self.plan
             running.watch.note(self.forecast.sentence(plan.work, plan.exact_work, plan.possible_controls))
+
+    def _definition(self, work: Work) -> dict[str, Any]:
+        """Return everything that a result depends on."""
+        return {**self.plan.definition(work), "device": self.running.device}
 
     def _expected(self) -> Forecast:
         """Return the forecast, with the measured times of attacks that have run instead of the expected times."""

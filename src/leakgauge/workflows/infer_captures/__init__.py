@@ -15,16 +15,18 @@ from leakgauge.attacks import registry
 from leakgauge.attacks.local_model import LocalModelAttack
 from leakgauge.core.container import Location
 from leakgauge.core.errors import UnknownName
+from leakgauge.core.own_files import check_output
 from leakgauge.evaluation.gate import read_condition
 from leakgauge.runtime import Watch
 from leakgauge.workflows.captures import Captures, ClientData
 from leakgauge.workflows.infer_captures.questions import Inference
 from leakgauge.workflows.infer_captures.run import AUTO, InferenceTask, InferredCaptures, run_inference
-from leakgauge.workflows.result import Running, conclude
+from leakgauge.workflows.result import Running, conclude, measuring
 
 __all__ = ["Inference", "InferenceTask", "InferredCaptures", "infer", "run_inference"]
 
 
+@measuring()
 def infer(  # noqa: PLR0913
     captures: Location | Captures,
     method: str | LocalModelAttack = AUTO,
@@ -75,6 +77,7 @@ def infer(  # noqa: PLR0913
     """
     from leakgauge.reports.inference import write_inference
 
+    check_output(output, ("inferred.html", "inferred.json"), junit)
     running = Running(engine, jobs, device, watch)
     _check(method, options or {})
     names = [spec.name for spec in registry.specs(reads="rounds") if spec.recovers in ("attribute", "source")]

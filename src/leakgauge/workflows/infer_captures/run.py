@@ -21,6 +21,7 @@ from leakgauge.core.observation_file import plain
 from leakgauge.core.params import buffers_of
 from leakgauge.core.progress import Report
 from leakgauge.core.truth import Truth
+from leakgauge.evaluation.gate import Check, Condition
 from leakgauge.evaluation.inferred import column_values
 from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache, Entry
@@ -55,6 +56,14 @@ class InferredCaptures(WorkflowResult):
     notes: tuple[str, ...]
     threat_model: tuple[str, ...]
     scored: bool
+
+    def check(self, conditions: Sequence[Condition]) -> list[Check]:
+        """Compare conditions with the findings. If the data of some clients is not given, no condition is met."""
+        unscored = len(self.models) - len(self.losses)
+        missing = [
+            Check(one, "any attack", f"{unscored} clients without data", None, failed=True) for one in conditions
+        ]
+        return super().check(conditions) + (missing if unscored else [])
 
     def sentence(self) -> str:
         """Return the result as a short text."""
@@ -255,7 +264,7 @@ def _rebuild(
     unexpectedly. Models that are in the cache are not rebuilt again.
     """
     cache = Cache(output_folder(Path(output)) / "cache")
-    asked = {"method": repr(method), "seed": task.seed}
+    asked = {"method": repr(method), "seed": task.seed, "device": running.device}
     definitions = {name: {**task.captures.definition(*paths), **asked} for name, paths in files.items()}
     entries = {name: cache.get(definition) for name, definition in definitions.items()}
     tasks = [
