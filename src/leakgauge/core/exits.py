@@ -39,6 +39,15 @@ def no_exit() -> Iterator[None]:
         _count(-1)
 
 
+def end_process(code: int) -> NoReturn:
+    """End this process at once with the given exit code, also while a guard is active.
+
+    Args:
+        code: The exit code of the process.
+    """
+    _EXIT(code)
+
+
 def seal(code: int) -> None:
     """Make every later ``os._exit`` of this process, such as one that runs at exit, end it with the given exit code.
 

@@ -20,7 +20,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from leakgauge.core.errors import InvalidInput, LeakgaugeError
-from leakgauge.core.exits import no_exit
+from leakgauge.core.exits import end_process, no_exit
 from leakgauge.runtime import memory
 from leakgauge.runtime.driver import Event
 from leakgauge.runtime.tasks import Task, execute, portable
@@ -208,7 +208,7 @@ def _end_with_the_driver() -> None:
     driver = multiprocessing.parent_process()
     if driver is not None:
         multiprocessing.connection.wait([driver.sentinel])
-        os._exit(1)
+        end_process(1)
 
 
 def pickled(value: Any, name: str) -> bytes:
