@@ -80,7 +80,12 @@ def attempt(words: Sequence[object], folder: Path) -> Attempt:
             ending = "raised"
             errors.write(repr(problem))
     text = errors.getvalue()
-    if any(one in text + output.getvalue() for one in UNFORESEEN):
+    # The command line turns whatever is raised inside it into a sentence, also the marks of this module.
+    if f"{Accepted.__name__}: " in text:
+        ending = "accepted"
+    elif f"{Hanging.__name__}: " in text:
+        ending = "hanging"
+    elif any(one in text + output.getvalue() for one in UNFORESEEN):
         ending = "unexpected"
     elif ending == "ended" and code == 2:
         ending = "refused"

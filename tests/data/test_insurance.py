@@ -33,7 +33,7 @@ def test_another_column_can_be_the_sensitive_one(folder):
 
 
 def test_a_sensitive_column_that_is_a_number_is_refused(folder):
-    with pytest.raises(InvalidInput, match="'age' must hold 0 and 1"):
+    with pytest.raises(InvalidInput, match="called 'age'"):
         load("insurance", folder=folder, sensitive="age")
 
 

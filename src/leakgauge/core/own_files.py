@@ -6,6 +6,7 @@ names its software, and a table has the columns of Leakgauge.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -53,16 +54,27 @@ def check_output(folder: Location, names: Iterable[str], junit: Location | None 
     """Raise an error if results cannot be written to a folder, or would replace files that Leakgauge did not write.
 
     Args:
-        folder: The folder. It is created if it does not exist.
+        folder: The folder. If it does not exist, a trial creates and removes it.
         names: The names of the files that will be written.
         junit: The path of the JUnit file that will be written.
     """
-    target = output_folder(folder)
+    _try_folder(Path(folder))
     for name in names:
-        check_own(target / name)
+        check_own(Path(folder) / name)
     if junit is not None:
         check_own(Path(junit), JUNIT)
-        output_folder(Path(junit).parent)
+        _try_folder(Path(junit).parent)
+
+
+def _try_folder(folder: Path) -> None:
+    """Raise an error if files cannot be written to a folder. A folder that does not exist is not left behind."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        output_folder(folder)
+    finally:
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()
 
 
 def write_own(path: Path, contents: bytes, marks: tuple[bytes, ...] | None = None) -> None:

@@ -122,8 +122,11 @@ WRONG = [
     ({"defence": {"chain": []}}, r"written \[\[defence\]\]"),
     ({"defence": [{"chain": [{"name": "noise"}]}]}, "chain: there is no defence 'noise'"),
     ({"defence": [{}, {}]}, "Titles must differ"),
-    ({"training": {"samples": 0}}, r"\[training\] samples must be at least 1"),
-    ({"training": {"sends": "gradient", "batch_size": 0}}, r"\[training\] batch_size must be at least 1"),
+    ({"training": {"samples": 0}}, r"\[training\] samples must be a whole number of at least 1"),
+    (
+        {"training": {"sends": "gradient", "batch_size": 0}},
+        r"batch_size must be a whole number of at least 1",
+    ),
     ({"model": {"name": "lenett"}}, r"audit.toml: \[model\].*did you mean 'lenet'"),
     ({"model": {"name": "lenet", "options": {"shape": [1, 8, 8], "classes": 3}}}, "10"),
     ({"data": {"name": "digit"}}, r"audit.toml: \[data\].*did you mean 'digits'"),

@@ -38,6 +38,7 @@ from leakgauge.attacks.inversion.labels import LastLayer, granted_labels
 from leakgauge.attacks.inversion.smoothness import forward_pass
 from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
+from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation
 from leakgauge.core.one_gradient import mixes_linearly
@@ -98,6 +99,10 @@ class GaussNewton(Attack):
 
     starts: int
     iterations: int
+
+    def __post_init__(self) -> None:
+        whole_number("starts", self.starts)
+        whole_number("iterations", self.iterations)
 
     def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
         """Reconstruct the client's samples.

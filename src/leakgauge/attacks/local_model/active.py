@@ -105,6 +105,7 @@ class ActiveAdam(ActiveServer):
 
     def __post_init__(self) -> None:
         positive("the learning rate of active_adam", self.lr)
+        positive("the eps of active_adam", self.eps)
         if not all(0 <= beta < 1 for beta in self.betas):
             raise InvalidInput(f"betas must be at least 0 and below 1, not {self.betas}")
 

@@ -10,8 +10,12 @@ from typing import ClassVar
 import torch
 
 from leakgauge.core.checks import whole_number
+from leakgauge.core.errors import InvalidInput, shown
 from leakgauge.core.params import Params
 from leakgauge.federation.defence import ReceivedDefence
+
+#: The largest number of other clients that are asked.
+MOST = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,8 @@ class SameModel(ReceivedDefence):
     clients: int = 3
 
     def __post_init__(self) -> None:
-        whole_number("the clients of same_model", self.clients)
+        if whole_number("the clients of same_model", self.clients) > MOST:
+            raise InvalidInput(f"same_model asks at most {MOST:,} other clients, not {shown(self.clients)}")
 
     def refuses(self, received: Params, others: Sequence[Params]) -> str:
         """Compare fingerprints. The client refuses if at least half of the asked clients got other weights."""
