@@ -228,11 +228,8 @@ if __name__ == "__main__":
 """
 
 
-#: Ctrl-C ends a cluster as the end of a sweep does. This is the long form, because each cluster starts slowly.
-ENDINGS = [pytest.param(signal.SIGKILL, id="SIGKILL"), pytest.param(signal.SIGINT, id="SIGINT", marks=pytest.mark.long)]
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.long  # each cluster starts slowly
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "SIGINT"])
 def test_no_process_outlives_its_driver(tmp_path, ending):
     (tmp_path / "driver.py").write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH}

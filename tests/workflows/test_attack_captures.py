@@ -93,6 +93,7 @@ def test_samples_can_be_kept_out_of_pictures(scored, tmp_path):
     assert not list((tmp_path / "omit").glob("*.png"))
 
 
+@pytest.mark.long
 def test_engines_give_the_same_reconstructions(recorded, tmp_path):
     runs = {}
     for engine in ("in-process", "processes"):

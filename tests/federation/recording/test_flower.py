@@ -445,6 +445,7 @@ def test_simulations_are_recorded_and_audited(tmp_path, audited):
     assert "psnr" in audited("noisy", "--client", "client-0")
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_under_secure_aggregation_the_sum_is_recorded_and_audited(tmp_path, audited):
     with flower_runs.simulation(tmp_path) as federation:
@@ -460,6 +461,7 @@ def test_under_secure_aggregation_the_sum_is_recorded_and_audited(tmp_path, audi
     assert "sum of 3 clients" in audited("captures")
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_a_deployment_on_loopback_is_recorded_and_audited(tmp_path, audited):
     with flower_runs.deployment(tmp_path, nodes=2) as federation:
@@ -472,6 +474,7 @@ def test_a_deployment_on_loopback_is_recorded_and_audited(tmp_path, audited):
     assert "psnr" in audited("captures", "--client", "client-1")
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_recording_takes_a_small_part_of_a_round_of_the_quickstart():
     measured = runpy.run_path(str(flower_runs.APP.parents[1] / "benchmarks" / "speed" / "flower.py"))["measure"](1)
