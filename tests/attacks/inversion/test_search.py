@@ -153,7 +153,7 @@ def test_in_batches_a_trial_that_is_missing_comes_back_the_same(tmp_path, lost):
         patch.setattr("leakgauge.attacks.inversion.search.run_tasks", _one_by_one)
         undisturbed = search(bowl, PLANE, path=path, jobs=2, trials=6, random=4)
         with sqlite3.connect(path / FILE) as connection:
-            connection.execute("delete from entries where definition like ?", (f'%"trial": {lost}}}',))
+            connection.execute("delete from results where definition like ?", (f'%"trial": {lost}}}',))
             assert connection.total_changes == 1
         connection.close()
         assert search(bowl, PLANE, path=path, jobs=2, trials=6, random=4) == undisturbed
