@@ -25,6 +25,7 @@ from tests.runtime.work import (
     alive,
     children,
     eventually,
+    exits,
     fails,
     mistaken,
     not_the_first_time,
@@ -50,6 +51,7 @@ LOSSES = {
 LIMITS = {"hangs": 2}
 FAILURES = {
     "broken": "^ValueError: task went wrong$",
+    "exiting": "^the work was ended by an exit with code 0 .* so it was not measured",
     "mistaken": "^there is no thing 'x' ",
     "unpicklable": "the result cannot be sent to the driver",
     "local": "the task 'local' cannot be sent to another process",
@@ -147,6 +149,7 @@ def swept(tmp_path_factory):
             for how in LOSSES
         ),
         Task("broken", fails),
+        Task("exiting", exits),
         Task("mistaken", mistaken, {"name": "x"}),
         Task("unpicklable", unpicklable),
         Task("local", lambda report: 1),
