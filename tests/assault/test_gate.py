@@ -84,8 +84,8 @@ def changed(monkeypatch, change, *, clients=(0, 1)):
     """Let the attacks on some clients of the audited set-up end differently."""
     whole = stages.attack_client
 
-    def attack_client(plan, work, report, device=None, scale=1.0):
-        document, tensors = whole(plan, work, report, device, scale)
+    def attack_client(plan, work, report, **options):
+        document, tensors = whole(plan, work, report, **options)
         return (change(document) if work.client in clients and not work.control else document), tensors
 
     monkeypatch.setattr(stages, "attack_client", attack_client)

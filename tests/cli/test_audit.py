@@ -74,21 +74,36 @@ def test_a_mistake_in_the_call_exits_with_two(config, monkeypatch, capsys, argum
     assert words in said.err
 
 
-def test_a_title_reaches_no_output_as_an_escape_sequence_or_a_formula(config, monkeypatch, capsys):
-    title = r'"=1+1\u001b[2J\u009b\u0000\u202e"'
-    config.write_text(f"{TOML}[[defence]]\ntitle = {title}\nchain = [{{ name = 'gaussian_noise', sigma = 0.5 }}]\n")
+def titled(title):
+    return f"{TOML}[[defence]]\ntitle = {title}\nchain = [{{ name = 'gaussian_noise', sigma = 0.5 }}]\n"
+
+
+@pytest.mark.parametrize("character", [r"\u001b[2J", r"\u009b", r"\u0000", r"\u202e", r"\n"])
+def test_a_title_with_a_control_character_is_refused(config, monkeypatch, capsys, character):
+    config.write_text(titled(f'"noise{character}"'))
+    code, said = run(monkeypatch, capsys, "audit", config)
+    assert code == 2
+    assert "title must be a text of 1 to" in said.err
+    assert said.err.endswith("\n")
+    assert (said.out + said.err[:-1]).isprintable()
+
+
+def test_a_title_reaches_no_output_as_a_formula_or_as_markup(config, monkeypatch, capsys):
+    config.write_text(titled('"=1+1<b>&"'))
     words = ["audit", config, "--fail-if", "recovered > 0.05", "--junit", "junit.xml"]
     _, shown = run(monkeypatch, capsys, *words)
     _, as_json = run(monkeypatch, capsys, *words, "--json")
-    assert "=1+1\N{REPLACEMENT CHARACTER}[2J" in shown.out
+    assert "=1+1<b>&" in shown.out
     setup = json.loads(as_json.out)["findings"][0]["setup"]
-    assert setup.startswith("=1+1")
+    assert setup == "=1+1<b>&"
     files = [config.parent / "junit.xml", *((config.parent / "audit" / name) for name in ("audit.html", "audit.json"))]
     table = (config.parent / "audit" / "results.csv").read_bytes().decode()
     for text in (shown.out, shown.err, setup, *(path.read_text() for path in files), table.replace("\r\n", "\n")):
         assert text.replace("\n", "").isprintable()
     ElementTree.parse(files[0])
-    assert {row["defence"][:5] for row in csv.DictReader(table.splitlines())} == {"'=1+1"}
+    assert "=1+1&lt;b&gt;&amp;" in files[1].read_text()
+    assert "=1+1<b>" not in files[1].read_text()
+    assert {row["defence"] for row in csv.DictReader(table.splitlines())} == {"'=1+1<b>&"}
     values = [row["value"] for row in csv.DictReader(table.splitlines())]
     assert all(isinstance(float(value), float) for value in values)
 

@@ -26,6 +26,7 @@ from tests.runtime.work import (
     always_dies,
     children,
     eventually,
+    exits,
     fails,
     mistaken,
     not_the_first_time,
@@ -94,6 +95,7 @@ def failed_sweep():
     tasks = [
         Task("deadly", always_dies, tries=2),
         Task("broken", fails),
+        Task("exiting", exits),
         Task("mistaken", mistaken, {"name": "x"}),
         Task("unpicklable", unpicklable),
         Task("one way", one_way),
@@ -111,6 +113,7 @@ def failed_sweep():
     ("name", "words"),
     [
         ("broken", "^ValueError: task went wrong$"),
+        ("exiting", r"^the work was ended by an exit with code 0 .* so it was not measured"),
         ("deadly", r"^its worker was killed \(SIGKILL\).* \(2 times\)$"),
         ("mistaken", "^there is no thing 'x' "),
         ("unpicklable", "the result cannot be sent to the driver"),

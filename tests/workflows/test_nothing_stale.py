@@ -285,9 +285,9 @@ def made(folder, text=OWN, **options):
     plan = replace(read_audit(tomllib.loads(text), "audit.toml"), controls={}, **options)
     names = []
 
-    def noted(plan, work, report, device=None, scale=1.0):
+    def noted(plan, work, report, **options):
         names.append(str(work))
-        return whole(plan, work, report, device, scale)
+        return whole(plan, work, report, **options)
 
     whole, stages.attack_client = stages.attack_client, noted
     try:

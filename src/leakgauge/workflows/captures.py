@@ -224,7 +224,7 @@ def _truth(own: Sequence[Path], others: Sequence[Path], spec: DataSpec) -> Truth
 
 def _samples(file: Path, spec: DataSpec) -> Dataset:
     try:
-        dataset = from_npz(file, classes=spec.classes)
+        dataset = from_npz(file)  # the capture, and not the file, may have the wrong number of classes
         return Dataset(dataset.inputs, dataset.targets, spec, name=str(file))
     except InvalidInput as problem:
         raise InvalidInput(
