@@ -297,7 +297,7 @@ def never_converged():
 def test_a_loss_that_is_low_enough_is_no_failure_whatever_ended_the_attempt(together_, never_converged):
     first = never_converged
     enough = sorted(one.loss for one in first)[1]
-    again = idlg(retries=1).with_settings(stop=NEVER_CONVERGED, enough=enough)
+    again = idlg(retries=4).with_settings(stop=NEVER_CONVERGED, enough=enough)
     results = again.each(five()[0], progress=False) if together_ else alone(again, five()[0])
     changed = [
         not torch.allclose(one.samples, other.samples, atol=1e-3) for one, other in zip(first, results, strict=True)
