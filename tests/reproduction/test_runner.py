@@ -187,6 +187,15 @@ def test_a_quiet_command_prints_nothing_and_saves(folder, command):
     assert (folder / "results.csv").exists()
 
 
+def test_results_that_cannot_be_saved_are_refused_before_any_work(folder, command, monkeypatch):
+    (folder / "results.csv").mkdir()
+    monkeypatch.setattr(runner, "run_cached", lambda *_, **__: pytest.fail("a task ran"))
+    code, _, errors = command("bench", "mine", "--row", "table1/digits")
+    assert code == 2
+    assert "results.csv: cannot be written" in errors
+    assert "--no-save" in errors
+
+
 def test_the_command_line_lists_rows_and_shows_tables(folder, command):
     for words, said in ((["--list"], "good, other"), (["--method", "good", "--no-save"], "published")):
         code, out, _ = command("bench", "mine", "--row", "table1/digits", *words)

@@ -123,13 +123,15 @@ def _run(
 ) -> None:
     """Run rows of a paper's tables. Print and save each result as soon as it is complete."""
     from leakgauge.core.container import output_folder
-    from leakgauge.reproduction.results import save_result
+    from leakgauge.reproduction.results import check_saving, save_result
     from leakgauge.reproduction.runner import run_rows
     from leakgauge.runtime import check_engine
 
     check_engine(engine, jobs)
     for folder in filter(None, (cache, choice.pictures)):
         output_folder(folder)
+    if save:
+        check_saving(row.folder for row in rows)
     command = command_line()
     with watching(quiet) as watch:
         for result in run_rows(rows, choice, engine=engine, jobs=jobs, watch=watch, cache=cache):

@@ -9,6 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from leakgauge.core.errors import FileError
 from leakgauge.core.measure import Measure
 from leakgauge.core.text import csv_text
 from leakgauge.reproduction.metrics import row_metric, single
@@ -67,6 +68,26 @@ class RowResult:
         ratio = reference.seconds / self.seconds
         measures = {**self.measures, name: single(name, ratio, self.clients)}
         return replace(self, measures=measures, extra={**self.extra, name: ratio})
+
+
+def check_saving(folders: Iterable[Path]) -> None:
+    """Raise an error if results cannot be appended to the ``results.csv`` of a paper.
+
+    Args:
+        folders: The folders of the papers.
+    """
+    for path in sorted({folder / "results.csv" for folder in folders}):
+        existed = path.exists()
+        try:
+            with path.open("a"):
+                pass
+        except OSError as problem:
+            reason = problem.strerror or problem
+            raise FileError(
+                f"{path}: cannot be written ({reason}). Use --no-save to only print the results"
+            ) from problem
+        if not existed:
+            path.unlink()
 
 
 def save_result(result: RowResult, command: str) -> Path:
