@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from leakgauge.runtime.cache import Cache
+from tests.runtime.work import children, family
 
 TOML = """
 [model]
@@ -26,10 +28,12 @@ samples = 1
 attacks = [{ name = "idlg", steps = 3 }, { name = "inverting_gradients", steps = 15 }]
 clients = 4
 """
-#: The number of kills in the long form, by engine. A cluster of Ray takes a minute to start.
-LONG = {"in-process": 50, "processes": 50, "ray": 6}
+#: The number of kills in the long form of each engine.
+LONG = {"in-process": 50, "processes": 50, "ray": 50}
 #: The number of kills of one audit, which then finishes.
-EACH = 5
+EACH = {"in-process": 5, "processes": 5, "ray": 20}
+#: The largest number of workers that are killed in one start. A cluster of Ray takes up to a minute to start.
+WORKERS = {"in-process": 0, "processes": 1, "ray": 8}
 WAYS = ("kill", "interrupt", "worker")
 
 
@@ -58,28 +62,42 @@ def tables(folder):
     return found["findings"], found["controls"], [row[:seconds] + row[seconds + 1 :] for row in rows]
 
 
-def workers_of(process):
-    """Return the worker processes of an audit."""
+def workers_of(process, engine):
+    """Return the worker processes of an audit. Those of Ray are further down, and bear its name."""
+    if engine != "ray":
+        return children(process.pid)
+    return [child for child in family(process.pid) if name_of(child).startswith(b"ray::")]
+
+
+def name_of(process):
     try:
-        with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
-            return [int(child) for child in file.read().split()]
-    except FileNotFoundError:
-        return []
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def results(folder):
     return len(Cache(folder / "out" / "cache")) if (folder / "out" / "cache").exists() else 0
 
 
-def kill(process, way, chance):
-    """Kill or interrupt an audit, or kill one of its workers. Return what was done."""
-    workers = workers_of(process) if way == "worker" else []
-    if workers:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(chance.choice(workers), signal.SIGKILL)
-        return "worker"
-    process.send_signal(signal.SIGINT if way == "interrupt" else signal.SIGKILL)
-    return "interrupt" if way == "interrupt" else "kill"
+def wait(process, seconds):
+    """Wait for an audit, and return whether it has ended."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return process.poll() is not None
+
+
+def kill(process, engine, way, chance):
+    """Kill or interrupt an audit, or kill one of its workers as soon as it has one. Return whether it was done."""
+    if way != "worker":
+        process.send_signal(signal.SIGINT if way == "interrupt" else signal.SIGKILL)
+        return True
+    while not (workers := workers_of(process, engine)):
+        if wait(process, 0.1):
+            return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(chance.choice(workers), signal.SIGKILL)
+    return True
 
 
 def assault(folder, engine, kills, longest, chance):
@@ -88,15 +106,11 @@ def assault(folder, engine, kills, longest, chance):
     while sum(done.values()) < kills:
         before = results(folder)
         process = start(folder, engine)
-        ways = list(WAYS)
-        while ways:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(chance.uniform(0.0, longest))
-            if process.poll() is not None:
+        ways = ["worker"] * chance.randint(0, WORKERS[engine]) + [chance.choice(["kill", "interrupt"])]
+        for way in ways:
+            if wait(process, chance.uniform(0.0, longest / len(ways))) or not kill(process, engine, way, chance):
                 break
-            way = kill(process, chance.choice(ways), chance)
             done[way] += 1
-            ways = ["kill", "interrupt"] if way == "worker" else []  # without a worker, the audit goes on
         assert process.wait() in (0, 130, -signal.SIGKILL, -signal.SIGINT)
         assert results(folder) >= before
         if before and process.returncode == 0:
@@ -116,7 +130,9 @@ def check(folder, engine, kills, seed):
         target = folder / f"run-{runs}"
         target.mkdir()
         (target / "audit.toml").write_text(TOML)
-        for way, number in assault(target, engine, min(EACH, kills - sum(done.values())), longest, chance).items():
+        for way, number in assault(
+            target, engine, min(EACH[engine], kills - sum(done.values())), longest, chance
+        ).items():
             done[way] += number
         finish(target, engine)
         assert tables(target) == tables(alone)

@@ -23,10 +23,10 @@ from tests.runtime.work import (
     TASKS,
     Noted,
     alive,
-    children,
     eventually,
     exits,
     fails,
+    family,
     mistaken,
     not_the_first_time,
     unpicklable,
@@ -89,12 +89,6 @@ class Looking(Noted):
             still = {int(port, 16) for _, port in listening(self.processes)}  # Ray ends some of its processes early
             self.strangers = {port: found for port, found in strangers.items() if port in still}
             self.friends = {port: found for port, found in friends.items() if port in still}
-
-
-def family(process):
-    """The descendants of a process."""
-    direct = children(process)
-    return direct + [descendant for child in direct for descendant in family(child)]
 
 
 def listening(processes):

@@ -173,5 +173,11 @@ def children(process):
     return [pid for pid in everything if int(status(pid).get("PPid", -1)) == process]
 
 
+def family(process):
+    """Return the descendants of a process."""
+    direct = children(process)
+    return direct + [descendant for child in direct for descendant in family(child)]
+
+
 def alive(process):
     return "zombie" not in status(process).get("State", "zombie")
