@@ -40,10 +40,11 @@ WAYS = ("kill", "interrupt", "worker")
 def start(folder, engine):
     command = [sys.executable, "-c", "from leakgauge.cli import main; main()", "audit", "audit.toml", "--quiet"]
     jobs = [] if engine == "in-process" else ["--jobs", "2"]
-    return subprocess.Popen(
-        [*command, "--output", "out", "--engine", engine, *jobs], cwd=folder, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    with (folder / "errors.txt").open("w") as errors:
+        return subprocess.Popen(
+            [*command, "--output", "out", "--engine", engine, *jobs], cwd=folder, stdout=subprocess.DEVNULL,
+            stderr=errors, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
 
 
 def finish(folder, engine):
@@ -111,7 +112,7 @@ def assault(folder, engine, kills, longest, chance):
             if wait(process, chance.uniform(0.0, longest / len(ways))) or not kill(process, engine, way, chance):
                 break
             done[way] += 1
-        assert process.wait() in (0, 130, -signal.SIGKILL, -signal.SIGINT)
+        assert process.wait() in (0, 130, -signal.SIGKILL, -signal.SIGINT), (folder / "errors.txt").read_text()
         assert results(folder) >= before
         if before and process.returncode == 0:
             return done

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from leakgauge.core.errors import LeakgaugeError, TasksFailed
-from leakgauge.runtime import Task, run_tasks
+from leakgauge.runtime import Task, on_ray, run_tasks
 from tests.runtime.work import (
     PYTHONPATH,
     TASKS,
@@ -225,7 +225,7 @@ def test_the_process_has_its_own_settings_again(swept):
 
 SCRIPT = """
 import sys
-from leakgauge.runtime import Task, run_tasks
+from leakgauge.runtime import Task, on_ray, run_tasks
 from tests.runtime.work import say_and_sleep
 if __name__ == "__main__":
     list(run_tasks([Task("0", say_and_sleep, {"path": sys.argv[1] + "/0"})], engine="ray", jobs=1))
@@ -288,6 +288,22 @@ def test_a_running_cluster_is_used_and_left_running():
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost", "127.0.0.1:99999", "nobody.invalid:6379", ":", "a:b"])
+@pytest.mark.parametrize(("words", "starts"), [("The current node timed out during startup.", 3), ("no memory", 1)])
+def test_a_cluster_that_starts_too_slowly_is_started_again(words, starts):
+    tried, stopped = [], []
+
+    def start(number):
+        tried.append(number)
+        raise OSError(words)
+
+    with pytest.raises(OSError, match=words):
+        on_ray._start_again(start, lambda: stopped.append(len(tried)))
+    assert tried == list(range(1, starts + 1))
+    assert stopped == tried[:-1]
+    on_ray._start_again(tried.append, pytest.fail)
+    assert tried[-1] == 1
+
+
 def test_a_missing_cluster_is_an_error_in_words(address):
     message = rf"^there is no Ray cluster at '{address}', or it needs a token .*The engine processes needs no cluster$"
     with pytest.raises(LeakgaugeError, match=message) as raised:

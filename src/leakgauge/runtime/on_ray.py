@@ -20,7 +20,7 @@ import socket
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +34,8 @@ from leakgauge.runtime.driver import Event
 from leakgauge.runtime.processes import pickled, usable_cores
 from leakgauge.runtime.tasks import Task, execute, portable
 
+#: The number of times that a local cluster is started. On a busy machine, Ray gives up after half a minute.
+STARTS = 3
 #: The environment variables while a local cluster starts. With them, the cluster listens on the loopback address only,
 #: sends no usage statistics, prints no advice on devices that do not exist, and gives workers the priority of this
 #: process. With Ray's default niceness of 15, a busy machine takes minutes to start workers.
@@ -299,18 +301,38 @@ def _start(ray: Any, cores: int, shared: int, folder: Path) -> None:
     constants.ENABLE_RAY_CLUSTER = False
     try:
         _read_settings()
-        ray.init(
-            LOCAL,
-            num_cpus=cores,
-            object_store_memory=OBJECTS + 2 * shared,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _temp_dir=str(folder / "r"),  # a short name, because the names of sockets must be short
+        _start_again(
+            lambda number: ray.init(
+                LOCAL,
+                num_cpus=cores,
+                object_store_memory=OBJECTS + 2 * shared,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=str(folder / f"r{number}"),  # a short name, because the names of sockets must be short
+            ),
+            ray.shutdown,
         )
     finally:
         constants.ENABLE_RAY_CLUSTER = enabled
         _set(before)
+
+
+def _start_again(start: Callable[[int], object], stop: Callable[[], object]) -> None:
+    """Start a cluster, and start it again if Ray gave up because the machine was busy.
+
+    Args:
+        start: The function that starts the cluster, given the number of the try.
+        stop: The function that stops what has started.
+    """
+    for number in range(1, STARTS + 1):
+        try:
+            start(number)
+            return
+        except Exception as problem:
+            if number == STARTS or "timed out" not in str(problem):
+                raise
+            stop()
 
 
 def _set(variables: Mapping[str, str | None]) -> None:
