@@ -64,10 +64,11 @@ def tables(folder):
 
 
 def workers_of(process, engine):
-    """Return the worker processes of an audit. Those of Ray are further down, and bear its name."""
+    """Return the worker processes of an audit. Those of Ray are further down, beside agents of the cluster itself."""
     if engine != "ray":
         return children(process.pid)
-    return [child for child in family(process.pid) if name_of(child).startswith(b"ray::")]
+    named = {child: name_of(child) for child in family(process.pid)}
+    return [child for child, name in named.items() if name.startswith(b"ray::") and b"Agent" not in name]
 
 
 def name_of(process):
@@ -112,7 +113,8 @@ def assault(folder, engine, kills, longest, chance):
             if wait(process, chance.uniform(0.0, longest / len(ways))) or not kill(process, engine, way, chance):
                 break
             done[way] += 1
-        assert process.wait() in (0, 130, -signal.SIGKILL, -signal.SIGINT), (folder / "errors.txt").read_text()
+        ends = (0, 130, -signal.SIGKILL, -signal.SIGINT)
+        assert process.wait() in ends, f"{ways}, {done}: {(folder / 'errors.txt').read_text()}"
         assert results(folder) >= before
         if before and process.returncode == 0:
             return done
