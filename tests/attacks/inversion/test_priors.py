@@ -25,6 +25,16 @@ def test_total_variation_by_hand():
     assert TotalVariation(weight=2.0)(image, SPEC).item() == pytest.approx(2 * (down + across))
 
 
+def test_total_variation_of_opponent_channels_by_hand():
+    image = torch.rand(2, 3, 5, 6, generator=torch.Generator().manual_seed(0))
+    red, green, blue = image.unbind(1)
+    channels = [red, green, blue, red - green, green - blue, blue - red]
+    by_hand = sum(TotalVariation(weight=2.0)(channel.unsqueeze(1), SPEC).item() for channel in channels) / 6
+    assert TotalVariation(weight=2.0, opponents=True)(image, SPEC).item() == pytest.approx(by_hand)
+    grey = DataSpec((1, 5, 6), classes=2)
+    assert TotalVariation(opponents=True)(image[:, :1], grey) == TotalVariation()(image[:, :1], grey)
+
+
 def test_a_flat_image_has_none_and_noise_has_more_than_a_ramp():
     prior = TotalVariation(weight=1.0)
     ramp = torch.linspace(0, 1, 8).expand(2, 3, 8, 8)

@@ -48,9 +48,13 @@ class TotalVariation:
 
     Args:
         weight: The weight of the term.
+        opponents: Whether the differences between each two of three channels count as further channels. Edges of a
+            colour picture lie at the same place in all channels (double-opponent total variation, Åström and Schnörr
+            2016). For other numbers of channels, the option has no effect.
     """
 
     weight: float = 1e-4
+    opponents: bool = False
     name = "tv"
 
     def __post_init__(self) -> None:
@@ -62,6 +66,8 @@ class TotalVariation:
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
         """Return the weighted total variation."""
+        if self.opponents and data.shape[0] == 3:
+            inputs = torch.cat([inputs, inputs - inputs.roll(1, -3)], -3)
         down = (inputs[..., 1:, :] - inputs[..., :-1, :]).abs().mean()
         across = (inputs[..., :, 1:] - inputs[..., :, :-1]).abs().mean()
         return self.weight * (down + across)

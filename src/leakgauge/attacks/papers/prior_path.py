@@ -20,12 +20,13 @@ def prior_path(
     """Return an inversion that chooses the weight of its prior with held-out entries of the message.
 
     As in Inverting Gradients (Geiping et al. 2020), the direction of the update is matched, and total variation is the
-    prior. Four things differ. First, some entries of the message are held out, which means that they are not matched.
+    prior. Five things differ. First, some entries of the message are held out, which means that they are not matched.
     The weight of the prior falls step by step, and the attack continues from the weight that predicts these entries
     best (:mod:`leakgauge.attacks.inversion.prior_path`). Second, if a noisy message explains nothing, the result is a
     constant guess and not a picture of the noise. Third, Adam uses the gradients themselves and not their signs, and
     averages them over about ten steps. Fourth, the batch statistics that batch norm in train mode reveals are matched
-    too (:mod:`leakgauge.attacks.inversion.batch_statistics`).
+    too (:mod:`leakgauge.attacks.inversion.batch_statistics`). Fifth, the total variation of a colour picture is also
+    that of the differences between its channels.
 
     A step costs as much as one of :func:`~leakgauge.attacks.papers.inverting_gradients.inverting_gradients`. The
     comparisons with the held-out entries cost 17 further predictions in all.
@@ -41,7 +42,7 @@ def prior_path(
     return PriorPath(
         matching=Matching(Cosine(), FullSimulation()),
         labels=LastLayer(),
-        priors=(TotalVariation(tv),),
+        priors=(TotalVariation(tv, opponents=True),),
         space=Space(rescale=True),
         descent=Descent(Adam(lr=lr, betas=(0.9, 0.9)), Ramp(1.0, 0.01, 1.0), MaxSteps(steps), keep_last=True),
         effort=Effort(restarts),
