@@ -131,10 +131,9 @@ def _run(
     check_engine(engine, jobs)
     for folder in filter(None, (cache, choice.pictures)):
         output_folder(folder)
-    for row in rows if choice.pictures else []:
-        for suffix in ("csv", "png"):
-            for path in (choice.pictures / row.name).glob(f"*.{suffix}"):
-                check_own(path)
+    drawn = [] if choice.pictures is None else [choice.pictures / row.name for row in rows]
+    for path in (path for folder in drawn for suffix in ("csv", "png") for path in folder.glob(f"*.{suffix}")):
+        check_own(path)
     if save:
         check_saving(row.folder for row in rows)
     command = command_line()
