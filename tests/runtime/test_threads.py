@@ -100,7 +100,10 @@ def everything(root, output, **options):
     )
     return json.dumps(
         {
-            "audit": [finding.to_json() for finding in audit.findings],
+            "audit": [
+                [finding.attack, finding.verdict.name, {name: one.to_row() for name, one in finding.measures.items()}]
+                for finding in audit.findings
+            ],
             "frontier": [[point.utility, point.leakage["psnr"].to_row()] for point in frontier.points],
             "attack": attacked(root, output / "attack", **options),
             "infer": inferred(root, output / "infer", **options),
