@@ -108,7 +108,7 @@ def _in(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def limited(seconds: float = PATIENCE) -> Iterator[None]:
-    """Raise :class:`Hanging` inside the ``with`` block after so many seconds of CPU, or six times as many of waiting.
+    """Raise :class:`Hanging` inside the ``with`` block after so many seconds of CPU, or 30 times as many of waiting.
 
     Args:
         seconds: The seconds of CPU.
@@ -119,7 +119,7 @@ def limited(seconds: float = PATIENCE) -> Iterator[None]:
 
     before = [signal.signal(kind, stop) for kind in (signal.SIGALRM, signal.SIGPROF)]
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, 6 * seconds)
+    signal.setitimer(signal.ITIMER_REAL, 30 * seconds)
     try:
         yield
     finally:

@@ -213,7 +213,7 @@ def main():
         print(json.dumps({"name": name}), flush=True)
         memory.reset_peak()
         began = time.process_time()
-        faulthandler.dump_traceback_later(4 * job["patience"], exit=True)
+        faulthandler.dump_traceback_later(20 * job["patience"], exit=True)
         signal.setitimer(signal.ITIMER_PROF, job["patience"])
         try:
             kind, text = tried(name, path, base)

@@ -1,4 +1,7 @@
-"""Two mutators of captures. One changes bytes. The other changes the structure and signs the result again."""
+"""Two mutators of captures. One changes bytes. The other changes the structure and signs the result again.
+
+The tests of files of observations use them too.
+"""
 
 import copy
 import json
@@ -52,34 +55,114 @@ def opened(raw):
     return json.loads(header["__metadata__"]["document"]), safetensors.torch.load(raw)
 
 
+#: The size in bytes from which a file can be changed in every way.
+LEAST = 256
+#: The version in the header of a file.
+CURRENT = f'"version":"{VERSION}"'.encode()
+
+
+def header_end(raw):
+    """Return where the header ends, by the length at the start of the file."""
+    return min(8 + int.from_bytes(raw[:8], "little"), len(raw))
+
+
+def place_in(raw, draw):
+    """Return a place in a file, which is most often in its header."""
+    return draw.randrange(header_end(raw) if draw.random() < 0.7 else len(raw))
+
+
+def flip_bits(raw, draw):
+    for _ in range(draw.choice((1, 1, 1, 2, 8))):
+        raw[place_in(raw, draw)] ^= 1 << draw.randrange(8)
+
+
+def overwrite(raw, draw):
+    start = place_in(raw, draw)
+    size = min(draw.randint(1, 16), len(raw) - start)
+    raw[start : start + size] = draw.choice(
+        (draw.randbytes(size), bytes(draw.choices(b'0123456789"{}[],:-.e\\', k=size)))
+    )
+
+
+def write_number(raw, draw):
+    start = place_in(raw, draw)
+    raw[start : start + 8] = draw.choice((0, 1, 2**31, 2**62, 2**63, 2**64 - 1)).to_bytes(8, "little")
+
+
+def truncate(raw, draw):
+    del raw[place_in(raw, draw) :]
+
+
+def insert(raw, draw):
+    start = place_in(raw, draw)
+    raw[start:start] = draw.choice((b"\0", b" ", b"{", b'"', b"\xff" * 9, draw.randbytes(draw.randint(1, 64))))
+
+
+def remove(raw, draw):
+    start = place_in(raw, draw)
+    del raw[start : start + draw.randint(1, 64)]
+
+
+def repeat(raw, draw):
+    start = place_in(raw, draw)
+    raw[start:] = raw[start : start + draw.randrange(64)]
+
+
+def swap_blocks(raw, draw):
+    size = draw.randint(1, 64)
+    first, second = sorted(draw.sample(range(len(raw) - size), 2))
+    if second - first >= size:
+        block = raw[first : first + size]
+        raw[first : first + size] = raw[second : second + size]
+        raw[second : second + size] = block
+
+
+def edit_digits(raw, draw):
+    digits = [place for place in range(8, header_end(raw)) if chr(raw[place]).isdigit()]
+    for place in draw.sample(digits, min(len(digits), draw.choice((1, 1, 2, 3)))):
+        raw[place] = ord(draw.choice("0123456789-e. "))
+
+
+def edit_header(raw, draw):
+    """Replace a word of the header by another, and correct the length field."""
+    end = header_end(raw)
+    header = bytes(raw[8:end])
+    old, new = draw.choice(
+        [
+            (b"F32", b"F64"), (b"F32", b"I32"), (b"F32", b"BF16"), (b"F32", b"F8_E4M3"), (b"F32", b"F4"),
+            (b"I64", b"F64"), (b"I64", b"U64"), (b"I64", b"C64"), (b"shape", b"Shape"), (b"sent/", b"sent"),
+            (b"[2]", b"[1,2]"), (b"[2]", b"[]"), (b"[2]", b"[18446744073709551615]"), (b"[2,2]", b"[4]"),
+            (b"data_offsets", b"offsets"), (b"returned", b"gradient"), (CURRENT, b'"version":"0"'),
+            (CURRENT, CURRENT.replace(b':"', b":").removesuffix(b'"')), (b"__metadata__", b"__Metadata__"),
+            (b"observation", b"reconstruction"),
+            (b"sha256", b"sha512"), (b"document", b"doc"), (b"{", b"["), (b",", b",,"), (b'"', b""),
+        ]
+    )  # fmt: skip
+    places = [place for place in range(len(header)) if header.startswith(old, place)]
+    if places:
+        place = draw.choice(places)
+        header = header[:place] + new + header[place + len(old) :]
+    raw[:end] = len(header).to_bytes(8, "little") + header
+
+
+def edit_length(raw, draw):
+    value = draw.choice((0, 1, 7, len(raw), len(raw) - 8, 2**31, 2**63, 2**64 - 1, draw.randrange(len(raw))))
+    raw[:8] = value.to_bytes(8, "little")
+
+
+#: The changes of bytes.
+DAMAGES = (
+    flip_bits, overwrite, write_number, truncate, insert, remove, repeat, swap_blocks, edit_digits,
+    edit_header, edit_length,
+)  # fmt: skip
+
+
 def bytes_changed(raw, seed):
-    """Flip, overwrite, insert, remove, move or cut bytes. Most changes are in the header."""
+    """Change bytes once or several times. Most changes are in the header."""
     draw, data = random.Random(f"bytes {seed}"), bytearray(raw)
-    length = struct.unpack("<Q", raw[:8])[0] + 8
     for _ in range(draw.choice((1, 1, 1, 2, 4, 16))):
-        if len(data) < 16:
-            break
-        place = draw.randrange(min(length, len(data)) if draw.random() < 0.7 else len(data))
-        match draw.randrange(8):
-            case 0:
-                data[place] ^= 1 << draw.randrange(8)
-            case 1:
-                data[place] = draw.choice(b'0123456789"{}[],:-.e\\\0\xff')
-            case 2:
-                del data[place : place + draw.randrange(1, 64)]
-            case 3:
-                data[place:place] = draw.randbytes(draw.randrange(1, 64))
-            case 4:
-                data[place : place + 8] = struct.pack("<Q", draw.choice((0, 1, 2**31, 2**62, 2**63, 2**64 - 1)))
-            case 5:
-                data[place:] = data[place : place + draw.randrange(64)]
-            case 6:
-                other = draw.randrange(len(data))
-                data[place : place + 16], data[other : other + 16] = data[other : other + 16], data[place : place + 16]
-            case _:
-                digits = [index for index in range(8, min(length, len(data))) if chr(data[index]).isdigit()]
-                for index in draw.sample(digits, min(len(digits), 3)):
-                    data[index] = draw.choice(b"0123456789")
+        if len(data) > LEAST:
+            draw.choice(DAMAGES)(data, draw)
     return bytes(data)
 
 

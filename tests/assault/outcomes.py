@@ -34,13 +34,13 @@ class Ended:
     peak: float
 
 
-def run(*words: object, folder: Path, patience: float = 120.0, environment: dict[str, str] | None = None) -> Ended:
+def run(*words: object, folder: Path, patience: float = 900.0, environment: dict[str, str] | None = None) -> Ended:
     """Run ``leakgauge`` with the given words in a process of its own.
 
     Args:
         words: The words of the command line.
         folder: The working directory.
-        patience: The seconds after which the command counts as hanging.
+        patience: The seconds after which the command counts as hanging. A busy machine needs minutes for a short one.
         environment: Environment variables to add.
     """
     command = [sys.executable, "-c", "from leakgauge.cli import main; main()", *map(str, words)]

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 
 import pytest
@@ -224,6 +225,31 @@ def test_captures_that_are_not_scored_pass_no_limit(captures, command):
     (captures / "captures" / "client-1.safetensors").write_bytes(b"damaged")
     code, output, errors = command(*ATTACK, "--data", "data")
     assert code == 2, output + errors
+
+
+FRONTIER = """
+[frontier]
+attack = "idlg"
+clients = 2
+federation = 1
+federation_samples = 1
+rounds = 1
+test = 1
+[[defence]]
+title = "no defence"
+"""
+
+
+@pytest.mark.parametrize("name", ["frontier", "attack", "infer"])
+@pytest.mark.parametrize("lines", [{"model": "sys.exit(0)"}, {"top": "sys.exit(0)"}, {"model": "os._exit(0)"}])
+def test_code_of_the_user_passes_no_limit_of_other_commands(captures, command, name, lines):
+    setup, _, _ = write_project(captures, **lines).read_text().partition("[audit]")
+    (captures / "frontier.toml").write_text(setup + FRONTIER)
+    own = tomllib.loads(setup)["model"]["name"]
+    words = ["frontier", "frontier.toml"] if name == "frontier" else [name, "captures", "--model", own]
+    code, output, errors = command(*words, "--engine", "in-process", "--fail-if", KEPT)
+    assert code == 2, output
+    assert EXIT in errors
 
 
 # The process and its streams

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import leakgauge as lg
 from leakgauge.runtime.cache import Cache
 from tests.runtime.work import children, family
 
@@ -143,9 +144,21 @@ def check(folder, engine, kills, seed):
     return done, runs
 
 
-def test_two_kills_change_nothing(tmp_path):
-    done, _ = check(tmp_path, "in-process", 2, seed=3)
-    assert sum(done.values()) >= 2
+def test_a_kill_changes_nothing(tmp_path):
+    """An audit is killed as soon as it has a result, and then finished."""
+    for name in ("alone", "killed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "audit.toml").write_text(TOML)
+    lg.audit(tmp_path / "alone" / "audit.toml", tmp_path / "alone" / "out", engine="in-process")
+    process = start(tmp_path / "killed", "in-process")
+    while not (some := results(tmp_path / "killed")) and not wait(process, 0.1):
+        pass
+    process.kill()
+    process.wait()
+    assert some
+    finish(tmp_path / "killed", "in-process")
+    assert tables(tmp_path / "killed") == tables(tmp_path / "alone")
+    assert not list((tmp_path / "killed" / "out").rglob(".*"))
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from leakgauge.core import container
 from leakgauge.core.container import create_file, output_folder, read_container, write_atomically, write_container
 from leakgauge.core.errors import CorruptFile, FileError, FutureVersion
 
@@ -390,3 +391,21 @@ def test_nan_in_a_document_is_refused_on_writing(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_container(tmp_path / "x.safetensors", "thing", 1, {"lr": float("nan")}, {})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_exists_is_not_replaced_where_that_is_not_wanted(tmp_path, monkeypatch, links):
+    if not links:  # as on a file system without second names
+
+        def refuse(*_, **__):
+            raise PermissionError(errno.EPERM, "not permitted")
+
+        monkeypatch.setattr(container, "_unnamed", lambda *_: None)
+        monkeypatch.setattr(os, "link", refuse)
+    target = tmp_path / "x"
+    write_atomically(target, b"first", replace=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    write_atomically(target, b"second")
+    with pytest.raises(FileError, match=r"x: cannot be written \((File exists|not permitted)\)"):
+        write_atomically(target, b"third", replace=False)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("x", b"second")]

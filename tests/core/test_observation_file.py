@@ -9,7 +9,6 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 from torch import nn
 
@@ -21,6 +20,7 @@ from leakgauge.data import Dataset
 from leakgauge.federation.defences import GaussianNoise, RandomPruning
 from leakgauge.federation.model_check import prepared
 from leakgauge.federation.training import local_sgd
+from tests.assault.mutators import DAMAGES, opened, sealed, structure_changed
 from tests.federation.networks import Tied, client, same, table
 
 TREES = ("sent", "gradient", "returned", "buffers", "returned_buffers")
@@ -206,15 +206,7 @@ def test_folders_and_files_of_observations(tmp_path):
 
 def seal(path, document, tensors):
     """Write a file with any content and a correct checksum."""
-    text = document if isinstance(document, str) else json.dumps(document)
-    contents = {name: value.clone() for name, value in tensors.items()}
-    header = {
-        "leakgauge": "observation",
-        "version": str(VERSION),
-        "document": text,
-        "sha256": container._digest("observation", VERSION, text, contents),
-    }
-    path.write_bytes(safetensors.torch.save(contents, header))
+    path.write_bytes(sealed(document, tensors))
     return path
 
 
@@ -403,73 +395,6 @@ def test_twice_the_same_key_in_a_sealed_description(saved, tmp_path):
 # Fuzzing. Every change is drawn from a seed, which a failure names.
 
 
-def flip_bits(raw, draw):
-    for _ in range(draw.choice((1, 1, 1, 2, 8))):
-        raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
-
-
-def overwrite(raw, draw):
-    start = draw.randrange(len(raw))
-    raw[start : start + draw.randint(1, 16)] = draw.randbytes(draw.randint(1, 16))
-
-
-def truncate(raw, draw):
-    del raw[draw.randrange(len(raw)) :]
-
-
-def insert(raw, draw):
-    start = draw.randrange(len(raw) + 1)
-    raw[start:start] = draw.choice((b"\0", b" ", b"{", b'"', b"\xff" * 9, draw.randbytes(draw.randint(1, 40))))
-
-
-def remove(raw, draw):
-    start = draw.randrange(len(raw))
-    del raw[start : start + draw.randint(1, 40)]
-
-
-def swap_blocks(raw, draw):
-    size = draw.randint(1, 64)
-    first, second = sorted(draw.sample(range(len(raw) - size), 2))
-    if second - first >= size:
-        raw[first : first + size], raw[second : second + size] = (
-            raw[second : second + size],
-            raw[first : first + size],
-        )
-
-
-def edit_digits(raw, draw):
-    length = int.from_bytes(raw[:8], "little")
-    digits = [place for place in range(8, 8 + length) if chr(raw[place]).isdigit()]
-    for place in draw.sample(digits, draw.choice((1, 1, 2, 3))):
-        raw[place] = ord(draw.choice("0123456789-e. "))
-
-
-def edit_header(raw, draw):
-    """Replace a word of the header by another, and correct the length field."""
-    length = int.from_bytes(raw[:8], "little")
-    header = bytes(raw[8 : 8 + length])
-    old, new = draw.choice(
-        [
-            (b"F32", b"F64"), (b"F32", b"I32"), (b"F32", b"BF16"), (b"F32", b"F8_E4M3"), (b"F32", b"F4"),
-            (b"I64", b"F64"), (b"I64", b"U64"), (b"I64", b"C64"), (b"shape", b"Shape"), (b"sent/", b"sent"),
-            (b"[2]", b"[1,2]"), (b"[2]", b"[]"), (b"[2]", b"[18446744073709551615]"), (b"[2,2]", b"[4]"),
-            (b"data_offsets", b"offsets"), (b"returned", b"gradient"), (b'"version":"1"', b'"version":"0"'),
-            (b'"version":"1"', b'"version":1'), (b"__metadata__", b"__Metadata__"), (b"observation", b"reconstruction"),
-            (b"sha256", b"sha512"), (b"document", b"doc"), (b"{", b"["), (b",", b",,"), (b'"', b""),
-        ]
-    )  # fmt: skip
-    places = [place for place in range(len(header)) if header.startswith(old, place)]
-    if places:
-        place = draw.choice(places)
-        header = header[:place] + new + header[place + len(old) :]
-    raw[: 8 + length] = len(header).to_bytes(8, "little") + header
-
-
-def edit_length(raw, draw):
-    value = draw.choice((0, 1, 7, len(raw), len(raw) - 8, 2**31, 2**63, 2**64 - 1, draw.randrange(len(raw))))
-    raw[:8] = value.to_bytes(8, "little")
-
-
 def leave(raw, draw):
     pass
 
@@ -482,12 +407,7 @@ def attempt(path):
         return problem
 
 
-DAMAGES = [
-    flip_bits, overwrite, truncate, insert, remove, swap_blocks, edit_digits, edit_header, edit_length, leave,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", [*DAMAGES, leave], ids=lambda damage: damage.__name__)
 def test_a_damaged_file_is_the_original_or_an_error(saved, tmp_path, damage):
     observation, original, *_ = saved
     path = tmp_path / "x.safetensors"
@@ -505,83 +425,18 @@ def test_a_damaged_file_is_the_original_or_an_error(saved, tmp_path, damage):
     assert (refused == 0) == (damage is leave)
 
 
-NASTY: list[Any] = [
-    None, True, False, 0, -1, 1, 2, 3, 2.5, 1e308, 10**9, 10**400, float("nan"), float("inf"), "", "x", "mlp", "1",
-    "os:system", "../x", "\0", "\ud800", "x" * 1000, [], {}, [[]], [None], [0], [2], [2, 2], [10**12],
-    {"a": 1}, ["a", "b"],
-]  # fmt: skip
-
-
-def places_in(value, place=()):
-    """Yield the keys that lead to each value of a JSON document."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield (*place, key)
-        yield from places_in(inner, (*place, key))
-
-
-def change_document(document, draw):
-    """Return the text of the document with one to three changes."""
-    altered = copy.deepcopy(document)
-    for _ in range(draw.choice((1, 1, 1, 2, 3))):
-        *outer, key = draw.choice(list(places_in(altered)))
-        where = altered
-        for step in outer:
-            where = where[step]
-        match draw.randrange(5):
-            case 0:
-                del where[key]
-            case 1 if isinstance(where, dict):
-                where[draw.choice((f"{key}s", "", "__class__", "seed", "name"))] = where.pop(key)
-            case 2:
-                where[key] = [where[key]]
-            case _:
-                where[key] = draw.choice(NASTY)
-    text = json.dumps(altered)
-    if draw.random() < 0.2:
-        place = draw.randrange(len(text))
-        text = text[:place] + draw.choice('{}[]",:0-e\\') + text[place + draw.randrange(2) :]
-    return text
-
-
-def change_tensors(tensors, draw):
-    """Return the tensors with one of them altered, renamed, removed or added."""
-    altered = {name: value.clone() for name, value in tensors.items()}
-    name = draw.choice(list(altered))
-    value = altered.pop(name)
-    floating = value.is_floating_point()
-    match draw.randrange(7):
-        case 0:
-            altered[name] = value.flatten()[: draw.randrange(3)]
-        case 1:
-            altered[name] = torch.full_like(value, draw.choice((float("nan"), float("inf"))) if floating else -(2**63))
-        case 2:
-            altered[name] = value.to(draw.choice((torch.float64, torch.float16, torch.int64, torch.bool, torch.uint8)))
-        case 3:
-            altered[draw.choice(("labels", "sent/x", "/", "", "gradient/head.bias", f"{name}/x"))] = value
-        case 4:
-            altered[name] = value[None]
-        case 5:
-            altered[name] = value.to(torch.float8_e5m2) if floating else value.to(torch.complex64)
-        case _:
-            pass
-    return altered
-
-
 def test_a_file_that_was_changed_and_sealed_again_is_an_observation_or_an_error(saved, tmp_path):
-    _, _, document, tensors = saved
+    _, original, _, _ = saved
     path = tmp_path / "x.safetensors"
     loaded = 0
     for seed in range(700):
-        draw = random.Random(seed)
-        text = change_document(document, draw) if seed % 5 else json.dumps(document)
-        contents = tensors if seed % 5 else change_tensors(tensors, draw)
-        seal(path, text, contents)
+        path.write_bytes(structure_changed(original, seed))
         found = attempt(path)
         if isinstance(found, LeakgaugeError):
             assert "x.safetensors" in str(found), seed
         else:
             loaded += 1
+            _, contents = opened(path.read_bytes())
             assert found.threat_model()
             assert json.dumps([asdict(found.data), asdict(found.training)], allow_nan=False)
             assert all(torch.isfinite(value).all() for value in found.sent.values())

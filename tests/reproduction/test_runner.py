@@ -196,6 +196,26 @@ def test_results_that_cannot_be_saved_are_refused_before_any_work(folder, comman
     assert "--no-save" in errors
 
 
+@pytest.mark.parametrize("name", ["good-client0.png", "good-client0-course.csv"])
+def test_pictures_of_others_are_refused_before_any_work_and_left(folder, command, tmp_path, monkeypatch, name):
+    mine = tmp_path / "pictures" / "table1" / "digits" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    monkeypatch.setattr(runner, "run_cached", lambda *_, **__: pytest.fail("a task ran"))
+    options = ("--row", "table1/digits", "--no-save", "--pictures", tmp_path / "pictures")
+    code, _, errors = command("bench", "mine", *options)
+    assert code == 2
+    assert f"{name}: is not a file that Leakgauge wrote" in errors
+    assert mine.read_text() == "mine"
+
+
+def test_pictures_of_an_earlier_run_are_replaced(folder, command, tmp_path):
+    options = ("--row", "table1/digits", "--method", "good", "--clients", 1, "--steps", 2, "--no-save", "--quiet")
+    for _ in range(2):
+        code, _, errors = command("bench", "mine", *options, "--pictures", tmp_path / "pictures")
+        assert code == 0, errors
+
+
 def test_the_command_line_lists_rows_and_shows_tables(folder, command):
     for words, said in ((["--list"], "good, other"), (["--method", "good", "--no-save"], "published")):
         code, out, _ = command("bench", "mine", "--row", "table1/digits", *words)

@@ -15,6 +15,7 @@ from leakgauge.core.container import write_container
 from leakgauge.core.errors import FileError, FutureVersion
 from leakgauge.core.measure import Measure
 from leakgauge.runtime import Task
+from leakgauge.runtime import cache as cache_module
 from leakgauge.runtime.cache import FILE, TENSORS, Cache, code_digest, key_of, run_cached
 from tests.runtime.work import noisy_sum
 
@@ -206,17 +207,54 @@ def test_kill_minus_nine_loses_at_most_what_was_being_written(tmp_path):
         assert {path.stem for path in (tmp_path / TENSORS).iterdir()} == set(cache.keys())
 
 
-def test_two_writers_lose_nothing(tmp_path):
-    """Both write into a new folder, some of the entries both of them, while this process opens it again and again."""
-    processes = [writer(tmp_path, 0, 40), writer(tmp_path, 20, 60)]
+#: A writer that waits a moment between the file of an entry and its row, so that writers without a lock would mix the
+#: files and the rows of each other.
+SLOW_WRITER = """
+import os, random, sys, time, torch
+from leakgauge.runtime import cache as module
+write = module.write_container
+module.write_container = lambda *arguments: (write(*arguments), time.sleep(random.uniform(0.0, 0.002)))
+cache = module.Cache(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(128):
+    cache.put(number, {"n": number, "by": os.getpid()}, {"x": torch.full((500,), float(number))})
+"""
+
+
+def test_two_writers_of_the_same_results_and_a_reader_lose_nothing(tmp_path):
+    command = [sys.executable, "-c", SLOW_WRITER, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.close()  # both begin
     while any(process.poll() is None for process in processes):
-        Cache(tmp_path)
+        cache = Cache(tmp_path)
+        for number in range(128):
+            entry = cache.get(number)
+            assert entry is None or float(entry.tensors["x"][0]) == entry.document["n"] == number
     for process in processes:
         process.stdout.close()
         assert process.returncode == 0
-    cache = Cache(tmp_path)
-    assert len(cache) == 60
-    check(cache, range(60))
+    assert len(cache) == 128
+    assert all(cache.get(number).document["by"] in {process.pid for process in processes} for number in range(128))
+
+
+def test_a_reader_does_not_remove_what_is_being_replaced(tmp_path, monkeypatch):
+    """Another process replaces an entry after the reader has read its row and before the reader opens its file."""
+    cache, read = Cache(tmp_path), cache_module.read_container
+    cache.put("a", {"by": 1}, {"x": torch.zeros(1)})
+
+    def read_late(*arguments):
+        monkeypatch.undo()
+        Cache(tmp_path).put("a", {"by": 2}, {"x": torch.ones(1)})
+        return read(*arguments)
+
+    monkeypatch.setattr(cache_module, "read_container", read_late)
+    assert cache.get("a").document == {"by": 2}
+    assert cache.get("a").tensors["x"].item() == 1
 
 
 # Sweeps

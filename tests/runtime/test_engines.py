@@ -24,7 +24,9 @@ ENGINES = {"in-process": {"engine": "in-process"}, "processes": {"engine": "proc
 
 @pytest.fixture(scope="module")
 def outcomes():
-    return {name: collected(**options) for name, options in ENGINES.items()}
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("OMP_NUM_THREADS", "2")  # the number of threads that workers have before they limit it
+        return {name: collected(**options) for name, options in ENGINES.items()}
 
 
 def test_every_engine_gives_the_same_results(outcomes):

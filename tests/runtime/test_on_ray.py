@@ -156,7 +156,12 @@ def swept(tmp_path_factory):
         Task("local", lambda report: 1),
     ]
     watch, results = Looking(), []
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()) as printed:
+    with (
+        pytest.MonkeyPatch.context() as environment,
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()) as printed,
+    ):
+        environment.setenv("OMP_NUM_THREADS", "2")  # the number of threads that workers have before they limit it
         warnings.simplefilter("ignore")  # about Ray's own processes, for which it does not wait
         with pytest.raises(TasksFailed) as raised:
             results.extend(run_tasks(tasks, engine="ray", jobs=2, watch=watch))
@@ -225,7 +230,7 @@ def test_the_process_has_its_own_settings_again(swept):
 
 SCRIPT = """
 import sys
-from leakgauge.runtime import Task, on_ray, run_tasks
+from leakgauge.runtime import Task, run_tasks
 from tests.runtime.work import say_and_sleep
 if __name__ == "__main__":
     list(run_tasks([Task("0", say_and_sleep, {"path": sys.argv[1] + "/0"})], engine="ray", jobs=1))

@@ -39,7 +39,13 @@ Location = str | os.PathLike[str]
 
 
 def write_container(
-    path: Location, kind: str, version: int, document: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    path: Location,
+    kind: str,
+    version: int,
+    document: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    *,
+    replace: bool = True,
 ) -> Path:
     """Write tensors and a JSON object to a safetensors file, and return the path of the file.
 
@@ -51,6 +57,7 @@ def write_container(
         version: The version of the file format. It is stored in the file.
         document: The JSON object to store beside the tensors.
         tensors: A dictionary from names to tensors.
+        replace: Whether an existing file is replaced. Otherwise, it is an error.
     """
     target = Path(path)
     if target.suffix != SUFFIX:
@@ -66,7 +73,7 @@ def write_container(
         "document": text,
         "sha256": _digest(kind, version, text, contents),
     }
-    write_atomically(target, safetensors.torch.save(contents, header))
+    write_atomically(target, safetensors.torch.save(contents, header), replace=replace)
     return target
 
 
@@ -138,13 +145,15 @@ def kind_of(path: Location) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def write_atomically(target: Path, contents: bytes, *, private: bool = True) -> None:
+def write_atomically(target: Path, contents: bytes, *, private: bool = True, replace: bool = True) -> None:
     """Write a file atomically, so that it is written either completely or not at all.
 
     Args:
         target: The file. Missing folders are created.
         contents: The bytes to write.
         private: Whether only this user may read the file. Pass false for contents that are public anyway.
+        replace: Whether an existing file is replaced. Otherwise, it is an error, also if another process writes it at
+            the same moment.
     """
     temporary = None
     try:
@@ -158,7 +167,8 @@ def write_atomically(target: Path, contents: bytes, *, private: bool = True) -> 
                 os.fsync(file.fileno())
         if not private:
             os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
+        if replace or not _moved(temporary, target):
+            os.replace(temporary, target)
     except BaseException as problem:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
@@ -166,6 +176,21 @@ def write_atomically(target: Path, contents: bytes, *, private: bool = True) -> 
             reason = getattr(problem, "strerror", None) or problem
             raise FileError(f"{target}: cannot be written ({reason}). Nothing was changed.") from problem
         raise
+
+
+def _moved(temporary: Path, target: Path) -> bool:
+    """Rename a file, or raise an error if another file has the new name, even if it got the name a moment ago.
+
+    Return false if the file system cannot do both at once, and no file has the new name.
+    """
+    try:
+        os.link(temporary, target)
+    except OSError:
+        if target.exists():
+            raise
+        return False
+    temporary.unlink()
+    return True
 
 
 def _unnamed(target: Path, contents: bytes) -> Path | None:

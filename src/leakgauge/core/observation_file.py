@@ -41,12 +41,13 @@ _LARGEST_NAMED_MODEL = 512 * 2**20
 _DOCUMENT = {"model", "frozen", "data", "training", "client", "round", "kind", "defences", "steered"}
 
 
-def save(observation: Observation, path: Location) -> Path:
+def save(observation: Observation, path: Location, *, replace: bool = True) -> Path:
     """Save one observation to a file, and return the path of the file.
 
     Args:
         observation: The observation to save.
         path: The path of the file. The name must end in ``.safetensors``.
+        replace: Whether an existing file is replaced. Otherwise, it is an error.
     """
     recipe = recipe_of(observation.model)
     document = {
@@ -65,7 +66,7 @@ def save(observation: Observation, path: Location) -> Path:
         for name, value in (getattr(observation, tree) or {}).items():
             tensors[f"{tree}/{name}"] = value
     tensors |= {name: getattr(observation, name) for name in LABEL_FIELDS if getattr(observation, name) is not None}
-    return write_container(path, KIND, VERSION, document, tensors)
+    return write_container(path, KIND, VERSION, document, tensors, replace=replace)
 
 
 def load(path: Location, model: nn.Module | None = None) -> Observation:

@@ -17,7 +17,7 @@ from leakgauge.core.errors import FileError
 MARKS: dict[str, tuple[bytes, ...]] = {
     ".html": (b'<meta name="generator" content="Leakgauge">',),
     ".json": (b'"leakgauge":',),
-    ".csv": (b"attack,defence,knows_defence,", b",attacker,verdict\r\n"),
+    ".csv": (b"attack,defence,knows_defence,", b",attacker,verdict\r\n", b"step,lowest_loss,psnr,"),
     ".png": (b"tEXtSoftware\0Leakgauge",),
     ".safetensors": (b'"leakgauge":',),
 }

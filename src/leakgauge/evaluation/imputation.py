@@ -29,6 +29,7 @@ def imputed(public: Tensor, others: Tensor, values: Tensor) -> Tensor:
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
+    from threadpoolctl import threadpool_limits
 
     if len(others) == 0 or public.shape[1:] != others.shape[1:] or len(others) != len(values):
         raise InvalidInput(
@@ -38,5 +39,6 @@ def imputed(public: Tensor, others: Tensor, values: Tensor) -> Tensor:
     if len(values.unique()) == 1:
         return values[:1].expand(len(public)).clone()
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    model.fit(others.double().cpu().numpy(), values.cpu().numpy())
-    return torch.from_numpy(model.predict(public.double().cpu().numpy())).to(values)
+    with threadpool_limits(1):  # the last bits depend on the number of threads, and torch's number is another
+        model.fit(others.double().cpu().numpy(), values.cpu().numpy())
+        return torch.from_numpy(model.predict(public.double().cpu().numpy())).to(values)

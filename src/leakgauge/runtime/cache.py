@@ -119,15 +119,35 @@ class Cache:
         """
         key = key_of(definition)
         with self._open() as connection:
-            query = "select document, tensors, checksum from results where key = ?"
-            row = connection.execute(query, (key,)).fetchone()
+            row = self._row(connection, key)
         if row is None:
             return None
         try:
             return self._read(key, *row)
         except FileError:
-            self.forget(definition)
-            return None
+            return self._get_or_remove(key)
+
+    def _get_or_remove(self, key: str) -> Entry | None:
+        """Return an entry while no other process writes, or remove it if it is damaged.
+
+        Without the lock, a row and a file that do not fit may belong to two results, of which one replaced the other
+        after the row was read.
+        """
+        with self._open(writing=True) as connection:
+            row = self._row(connection, key)
+            if row is not None:
+                try:
+                    return self._read(key, *row)
+                except FileError:
+                    self._delete(connection, key)
+        return None
+
+    @staticmethod
+    def _row(connection: sqlite3.Connection, key: str) -> tuple[Any, ...] | None:
+        """Return the document, the mark of tensors and the checksum of an entry."""
+        query = "select document, tensors, checksum from results where key = ?"
+        row: tuple[Any, ...] | None = connection.execute(query, (key,)).fetchone()
+        return row
 
     def _read(self, key: str, document: Any, tensors: Any, checksum: Any) -> Entry:
         """Return the entry of a database row, or raise an error if the row or its file was altered."""
@@ -179,8 +199,11 @@ class Cache:
         """Remove the stored result with the given definition, if there is one."""
         key = key_of(definition)
         with self._open(writing=True) as connection:
-            connection.execute("delete from results where key = ?", (key,))
-            self._remove(self._path(key))
+            self._delete(connection, key)
+
+    def _delete(self, connection: sqlite3.Connection, key: str) -> None:
+        connection.execute("delete from results where key = ?", (key,))
+        self._remove(self._path(key))
 
     def forget_samples(self) -> list[Path]:
         """Remove all samples of clients from the cache, and return the files that were removed or rewritten.

@@ -13,6 +13,7 @@ from torch import nn
 
 from leakgauge import DataSpec, fedavg, fedsgd, load, load_all, load_rounds
 from leakgauge.attacks.local_model import Messages
+from leakgauge.core import observation_file
 from leakgauge.core.errors import FileError, InvalidInput, UnknownName
 from leakgauge.core.observation import LocalTraining
 from leakgauge.federation.recording.recorder import UNKNOWN, Captures, Exchange
@@ -166,6 +167,24 @@ def test_runs_are_kept_apart_and_nothing_is_overwritten(captures, seen, tmp_path
     with pytest.raises(FileError, match=r"holds 2 runs \(run-7, run-8\)\. Give the folder of one run"):
         load_all(captures.folder, seen.model)
     assert len(load_all(captures.folder / "run-7", seen.model)) == 2
+
+
+def test_a_recorder_in_another_process_overwrites_nothing(captures, seen, monkeypatch):
+    """Another process records a message of the same name after this one has looked for such a file."""
+    first, save = captures.keep(exchange(seen)), observation_file.save
+    content = first.read_bytes()
+    first.unlink()
+
+    def save_late(observation, path, **options):
+        if not first.exists():
+            first.write_bytes(content)
+        return save(observation, path, **options)
+
+    monkeypatch.setattr(observation_file, "save", save_late)
+    second = captures.keep(exchange(seen))
+    assert second.name == "client-0_round-000001_2.safetensors"
+    assert first.read_bytes() == content
+    assert sorted(first.parent.iterdir()) == sorted([first, second])
 
 
 def test_a_clients_rounds_are_read_in_their_order(captures, seen):

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from leakgauge.core import observation_file
 from leakgauge.core.container import SUFFIX
-from leakgauge.core.errors import InvalidInput, printable, shown
+from leakgauge.core.errors import FileError, InvalidInput, printable, shown
 from leakgauge.core.observation import DataSpec, LocalTraining, Observation
 from leakgauge.core.params import Params
 
@@ -153,10 +153,15 @@ class Captures:
             folder = Path(self.folder) / f"run-{exchange.run}"
             stem, number = observation_file.stem(observation), 1
             path = folder / f"{stem}{SUFFIX}"
-            while path.exists():
-                number += 1
-                path = folder / f"{stem}_{number}{SUFFIX}"
-            return observation_file.save(observation, path)
+            while True:
+                while path.exists():
+                    number += 1
+                    path = folder / f"{stem}_{number}{SUFFIX}"
+                try:
+                    return observation_file.save(observation, path, replace=False)
+                except FileError:
+                    if not path.exists():  # otherwise another recorder was quicker
+                        raise
         except Exception as problem:
             self.warn(f"{exchange.client}: {problem}", f"{exchange.client} in round {exchange.round}: {problem}")
             return None

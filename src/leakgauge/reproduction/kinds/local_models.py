@@ -46,9 +46,10 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.local_model import LastReturned, LocalModel
-from leakgauge.core.container import output_folder, write_atomically
+from leakgauge.core.container import output_folder
 from leakgauge.core.data_spec import DataSpec
 from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.own_files import write_own
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
 from leakgauge.data import Dataset
@@ -292,7 +293,7 @@ def _draw(job: Job, client: Dataset, classes: Sequence[int], samples: Tensor, la
         job.method.name: torch.stack([samples[labels == label][0] for label in classes]),
     }
     target = output_folder(job.pictures) / f"faces-{job.method.name}.png"
-    write_atomically(target, to_png(contact_sheet(rows)))
+    write_own(target, to_png(contact_sheet(rows)))
 
 
 def frequent_classes(client: Dataset, count: int = 4) -> list[int]:

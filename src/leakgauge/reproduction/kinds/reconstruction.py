@@ -6,7 +6,8 @@ from pathlib import Path
 
 from leakgauge import attacks
 from leakgauge.attacks import Reconstruction
-from leakgauge.core.container import output_folder, write_atomically
+from leakgauge.core.container import output_folder
+from leakgauge.core.own_files import write_own
 from leakgauge.core.progress import Report
 from leakgauge.core.text import csv_text
 from leakgauge.core.truth import Truth
@@ -49,20 +50,20 @@ def draw(stem: Path, result: Reconstruction, truth: Truth, scored: Score) -> Non
     each = scored["psnr"].per_sample
     captions = [] if each is None else [f"{value:.1f} dB" for value in each.tolist()]
     rows = {"original": truth.inputs, "reconstructed": scored.pairing.apply(result.samples.float())}
-    write_atomically(Path(f"{stem}.png"), to_png(contact_sheet(rows, {"reconstructed": captions})))
+    write_own(Path(f"{stem}.png"), to_png(contact_sheet(rows, {"reconstructed": captions})))
     if result.trace is None or not result.trace.snapshots:
         return
     lowest = result.trace.losses.cummin(0).values
     qualities = course_of(result, truth)
     lines = [[step, *(f"{value:.6g}" for value in (lowest[step], *qualities[step]))] for step in qualities]
     table = csv_text([["step", "lowest_loss", "psnr", "ssim"], *lines])
-    write_atomically(Path(f"{stem}-course.csv"), table.encode())
+    write_own(Path(f"{stem}-course.csv"), table.encode())
     panels = [
         course({"": {step: value[place] for step, value in qualities.items()}}, title=title)
         for place, title in enumerate(("PSNR, dB", "SSIM"))
     ]
     panels.append(loss_curves({"": lowest}, size=(760, 300), title="lowest loss so far"))
-    write_atomically(Path(f"{stem}-course.png"), to_png(stacked(panels)))
+    write_own(Path(f"{stem}-course.png"), to_png(stacked(panels)))
 
 
 def course_of(result: Reconstruction, truth: Truth) -> dict[int, tuple[float, float]]:

@@ -19,8 +19,9 @@ import torch
 from leakgauge.attacks import Inversion, Reconstruction
 from leakgauge.attacks.inversion.solve import Trace
 from leakgauge.attacks.inversion.stopping import MaxSteps
-from leakgauge.core.container import output_folder, write_atomically
+from leakgauge.core.container import output_folder
 from leakgauge.core.errors import InvalidInput
+from leakgauge.core.own_files import write_own
 from leakgauge.core.progress import Report
 from leakgauge.core.truth import Truth
 from leakgauge.reports import iterates_of, loss_curves, progress_strip, to_png
@@ -134,7 +135,7 @@ def draw(
         strip = progress_strip(courses, {title: truths[row].inputs[0] for title, row in rows.items()})
         curves = loss_curves({title: trace_of(recorded[row]).losses for title, row in rows.items()}, ends, title=group)
         for ending, image in (("progress", strip), ("losses", curves)):
-            write_atomically(output_folder(folder) / f"{name}-{group}-{ending}.png", to_png(image))
+            write_own(output_folder(folder) / f"{name}-{group}-{ending}.png", to_png(image))
 
 
 STOPPING = Kind(apply_rule, ONE_MESSAGE, together=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from leakgauge import attacks
 from leakgauge.attacks.papers.awa import RecAttack
-from leakgauge.core.container import output_folder, write_atomically
+from leakgauge.core.container import output_folder
+from leakgauge.core.own_files import write_own
 from leakgauge.core.progress import Report
 from leakgauge.evaluation import score
 from leakgauge.reports import running_minimum, to_png
@@ -50,7 +51,7 @@ def search_weights(job: Job, report: Report) -> Outcome:
         weights = history.best.numbers
         if stem is not None:
             image = running_minimum({f"client {job.index}": history.running_minimum}, guided=history.random)
-            write_atomically(Path(f"{stem}.png"), to_png(image))
+            write_own(Path(f"{stem}.png"), to_png(image))
     trial = RecAttack(observation, attacks.awa(Q={}, **options), seed)
     result, unexplained = trial.attempt(weights, lambda step, value: None, report)
     measures = measures_of(score(result, truth, threshold=job.row.measuring.get("threshold")))
