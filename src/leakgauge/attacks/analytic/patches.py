@@ -167,7 +167,7 @@ def _equations(observation: Observation, layer: PatchLayer, positions: PositionP
     bias = observation.model.get_submodule(layer.name).bias
     has_bias = isinstance(bias, Tensor) and bias.requires_grad
     names = (layer.weight, positions.name, *((layer.bias,) if has_bias else ()))
-    update = _without_decay(observation, names)
+    update = without_decay(observation, names)
     return Equations(
         positions.token_gradients(update, layer),
         update[layer.weight].flatten(1),
@@ -176,7 +176,7 @@ def _equations(observation: Observation, layer: PatchLayer, positions: PositionP
     )
 
 
-def _without_decay(observation: Observation, names: tuple[str, ...]) -> Params:
+def without_decay(observation: Observation, names: tuple[str, ...]) -> Params:
     """Return the update of some parameters in double precision, without the effect of known weight decay.
 
     For one local step, the effect is computed exactly. For several steps, it is approximated by the effect on the mean
@@ -220,12 +220,16 @@ def _outcome(solution: Solution, check: Replay, words: str, contrast: float) -> 
     """
     count, free = solution.patches.shape[0], solution.free.shape[1]
     if free == count:
-        return Outcome("finished", 0, f"{words}, not exact, since no gradient of the positions is larger than the noise")
+        return Outcome(
+            "finished", 0, f"{words}, not exact, since no gradient of the positions is larger than the noise"
+        )
     error = 255 * contrast * solution.error
     if math.isinf(error):
         return Outcome("finished", 0, f"{words}, no equation is left to check them")
     if error > LARGEST_ERROR:
-        return Outcome("finished", 0, f"{words}, not exact, with an estimated error of at least {error:.2g} grey levels")
+        return Outcome(
+            "finished", 0, f"{words}, not exact, with an estimated error of at least {error:.2g} grey levels"
+        )
     if free:
         reason = f"since {free} of {count} directions are chosen by the least total variation"
         return Outcome("finished", 0, f"{words}, not exact, {reason}")

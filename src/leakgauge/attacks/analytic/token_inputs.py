@@ -16,8 +16,9 @@ look at the input of the layer. So they need no names and no classes of layers, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -38,6 +39,8 @@ LAYERS_TRIED = 6
 FAR = 1e8
 #: The largest relative error of the form above, for models in double precision.
 LARGEST_MISMATCH = 1e-5
+#: A shift is zero up to this share of what the layers see, which is the accuracy of its measurement.
+NO_SHIFT = 1e-6
 #: A row depends on a patch if it changes by at least this share.
 CHANGED = 1e-9
 
@@ -84,6 +87,22 @@ class TokenInputs:
         """Whether all layers have a trained bias."""
         return all(layer.bias for layer in self.layers)
 
+    def directions(self) -> Tensor:
+        """Return an orthonormal basis of all rows that the layers can see, (size of a row, directions).
+
+        A row has an appended 1 if there are biases. The rows after a LayerNorm lack one direction.
+        """
+        columns, offsets, shift = self.matrix, self.offsets.T, self.shift[:, None]
+        if self.biased:
+            ones = offsets.new_ones(1, offsets.shape[1])
+            columns = torch.cat([columns, 0 * ones[:, :1].expand(1, columns.shape[1])])
+            offsets = torch.cat([offsets, 0 * ones if self.normalised else ones])
+            shift = torch.cat([shift, ones[:, :1] if self.normalised else 0 * ones[:, :1]])
+        scale = columns.norm() / math.sqrt(columns.shape[1])
+        left, sizes, _ = torch.linalg.svd(torch.cat([columns, offsets, scale * shift], 1), full_matrices=False)
+        basis: Tensor = left[:, sizes > LARGEST_MISMATCH * sizes[0]]
+        return basis
+
     def gradient(self, update: Params) -> Tensor:
         """Return the gradient of the layers as one matrix. The last column belongs to the biases, if there are any.
 
@@ -117,7 +136,9 @@ class Probe:
         self.state[layer.weight] = self.state[layer.weight].detach().clone().requires_grad_()
         self.image = self.state[layer.weight].new_zeros(1, *observation.data.shape)
 
-    def __call__(self, tokens: Tensor | None, layers: Sequence[SeeingLayer], *, stop: bool = True) -> list[list[Tensor]]:
+    def __call__(
+        self, tokens: Tensor | None, layers: Sequence[SeeingLayer], *, stop: bool = True
+    ) -> list[list[Tensor]]:
         """Return the inputs that each layer sees, one matrix for each call of the layer.
 
         Args:
@@ -129,7 +150,7 @@ class Probe:
         seen: list[list[Tensor]] = [[] for _ in layers]
 
         def keep(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            value = args[0] if args else kwargs.get("query", kwargs.get("input"))
+            value: Tensor = args[0] if args else kwargs["query" if "query" in kwargs else "input"]
             seen[number].append(value.detach().reshape(-1, value.shape[-1]))
             if stop and all(seen):
                 raise _Seen
@@ -140,16 +161,13 @@ class Probe:
             )
             for number, layer in enumerate(layers)
         ]
-        with self._replaced(tokens), _removed(handles), in_mode(self.model, "eval"), torch.enable_grad():
-            try:
-                functional_call(self.model, self.state, (self.image,))
-            except _Seen:
-                pass
+        with self._prepared(tokens, handles), suppress(_Seen):
+            functional_call(self.model, self.state, (self.image,))
         return seen
 
     @contextmanager
-    def _replaced(self, tokens: Tensor | None) -> Iterator[None]:
-        """Replace the output of the patch layer inside the ``with`` block."""
+    def _prepared(self, tokens: Tensor | None, handles: Sequence[torch.utils.hooks.RemovableHandle]) -> Iterator[None]:
+        """Replace the output of the patch layer inside the ``with`` block, and remove the hooks afterwards."""
 
         def replace(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
             if tokens is None:
@@ -157,7 +175,8 @@ class Probe:
             values = tokens.T if isinstance(module, nn.Conv2d) else tokens
             return values.to(output).reshape(output.shape)
 
-        with _removed([self.model.get_submodule(self.layer.name).register_forward_hook(replace)]):
+        handle = self.model.get_submodule(self.layer.name).register_forward_hook(replace)
+        with _removed([handle, *handles]), in_mode(self.model, "eval"), torch.enable_grad():
             yield
 
 
@@ -302,6 +321,8 @@ class _Form:
         else:
             far = FAR * self.direction.expand_as(self.first)
             shift = ((self.seen(far) + self.seen(-far)) / 2)[0]
+            if float(shift.norm()) <= NO_SHIFT * float(self.seen(far)[0].norm()):
+                shift = torch.zeros_like(shift)
             matrix = self._columns(lambda tokens: self._plane(tokens, shift))
             offsets, normalised = self._offsets(at_zero - shift, matrix, shift), True
         result = TokenInputs(self.layers, count, self.rows, matrix, offsets, shift, normalised)

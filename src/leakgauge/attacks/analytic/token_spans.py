@@ -46,10 +46,11 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.analytic.dense import DoesNotFit
-from leakgauge.attacks.analytic.layer_span import first_noise
+from leakgauge.attacks.analytic.patches import without_decay
 from leakgauge.attacks.analytic.replay import Replay, label_of_one, message_of, replay
-from leakgauge.attacks.analytic.token_inputs import Probe, TokenInputs, factors_at, find_token_inputs
-from leakgauge.attacks.analytic.tokens import PatchLayer, find_patch_layer, find_positions
+from leakgauge.attacks.analytic.token_equations import Known, Solution, rank_of_tokens, solve
+from leakgauge.attacks.analytic.token_inputs import factors_at, find_token_inputs
+from leakgauge.attacks.analytic.tokens import find_patch_layer, find_positions
 from leakgauge.attacks.analytic.variation import FreeDirections, least_variation
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.stopping import Outcome
@@ -64,77 +65,14 @@ from leakgauge.core.progress import Report
 LARGEST_ERROR = 0.25
 #: The largest relative error of a patch's factor in an exact solution.
 SAME_FACTOR = 1e-2
-#: A direction is lost in noise if its estimated error is above this, in the model's units.
-LOST_IN_NOISE = 0.2
-#: The largest share of free directions with which the attack is tried.
-MOST_FREE = 0.5
+#: The share of free directions from which on the attack is not tried.
+TOO_FREE = 0.25
 #: The smallest share of the tokens that the span must hold.
 SMALLEST_SPAN = 0.75
 #: The largest number of corrections for the movement of the weights in several local steps.
 CORRECTIONS = 12
 #: A correction must lower the distance of the replayed message by this factor.
 PROGRESS = 0.8
-
-
-@dataclass(frozen=True, eq=False)
-class Known:
-    """What the attacker knows about the tokens before it solves for the patches.
-
-    Args:
-        layer: The layer that embeds the patches.
-        inputs: The layers that see every token, and what they see.
-        probe: The forward passes of the model.
-        kernel: The weights of the patch layer, (width, pixels of a patch).
-        bias: The bias of the patch layer, or zeros.
-        biased: Whether the bias is trained.
-    """
-
-    layer: PatchLayer
-    inputs: TokenInputs
-    probe: Probe
-    kernel: Tensor
-    bias: Tensor
-    biased: bool
-
-    @property
-    def patches(self) -> int:
-        """The number of patches."""
-        return len(self.layer.pixels)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the parameters whose gradients are used."""
-        seeing = [name for one in self.inputs.layers for name in (one.weight, one.bias) if name]
-        return (self.layer.weight, *((self.layer.bias,) if self.biased else ()), *seeing)
-
-    def patch_gradient(self, update: Params) -> Tensor:
-        """Return the gradient of the patch layer as one matrix, with the bias in the last column if there is one.
-
-        Args:
-            update: The update of all parameters.
-        """
-        weights = update[self.layer.weight].flatten(1)
-        return torch.cat([weights, update[self.layer.bias][:, None]], 1) if self.biased else weights
-
-
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """The patches, and numbers that check them without the true patches.
-
-    Args:
-        patches: The solution with the least norm, (patches, pixels of a patch).
-        inverse_factors: The unknown ``omega`` of each patch, or ``None`` if it is not determined.
-        free: A basis with orthonormal rows of the directions of a patch that the equations leave free.
-        unknowns: The number of unknown directions of a patch.
-        error: The estimated error of one pixel in the worst patch, in the model's units. It is infinite if no equation
-            is left from which it can be estimated.
-    """
-
-    patches: Tensor
-    inverse_factors: Tensor | None
-    free: Tensor
-    unknowns: int
-    error: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,108 +92,6 @@ class Checked:
     check: Replay
 
 
-def solve(known: Known, update: Params) -> Solution:
-    """Solve the equations of all patches by least squares.
-
-    Args:
-        known: The layers of the model, and what they see.
-        update: The gradient, or what is nearest to it, in double precision.
-    """
-    precision = torch.finfo(known.probe.observation.sent[known.layer.weight].dtype).eps
-    origin, basis = patch_span(known.patch_gradient(update), known.patches, precision, biased=known.biased)
-    complement = complement_of_tokens(known.inputs, update)
-    columns, targets = _equations(known, origin, basis, complement)
-    left, sizes, right = torch.linalg.svd(columns, full_matrices=False)
-    rank = int((sizes > 10 * precision * sizes[0]).sum())
-    to_pixels = right[:, : basis.shape[1]] @ basis.T
-    noise = _noise(targets, left[:, :rank])
-    worst = float(noise.max()) if len(noise) else math.inf
-    if not math.isinf(worst):
-        rank = int((sizes > worst / LOST_IN_NOISE).sum())
-    coordinates = -(left[:, :rank].T @ targets) / sizes[:rank, None]
-    unknown = (right[:rank].T @ coordinates).T
-    spread = math.sqrt(float((to_pixels[:rank].square().sum(1) / sizes[:rank].square()).sum()) / basis.shape[0])
-    lost = to_pixels[rank:]
-    has_factor = columns.shape[1] > basis.shape[1]
-    return Solution(
-        origin + unknown[:, : basis.shape[1]] @ basis.T,
-        unknown[:, -1] if has_factor and rank == len(sizes) else None,
-        torch.linalg.qr(lost.T)[0].T if len(lost) else lost,
-        basis.shape[1],
-        worst * spread if rank else math.inf,
-    )
-
-
-def patch_span(gradient: Tensor, patches: int, precision: float, *, biased: bool) -> tuple[Tensor, Tensor]:
-    """Return a point and an orthonormal basis of the affine space that holds every patch.
-
-    If there are at least as many patches as directions, the whole space is returned.
-
-    Args:
-        gradient: The gradient of the patch layer. The last column belongs to the bias, if there is one.
-        patches: The number of patches.
-        precision: The relative rounding error of the message.
-        biased: Whether the layer has a trained bias.
-    """
-    pixels = gradient.shape[1] - biased
-    if patches >= gradient.shape[1]:
-        return gradient.new_zeros(pixels), torch.eye(pixels, dtype=gradient.dtype, device=gradient.device)
-    _, sizes, right = torch.linalg.svd(_evened(gradient), full_matrices=False)
-    rank = min(patches, int((sizes > precision * sizes[0]).sum()))
-    rows = right[:rank]
-    if not biased:
-        return gradient.new_zeros(pixels), rows.T
-    last = rows[:, -1]
-    point = last @ rows / last.square().sum().clamp_min(1e-300)
-    turned = torch.linalg.qr(torch.cat([last[:, None], torch.eye(rank, dtype=rows.dtype, device=rows.device)], 1))[0]
-    return point[:-1], torch.linalg.qr((turned[:, 1:].T @ rows)[:, :-1].T)[0]
-
-
-def complement_of_tokens(inputs: TokenInputs, update: Params) -> Tensor:
-    """Return an orthonormal basis of the complement of the span of all tokens, (directions, size of a row).
-
-    Args:
-        inputs: The layers that see every token, and what they see.
-        update: The gradient, or what is nearest to it, in double precision.
-    """
-    right = torch.linalg.svd(_evened(inputs.gradient(update)), full_matrices=True)[2]
-    return right[inputs.rows :]
-
-
-def _evened(gradient: Tensor) -> Tensor:
-    """Return a gradient whose rows have the length 1. Rounding errors are then about equal in all rows."""
-    lengths = gradient.norm(dim=1, keepdim=True)
-    return gradient / torch.where(lengths > 0, lengths, 1.0)
-
-
-def _equations(known: Known, origin: Tensor, basis: Tensor, complement: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the matrix of the equations and the constant part of each patch, (equations, patches).
-
-    The unknowns are the coordinates of a patch in the basis, and then the inverse factor, if it occurs.
-    """
-    inputs = known.inputs
-    constant = (known.kernel @ origin + known.bias) @ inputs.matrix.T + inputs.offsets
-    columns = (inputs.matrix @ known.kernel) @ basis
-    one = constant.new_ones(len(constant), 1) if not inputs.normalised else constant.new_zeros(len(constant), 1)
-    shift = inputs.shift[:, None]
-    if inputs.biased:
-        constant = torch.cat([constant, one], 1)
-        columns = torch.cat([columns, columns.new_zeros(1, columns.shape[1])])
-        shift = torch.cat([shift, shift.new_ones(1, 1)])
-    if inputs.normalised and bool(shift.any()):
-        columns = torch.cat([columns, shift], 1)
-    return complement @ columns, complement @ constant.T
-
-
-def _noise(targets: Tensor, left: Tensor) -> Tensor:
-    """Return the root mean square of the residuals of each patch, per equation that is left. None may be left."""
-    spare = targets.shape[0] - left.shape[1]
-    if spare <= 0:
-        return targets.new_zeros(0)
-    rest = targets - left @ (left.T @ targets)
-    return (rest.square().sum(0) / spare).sqrt()
-
-
 @dataclass(frozen=True)
 class TokenSpans(Attack):
     """The attack that solves for the patches from the spans of patches and tokens. See :func:`token_spans`."""
@@ -266,11 +102,12 @@ class TokenSpans(Attack):
         """Reconstruct the only sample of the client."""
         observation.training.need("samples")
         try:
-            known = _known(observation)
+            known, update, solution = _start(observation)
         except DoesNotFit as reason:
-            raise MissingKnowledge(f"token_spans() does not apply: {reason}. Use inverting_gradients() instead") from None
-        update = {name: observation.difference()[name].double() for name in known.names}
-        result = _checked(known, solve(known, update))
+            raise MissingKnowledge(
+                f"token_spans() does not apply: {reason}. Use inverting_gradients() instead"
+            ) from None
+        result = _checked(known, solution)
         if observation.kind == "weights" and result.check.message is not None:
             result = self._corrected(known, update, result, report)
         data = observation.data
@@ -327,11 +164,11 @@ def _outcome(known: Known, result: Checked) -> Outcome:
     names = ", ".join(layer.module for layer in known.inputs.layers)
     words = f"{known.patches} patches solved from the spans of {known.layer.name or 'the model'} and {names}"
     error = 255 * max(known.probe.observation.data.std) * solution.error
-    if math.isinf(error):
-        return Outcome("finished", 0, f"{words}, no equation is left to check them")
     if free:
         reason = f"since {free} of {solution.unknowns} directions of a patch are chosen by the least total variation"
         return Outcome("finished", 0, f"{words}, not exact, {reason}")
+    if math.isinf(error):
+        return Outcome("finished", 0, f"{words}, no equation is left to check them")
     if error > LARGEST_ERROR:
         return Outcome("finished", 0, f"{words}, not exact, with an estimated error of {error:.2g} grey levels")
     if result.factors > SAME_FACTOR:
@@ -362,15 +199,14 @@ def _known(observation: Observation) -> Known:
         raise DoesNotFit("made for fixed positions, and april solves models with trained ones")
     inputs, probe = find_token_inputs(observation, layer)
     size = inputs.matrix.shape[0]
-    if inputs.rows >= size:
+    if inputs.rows >= inputs.directions().shape[1]:
         raise DoesNotFit(f"{inputs.rows} tokens of the width {size} span every direction, so their span shows nothing")
-    module = observation.model.get_submodule(layer.name)
     kernel = observation.sent[layer.weight].double().flatten(1)
-    has_bias = isinstance(module.bias, Tensor)
-    bias = (observation.sent[layer.bias] if layer.bias in observation.sent else module.bias) if has_bias else None
-    zeros = kernel.new_zeros(len(kernel))
-    biased = isinstance(module.bias, Tensor) and module.bias.requires_grad
-    return Known(layer, inputs, probe, kernel, zeros if bias is None else bias.detach().double(), biased)
+    bias: Tensor | None = getattr(observation.model.get_submodule(layer.name), "bias", None)
+    if bias is None:
+        return Known(layer, inputs, probe, kernel, torch.zeros_like(kernel[:, 0]), biased=False)
+    sent = observation.sent.get(layer.bias, bias).detach().double()
+    return Known(layer, inputs, probe, kernel, sent, biased=bias.requires_grad)
 
 
 def fits(observation: Observation) -> Fit:
@@ -380,28 +216,32 @@ def fits(observation: Observation) -> Fit:
         observation: The client's message (gradient or weights), as the server sees it.
     """
     try:
-        known = _known(observation)
-        update = {name: observation.difference()[name].double() for name in known.names}
-        _check_span(known, update)
-        solution = solve(known, update)
+        _, _, solution = _start(observation)
     except DoesNotFit as reason:
         return Fit(False, str(reason))
     free, unknowns = len(solution.free), solution.unknowns
-    if free > MOST_FREE * unknowns:
-        reason = f"the equations leave {free} of {unknowns} directions of a patch free"
-        return Fit(False, f"made for positions that differ in many directions, and {reason}")
     if free:
         return Fit(True, f"for one sample in patches with fixed positions; {free} of {unknowns} directions stay free")
     return Fit(True, "one sample in patches with fixed positions")
 
 
-def _check_span(known: Known, update: Params) -> None:
-    """Raise an error if the gradients of too few tokens reach the layers that see them."""
-    gradient = _evened(known.inputs.gradient(update))
-    values = torch.linalg.svdvals(gradient)
-    rank = int((values > 3 * values[min(known.inputs.rows, first_noise(gradient, values))]).sum())
+def _start(observation: Observation) -> tuple[Known, Params, Solution]:
+    """Return the layers, the gradient, and the solution for one gradient.
+
+    Raises:
+        DoesNotFit: If the attack does not apply. The text is the reason.
+    """
+    known = _known(observation)
+    update = without_decay(observation, known.names)
+    rank = rank_of_tokens(known.inputs, update)
     if rank < SMALLEST_SPAN * known.patches:
         raise DoesNotFit(f"the gradients of {known.inputs.rows} tokens have the rank {rank}, so most tokens are unseen")
+    solution = solve(known, update)
+    free, unknowns = len(solution.free), solution.unknowns
+    if free >= TOO_FREE * unknowns:
+        reason = f"the equations leave {free} of {unknowns} directions of a patch free"
+        raise DoesNotFit(f"made for positions that differ in many directions, and {reason}")
+    return known, update, solution
 
 
 def token_spans() -> TokenSpans:
