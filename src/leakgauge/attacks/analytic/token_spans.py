@@ -31,7 +31,7 @@ is needed.
   computed again from the sample, must be the observed message. This checks everything.
 - After several local steps on one sample, the equations hold only nearly, because the tokens move with the weights.
   The difference between the client's steps and as many steps at the sent weights is computed from the solution and
-  subtracted from the message. This is repeated as long as the replayed message gets closer.
+  subtracted from the message, in turn with the solution (:mod:`leakgauge.attacks.analytic.local_steps`).
 
 It is related to APRIL (Lu et al. 2022), which needs trained positions. We know of no earlier description.
 """
@@ -46,8 +46,9 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.analytic.dense import DoesNotFit
+from leakgauge.attacks.analytic.local_steps import Iterate, corrected
 from leakgauge.attacks.analytic.patches import without_decay
-from leakgauge.attacks.analytic.replay import Replay, label_of_one, message_of, replay
+from leakgauge.attacks.analytic.replay import Replay, label_of_one, replay
 from leakgauge.attacks.analytic.token_equations import Known, Solution, rank_of_tokens, solve
 from leakgauge.attacks.analytic.token_inputs import factors_at, find_token_inputs
 from leakgauge.attacks.analytic.tokens import find_patch_layer, find_positions
@@ -58,7 +59,6 @@ from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation
 from leakgauge.core.one_gradient import mixes_linearly
-from leakgauge.core.params import Params
 from leakgauge.core.progress import Report
 
 #: The patches are called exact up to this estimated error, in units of one grey level of 256.
@@ -69,10 +69,8 @@ SAME_FACTOR = 1e-2
 TOO_FREE = 0.25
 #: The smallest share of the tokens that the span must hold.
 SMALLEST_SPAN = 0.75
-#: The largest number of corrections for the movement of the weights in several local steps.
-CORRECTIONS = 12
-#: A correction must lower the distance of the replayed message by this factor.
-PROGRESS = 0.8
+#: The same after several local steps, where the movement of the weights looks like noise.
+SMALLEST_SPAN_OF_STEPS = 0.4
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,14 +100,14 @@ class TokenSpans(Attack):
         """Reconstruct the only sample of the client."""
         observation.training.need("samples")
         try:
-            known, update, solution = _start(observation)
+            known, solution = _start(observation)
         except DoesNotFit as reason:
             raise MissingKnowledge(
                 f"token_spans() does not apply: {reason}. Use inverting_gradients() instead"
             ) from None
         result = _checked(known, solution)
-        if observation.kind == "weights" and result.check.message is not None:
-            result = self._corrected(known, update, result, report)
+        if _moves(observation) and result.check.message is not None:
+            result = _corrected(known, result, report)
         data = observation.data
         seen = data.denormalise(result.sample.to(observation.sent[known.layer.weight].dtype))
         return Reconstruction(
@@ -119,35 +117,35 @@ class TokenSpans(Attack):
             loss=result.check.residual,
         )
 
-    def _corrected(self, known: Known, update: Params, result: Checked, report: Report) -> Checked:
-        """Return the solution after corrections for the movement of the weights in the local steps."""
-        observation = known.probe.observation
-        for number in range(CORRECTIONS):
-            check = result.check
-            if check.message is None or check.label is None:
-                break
-            inputs = result.sample.to(observation.sent[known.layer.weight])
-            gradient = message_of(observation, inputs, check.label, one_gradient=True)
-            still = observation.training.need("lr") * observation.training.applied_gradients
-            moved = {name: update[name] - check.message[name] + still * gradient[name] for name in known.names}
-            better = _checked(known, solve(known, moved))
-            report(number + 1, CORRECTIONS, better.check.residual)
-            if better.check.residual < result.check.residual:
-                slow = better.check.residual > PROGRESS * result.check.residual
-                result = better
-                if not slow:
-                    continue
-            break
-        return result
-
 
 def _checked(known: Known, solution: Solution) -> Checked:
     """Return a solution as a sample, with its checks."""
+    sample = _sample(known, solution)
+    return Checked(solution, sample, _wrong_factors(known, solution), replay(known.probe.observation, sample))
+
+
+def _moves(observation: Observation) -> bool:
+    """Return whether the client takes several local steps, or an unknown number of them."""
+    return observation.kind == "weights" and observation.training.epochs != 1
+
+
+def _corrected(known: Known, result: Checked, report: Report) -> Checked:
+    """Return the solution after corrections for the movement of the weights in the local steps."""
     observation = known.probe.observation
+    update = {name: observation.difference()[name].double() for name in known.names}
+    start = Iterate(result.sample, result.check)
+    best, still = corrected(observation, update, start, lambda moved: _sample(known, solve(known, moved)), report)
+    better = _checked(known, solve(known, still))
+    if better.check.residual > best.check.residual:
+        better = Checked(better.solution, best.sample, better.factors, best.check)
+    return better
+
+
+def _sample(known: Known, solution: Solution) -> Tensor:
+    """Return a solution as a sample in the model's units, as a batch of one."""
+    shape = known.probe.observation.data.shape
     free = FreeDirections(over_pixels=solution.free)
-    shape = observation.data.shape
-    sample = least_variation(solution.patches, free, known.layer.pixels, shape).reshape(1, *shape)
-    return Checked(solution, sample, _wrong_factors(known, solution), replay(observation, sample))
+    return least_variation(solution.patches, free, known.layer.pixels, shape).reshape(1, *shape)
 
 
 def _wrong_factors(known: Known, solution: Solution) -> float:
@@ -216,17 +214,19 @@ def fits(observation: Observation) -> Fit:
         observation: The client's message (gradient or weights), as the server sees it.
     """
     try:
-        _, _, solution = _start(observation)
+        _, solution = _start(observation)
     except DoesNotFit as reason:
         return Fit(False, str(reason))
     free, unknowns = len(solution.free), solution.unknowns
     if free:
         return Fit(True, f"for one sample in patches with fixed positions; {free} of {unknowns} directions stay free")
+    if _moves(observation):
+        return Fit(True, "one sample in patches with fixed positions, exact if the local steps are small")
     return Fit(True, "one sample in patches with fixed positions")
 
 
-def _start(observation: Observation) -> tuple[Known, Params, Solution]:
-    """Return the layers, the gradient, and the solution for one gradient.
+def _start(observation: Observation) -> tuple[Known, Solution]:
+    """Return the layers, and the solution for one gradient.
 
     Raises:
         DoesNotFit: If the attack does not apply. The text is the reason.
@@ -234,14 +234,14 @@ def _start(observation: Observation) -> tuple[Known, Params, Solution]:
     known = _known(observation)
     update = without_decay(observation, known.names)
     rank = rank_of_tokens(known.inputs, update)
-    if rank < SMALLEST_SPAN * known.patches:
+    if rank < (SMALLEST_SPAN_OF_STEPS if _moves(observation) else SMALLEST_SPAN) * known.patches:
         raise DoesNotFit(f"the gradients of {known.inputs.rows} tokens have the rank {rank}, so most tokens are unseen")
     solution = solve(known, update)
     free, unknowns = len(solution.free), solution.unknowns
     if free >= TOO_FREE * unknowns:
         reason = f"the equations leave {free} of {unknowns} directions of a patch free"
         raise DoesNotFit(f"made for positions that differ in many directions, and {reason}")
-    return known, update, solution
+    return known, solution
 
 
 def token_spans() -> TokenSpans:
