@@ -115,6 +115,16 @@ def test_small_local_steps_are_corrected():
     assert ", exact, " in outcome
 
 
+@pytest.mark.parametrize("number", [0, 3])
+def test_five_local_steps_are_solved(number):
+    """Positions of the size of patches keep the tokens apart, so that corrections converge."""
+    observation, truth = fedavg(Encoder(norm_first=True), DIGITS.share([number]), lr=0.1, epochs=5)
+    psnr, outcome = attacked(observation, truth)
+    assert psnr > 60
+    assert ", exact, " in outcome
+    assert fits(observation).reason.endswith("exact if the local steps are small")
+
+
 @pytest.mark.parametrize("lr", [0.01, 0.3])
 def test_large_local_steps_are_not_called_exact(lr):
     observation, truth = fedavg(frozen(), DIGITS.share([3]), lr=lr, epochs=5)

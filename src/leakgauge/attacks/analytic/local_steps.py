@@ -97,7 +97,8 @@ def accelerated(samples: list[Tensor], moves: list[Tensor]) -> Tensor:
         len(square), dtype=square.dtype, device=square.device
     )
     factors = torch.linalg.lstsq(square, (steps.T @ moves[-1])[:, None]).solution[:, 0]
-    return plain - (points + steps) @ factors
+    following: Tensor = plain - (points + steps) @ factors
+    return following
 
 
 def _still(observation: Observation, update: Params, iterate: Iterate) -> Params:

@@ -85,12 +85,13 @@ class Solution:
     error: float
 
 
-def solve(known: Known, update: Params) -> Solution:
+def solve(known: Known, update: Params, lost: float = LOST_IN_NOISE) -> Solution:
     """Solve the equations of all patches by least squares.
 
     Args:
         known: The layers of the model, and what they see.
         update: The gradient, or what is nearest to it, in double precision.
+        lost: The estimated error of a direction, in the model's units, from which on it is left free.
     """
     precision = torch.finfo(known.probe.observation.sent[known.layer.weight].dtype).eps
     origin, basis = patch_span(known.patch_gradient(update), known.patches, precision, biased=known.biased)
@@ -102,16 +103,16 @@ def solve(known: Known, update: Params) -> Solution:
     noise = _noise(targets, left[:, :rank])
     worst = float(noise.max()) if len(noise) else math.inf
     if not math.isinf(worst):
-        rank = int((sizes > worst / LOST_IN_NOISE).sum())
+        rank = int((sizes > worst / lost).sum())
     coordinates = -(left[:, :rank].T @ targets) / sizes[:rank, None]
     unknown = (right[:rank].T @ coordinates).T
     spread = math.sqrt(float((to_pixels[:rank].square().sum(1) / sizes[:rank].square()).sum()) / basis.shape[0])
-    lost = to_pixels[rank:]
+    hidden = to_pixels[rank:]
     has_factor = columns.shape[1] > basis.shape[1]
     return Solution(
         origin + unknown[:, : basis.shape[1]] @ basis.T,
         unknown[:, -1] if has_factor and rank == columns.shape[1] else None,
-        torch.linalg.qr(lost.T)[0].T if len(lost) else lost,
+        torch.linalg.qr(hidden.T)[0].T if len(hidden) else hidden,
         basis.shape[1],
         worst * spread if rank else math.inf,
     )

@@ -49,7 +49,7 @@ from leakgauge.attacks.analytic.dense import DoesNotFit
 from leakgauge.attacks.analytic.local_steps import Iterate, corrected
 from leakgauge.attacks.analytic.patches import without_decay
 from leakgauge.attacks.analytic.replay import Replay, label_of_one, replay
-from leakgauge.attacks.analytic.token_equations import Known, Solution, rank_of_tokens, solve
+from leakgauge.attacks.analytic.token_equations import LOST_IN_NOISE, Known, Solution, rank_of_tokens, solve
 from leakgauge.attacks.analytic.token_inputs import factors_at, find_token_inputs
 from leakgauge.attacks.analytic.tokens import find_patch_layer, find_positions
 from leakgauge.attacks.analytic.variation import FreeDirections, least_variation
@@ -63,6 +63,8 @@ from leakgauge.core.progress import Report
 
 #: The patches are called exact up to this estimated error, in units of one grey level of 256.
 LARGEST_ERROR = 0.25
+#: The estimated error from which on a direction of a patch is lost, after several local steps. It falls in corrections.
+LOST_IN_STEPS = 1.0
 #: The largest relative error of a patch's factor in an exact solution.
 SAME_FACTOR = 1e-2
 #: The share of free directions from which on the attack is not tried.
@@ -134,8 +136,10 @@ def _corrected(known: Known, result: Checked, report: Report) -> Checked:
     observation = known.probe.observation
     update = {name: observation.difference()[name].double() for name in known.names}
     start = Iterate(result.sample, result.check)
-    best, still = corrected(observation, update, start, lambda moved: _sample(known, solve(known, moved)), report)
-    better = _checked(known, solve(known, still))
+    best, still = corrected(
+        observation, update, start, lambda moved: _sample(known, solve(known, moved, LOST_IN_STEPS)), report
+    )
+    better = _checked(known, solve(known, still, LOST_IN_STEPS))
     if better.check.residual > best.check.residual:
         better = Checked(better.solution, best.sample, better.factors, best.check)
     return better
@@ -236,7 +240,7 @@ def _start(observation: Observation) -> tuple[Known, Solution]:
     rank = rank_of_tokens(known.inputs, update)
     if rank < (SMALLEST_SPAN_OF_STEPS if _moves(observation) else SMALLEST_SPAN) * known.patches:
         raise DoesNotFit(f"the gradients of {known.inputs.rows} tokens have the rank {rank}, so most tokens are unseen")
-    solution = solve(known, update)
+    solution = solve(known, update, LOST_IN_STEPS if _moves(observation) else LOST_IN_NOISE)
     free, unknowns = len(solution.free), solution.unknowns
     if free >= TOO_FREE * unknowns:
         reason = f"the equations leave {free} of {unknowns} directions of a patch free"
