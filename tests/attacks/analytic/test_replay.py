@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from leakgauge import data, models
-from leakgauge.attacks.analytic.replay import label_of_one, replay
+from leakgauge.attacks.analytic import replay as module
+from leakgauge.attacks.analytic.replay import label_of_one, replay, work_of_gradient
 from leakgauge.core.local_training import LocalTraining
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defences.clipping import Clipping
@@ -81,9 +82,19 @@ def test_what_cannot_be_replayed_has_a_reason_and_is_not_held_against_the_sample
     for case, reason in (
         (fedsgd(dropped, DIGITS.share([0]), mode="train"), "its dropout is random"),
         (fedavg(network(), DIGITS.share([0]), lr=0.1, hidden=["lr"]), "the client's lr is unknown"),
-        (fedavg(network(), DIGITS.share([0]), lr=0.001, epochs=201), "there are more than 200 local steps"),
         (fedsgd(regression, patients, loss="mse"), "the label of the sample is unknown"),
     ):
         check = replayed(*case)
         assert check.agrees
         assert str(check) == f"not checked by a replay, since {reason}"
+
+
+def test_long_trainings_of_large_models_are_not_replayed(monkeypatch):
+    case = fedavg(network(), DIGITS.share([0]), lr=0.01, epochs=3)
+    work = work_of_gradient(case[0])
+    assert 3 * (64 * 24 + 24 * 10) <= work <= 4 * (64 * 24 + 24 * 10)
+    assert replayed(*case).message is not None
+    monkeypatch.setattr(module, "MOST_WORK", 2 * work)
+    check = replayed(*case)
+    assert check.message is None
+    assert "the local steps need" in check.reason

@@ -201,7 +201,19 @@ def test_directions_that_stay_free_are_named_and_filled():
     assert "not exact" in outcome
 
 
+class SinglePrecision(nn.Module):
+    """A transformer with a tensor that is neither a parameter nor a buffer, so it keeps its precision."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.turn = frozen(), torch.eye(8)
+
+    def forward(self, pictures):
+        return self.inner(pictures @ self.turn)
+
+
 def refused():
+    yield fedsgd(SinglePrecision(), DIGITS.share([0]))[0], "a forward pass on chosen tokens in double precision fails"
     yield fedsgd(frozen(), DIGITS.share([0, 1]))[0], "2 samples have one span"
     yield fedsgd(models.lenet(shape=(1, 8, 8)), DIGITS.share([0]))[0], "no trained layer of this model embeds separate"
     yield (

@@ -18,13 +18,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.analytic.replay import Replay, message_of, replay
+from leakgauge.attacks.analytic.replay import Replay, message_of, replay, work_of_gradient
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params
 from leakgauge.core.progress import Report
 
 #: The largest number of iterations.
 ITERATIONS = 40
+#: The largest number of multiplications in all iterations.
+MOST_WORK = 1_000_000_000_000
 #: The iterations end if the replayed message has not come closer for this many.
 PATIENCE = 6
 #: The number of earlier iterates that an accelerated step combines.
@@ -65,7 +67,9 @@ def corrected(
     best, current, since = start, start, 0
     samples: list[Tensor] = []
     moves: list[Tensor] = []
-    for number in range(ITERATIONS):
+    steps = int(observation.training.need("epochs")) + 1
+    iterations = min(ITERATIONS, int(MOST_WORK / max(1, steps * work_of_gradient(observation))))
+    for number in range(iterations):
         if current.check.message is None or since > PATIENCE:
             break
         solved = solve(_still(observation, update, current))
@@ -73,7 +77,7 @@ def corrected(
         moves.append((solved - current.sample).flatten())
         sample = accelerated(samples[-MEMORY:], moves[-MEMORY:]).reshape(solved.shape)
         current = Iterate(sample, replay(observation, sample))
-        report(number + 1, ITERATIONS, current.check.residual)
+        report(number + 1, iterations, current.check.residual)
         since = 0 if current.check.residual < best.check.residual else since + 1
         best = min(best, current, key=lambda iterate: iterate.check.residual)
     return best, _still(observation, update, best)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from leakgauge.attacks.inversion.labels import granted_labels
 from leakgauge.attacks.inversion.last_layer import last_layer
+from leakgauge.attacks.inversion.smoothness import forward_pass
 from leakgauge.attacks.inversion.update_models import simulator
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation, draws_masks
@@ -21,8 +22,8 @@ from leakgauge.core.params import Params, subtract
 SAME_MESSAGE = 1e-4
 #: The largest such distance for returned weights, whose rounding may be larger than small updates.
 SAME_ROUNDED = 1e-2
-#: The largest number of local steps that are replayed.
-MOST_STEPS = 200
+#: The largest number of multiplications in a replay, which is some half a minute on one core.
+MOST_WORK = 1_000_000_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +143,17 @@ def _why_not(observation: Observation) -> str:
     missing = [name for name in ("epochs", "lr", "momentum", "weight_decay") if getattr(training, name) is None]
     if missing:
         return f"the client's {missing[0]} is unknown"
-    return f"there are more than {MOST_STEPS} local steps" if int(training.need("epochs")) > MOST_STEPS else ""
+    work = int(training.need("epochs")) * work_of_gradient(observation)
+    return f"the local steps need {work / 1e9:,.0f} billion multiplications" if work > MOST_WORK else ""
+
+
+def work_of_gradient(observation: Observation) -> int:
+    """Return the rough number of multiplications in the gradient of one sample.
+
+    Args:
+        observation: The client's message (gradient or weights), as the server sees it.
+    """
+    return 3 * forward_pass(observation).operations
 
 
 def _limit(observation: Observation) -> float:

@@ -199,7 +199,13 @@ def _known(observation: Observation) -> Known:
         raise DoesNotFit("made for vision transformers, and no trained layer of this model embeds separate patches")
     if find_positions(observation, layer) is not None and len(layer.pixels) < layer.width:
         raise DoesNotFit("made for fixed positions, and april solves models with trained ones")
-    inputs, probe = find_token_inputs(observation, layer)
+    try:
+        inputs, probe = find_token_inputs(observation, layer)
+    except DoesNotFit:
+        raise
+    except Exception as problem:  # a user's model may refuse other tokens or double precision in any way
+        reason = f"a forward pass on chosen tokens in double precision fails ({type(problem).__name__})"
+        raise DoesNotFit(f"made for transformers that accept any tokens, and {reason}") from problem
     size = inputs.matrix.shape[0]
     if inputs.rows >= inputs.directions().shape[1]:
         raise DoesNotFit(f"{inputs.rows} tokens of the width {size} span every direction, so their span shows nothing")
