@@ -26,7 +26,7 @@ NOISE = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What the attacker knows about the tokens before it solves for the patches.
+    """The knowledge about the tokens that an attacker has before it solves for the patches.
 
     Args:
         layer: The layer that embeds the patches.
