@@ -55,6 +55,13 @@ def transformer_case(kind, dtype=torch.float32):
     return fedsgd(model, digit) if kind == "gradient" else fedavg(model, digit, lr=0.1, epochs=2)
 
 
+def fixed_transformer_case(kind, dtype=torch.float32):
+    """Return the gradient of a client with one digit, for a vision transformer whose positions are not trained."""
+    model = models.vit(shape=(1, 8, 8), patch=2, width=40, seed=0).to(dtype)
+    model.positions.requires_grad_(False)
+    return fedsgd(model, data.load("digits").share([0]))
+
+
 def two_digits(kind, dtype=torch.float32):
     """Return the gradient of a client with two digits, for a dense network."""
     return dense_case(dtype)
@@ -95,6 +102,9 @@ TRAITS = {
     "lbfgs_simulation": Traits({"steps": 12}),
     "prior_path": Traits({"steps": 100, "lr": 0.3}),
     "surrogate": Traits({"steps": 80}, network="cnn"),
+    "token_spans": Traits(
+        {}, kinds=("gradient",), iterative=False, deterministic=True, own_case=fixed_transformer_case
+    ),
     "two_spans": Traits({}, kinds=("gradient",), iterative=False, own_case=two_digits, exact=True),
 }
 ANY_MODEL = [name for name, traits in TRAITS.items() if traits.own_case is None]

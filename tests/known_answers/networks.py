@@ -7,6 +7,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from leakgauge.models.vit import Pooling, vit
+
 
 class Sine(nn.Module):
     """The sine, an activation that is neither monotone nor saturated."""
@@ -165,6 +167,40 @@ def series(*, shape: Sequence[int], classes: int, channels: int = 16) -> nn.Modu
         nn.Flatten(),
         nn.Linear(channels * -(-shape[1] // 2), classes),
     )
+
+
+class Encoder(nn.Module):
+    """PyTorch's own encoder layers on patches, with random positions that are not trained."""
+
+    def __init__(self, shape: Sequence[int], classes: int, patch: int, width: int, norm_first: bool) -> None:
+        super().__init__()
+        self.see = nn.Conv2d(shape[0], width, patch, patch)
+        self.register_buffer("where", 0.3 * torch.randn((shape[1] // patch) * (shape[2] // patch), width))
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 2 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=norm_first
+        )
+        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.body(self.see(inputs).flatten(2).transpose(1, 2) + self.where).mean(1))
+        return scores
+
+
+def encoder(
+    *, shape: Sequence[int], classes: int, patch: int = 2, width: int = 48, norm_first: bool = True
+) -> nn.Module:
+    """Return PyTorch's own encoder layers on patches, with the norms before or after the attention."""
+    return Encoder(shape, classes, patch, width, norm_first)
+
+
+def frozen_vit(
+    *, shape: Sequence[int], classes: int, patch: int = 2, width: int = 40, depth: int = 2, pooling: Pooling = "token"
+) -> nn.Module:
+    """Return a vision transformer whose positions are not trained, as in fine-tuning."""
+    model = vit(shape=shape, classes=classes, patch=patch, width=width, depth=depth, pooling=pooling)
+    model.positions.requires_grad_(False)
+    return model
 
 
 def dropped_out(*, shape: Sequence[int], classes: int, hidden: Sequence[int] = (96, 48)) -> nn.Module:

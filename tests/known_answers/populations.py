@@ -43,6 +43,16 @@ def blobs(*, shape: tuple[int, int, int] = (2, 20, 12), classes: int = 3, count:
     return _labelled(inputs, classes, "blobs", draw)
 
 
+def textures(*, shape: tuple[int, int, int] = (3, 32, 32), classes: int = 4, count: int = 400) -> Dataset:
+    """Return pictures of smooth blobs with a fine grain."""
+    draw = generator(0, "textures")
+    channels, height, width = shape
+    coarse = torch.rand(count, channels, 5, 5, generator=draw)
+    smooth = torch.nn.functional.interpolate(coarse, (height, width), mode="bicubic")
+    inputs = (smooth + 0.05 * torch.randn(count, *shape, generator=draw)).clamp(0, 1)
+    return _labelled(inputs, classes, "textures", draw)
+
+
 def waves(*, length: int = 48, classes: int = 4, count: int = 400) -> Dataset:
     """Return series of one channel, which are sums of three sines."""
     draw = generator(0, "waves")

@@ -22,6 +22,7 @@ from tests.known_answers.known_answer import (
 
 APRIL = "APRIL solves for the patches from the gradients of the patch layer and the positions (Lu et al. 2022)."
 READ_OFF = "A biased dense layer sees the sample, so a neuron's weight gradient over its bias gradient is the sample."
+TOKENS = "Every patch and every token lies in the row space of a gradient, which determines the patches (token_spans)."
 SPANS = "The row spaces of two dense layers determine every sample (two_spans)."
 FEATURES = "Two dense layers at the end determine each sample's features, and the features determine the picture."
 LBFGS = "L-BFGS on the gradient of a smooth small network reaches the sample (DLG, iDLG, EPAFL)."
@@ -34,6 +35,7 @@ LINEAR = "A linear model's gradient is one weighted sum of rows for each class."
 DROWNED = "The noise is more than a thousand times larger than the gradient."
 
 DENSE = network("dense")
+TEXTURES = population("textures")
 WIDE = network("dense", hidden=[256, 128])
 LENET = built_in("lenet", activation="sigmoid")
 VIT = built_in("vit", patch=2, width=32, depth=1, heads=2)
@@ -60,6 +62,28 @@ TRANSFORMERS = (
         "ViT, fixed positions, mean pooling, one gradient of 1",
         built_in("vit", patch=2, width=24, depth=1, heads=4, positions="fixed", pooling="mean"), gradient(1), DATA,
         WHOLE, short=only("gauss_newton", clients=1),
+    ),
+    KnownAnswer(
+        "ViT, fixed positions, 5 local steps on 1",
+        built_in("vit", patch=2, width=24, depth=1, heads=4, positions="fixed", pooling="mean"), weights(1, epochs=5),
+        DATA, "The simulated local steps have far more equations than the sample has pixels (gauss_newton).",
+    ),
+    KnownAnswer(
+        "ViT, frozen positions, one gradient of 1", network("frozen_vit"), gradient(1), DATA, TOKENS,
+        short=only("token_spans"),
+    ),
+    KnownAnswer(
+        "ViT of pictures of 32 x 32, frozen positions, mean pooling, one gradient of 1",
+        network("frozen_vit", patch=4, width=192, depth=6, pooling="mean"), gradient(1), DATA, TOKENS, TEXTURES,
+        short=only("token_spans"),
+    ),
+    KnownAnswer(
+        "PyTorch's encoder layers, norms first, one gradient of 1", network("encoder"), gradient(1), DATA, TOKENS,
+        short=only("token_spans"),
+    ),
+    KnownAnswer(
+        "PyTorch's encoder layers, norms last, one gradient of 1", network("encoder", norm_first=False), gradient(1),
+        DATA, TOKENS, short=only("token_spans"),
     ),
 )  # fmt: skip
 

@@ -253,7 +253,7 @@ class Observation:
         if any(True for _ in self.model.buffers()):
             withheld = self.buffers is None and self.returned_buffers is None
             sentences.append(f"Batch-norm statistics are {'withheld from' if withheld else 'shared with'} it.")
-        if self.training.mode == "train" and any(_drops(module) for module in self.model.modules()):
+        if self.training.mode == "train" and any(draws_masks(module) for module in self.model.modules()):
             sentences.append("It does not know the masks of dropout layers.")
         sentences.append(
             f"It is granted the client's {' and '.join(granted)}." if granted else "It is granted nothing else."
@@ -261,7 +261,7 @@ class Observation:
         return sentences
 
 
-def _drops(module: nn.Module) -> bool:
+def draws_masks(module: nn.Module) -> bool:
     """Return whether a layer draws random dropout masks in train mode."""
     if isinstance(module, nn.MultiheadAttention):
         return bool(module.dropout > 0)

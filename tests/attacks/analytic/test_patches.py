@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from leakgauge import attacks, data, models
-from leakgauge.attacks.analytic.patches import Equations, conjugate_gradients, fits, solve
+from leakgauge.attacks.analytic.patches import Equations, fits, solve
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.evaluation import score
 from leakgauge.federation.client import fedavg, fedsgd
@@ -181,13 +181,34 @@ def test_an_unknown_number_of_samples_is_a_reason():
     assert fits(observation) == (False, "made for one sample, and the number of samples is unknown")
 
 
-def test_labels_are_left_out_where_they_cannot_be_read():
+@pytest.mark.parametrize("number", [0, 3, 7])
+def test_the_label_is_read_from_the_longest_row_without_a_bias(number):
     model = transformer()
     model.head = nn.Linear(24, 10, bias=False)
-    observation, truth = fedsgd(model, DIGITS.share([0]))
-    result = attacks.april()(observation, progress=False)
-    assert result.labels is None
+    attacked(*fedsgd(model, DIGITS.share([number])))
+
+
+def test_a_sum_of_two_gradients_is_not_called_exact():
+    """The sum of two samples' gradients fulfils no equation, but the residual alone may not show it."""
+    model = transformer()
+    (first, _), (second, _) = (fedsgd(model, DIGITS.share([number])) for number in (0, 7))
+    mixed = {name: value + second.gradient[name] for name, value in first.gradient.items()}
+    outcome = attacks.april()(replace(first, gradient=mixed), progress=False).outcome
+    assert outcome.kind == "finished"
+
+
+def test_another_sample_s_message_is_noticed_by_the_replay():
+    """Layers after the patches hold the gradient of another sample, so the equations hold and the message does not."""
+    model = transformer()
+    (first, truth), (second, _) = (fedsgd(model, DIGITS.share([number])) for number in (0, 7))
+    mixed = {
+        name: value if name in ("positions", "class_token") or name.startswith("patches") else second.gradient[name]
+        for name, value in first.gradient.items()
+    }
+    result = attacks.april()(replace(first, gradient=mixed), progress=False)
     assert score(result, truth)["psnr"].value > 60
+    assert result.outcome.kind == "finished"
+    assert "not exact, since a replay gives another message" in str(result.outcome)
 
 
 def test_random_equations_are_solved_and_the_noise_is_estimated():
@@ -208,11 +229,3 @@ def test_equations_without_a_gradient_have_no_solution_and_no_error():
     assert nothing.free.shape == (3, 3)
     assert math.isinf(nothing.error)
     assert math.isinf(nothing.residual)
-
-
-def test_conjugate_gradients_against_a_direct_solution():
-    draws = torch.Generator().manual_seed(0)
-    factor = torch.randn(12, 8, generator=draws, dtype=torch.double)
-    matrix, target = factor.T @ factor, torch.randn(8, 3, generator=draws, dtype=torch.double)
-    solution = conjugate_gradients(lambda part: matrix @ part, target, 100)
-    torch.testing.assert_close(solution, torch.linalg.solve(matrix, target), rtol=1e-6, atol=1e-6)

@@ -66,7 +66,15 @@ def test_an_attack_that_cannot_use_the_knowledge_is_known():
 
 @pytest.mark.parametrize(
     "name",
-    ["april", "dense_factorisation", "dense_read_off", "dense_tail_features", "gauss_newton", "two_spans"],
+    [
+        "april",
+        "dense_factorisation",
+        "dense_read_off",
+        "dense_tail_features",
+        "gauss_newton",
+        "token_spans",
+        "two_spans",
+    ],
 )
 def test_exact_attacks_do_not_use_the_knowledge(name):
     assert not adapts(attacks.build(name), observe(defences.GaussianNoise(0.01))[0])

@@ -13,6 +13,7 @@ from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defences import DPSGD, Clipping, GaussianNoise
 from leakgauge.workflows.audit import first_look
 from leakgauge.workflows.audit.ceiling import bound_of
+from tests.attacks.analytic.transformers import frozen
 from tests.shared import digits
 
 
@@ -46,6 +47,7 @@ MESSAGES = {
     "MLP, a batch": lambda: fedsgd(network("mlp", hidden=[128, 64]), digits().share(range(16))),
     "MLP, five local steps": lambda: fedavg(network("mlp", hidden=[32]), digits().share([0]), lr=0.1, epochs=5),
     "ViT": lambda: fedsgd(network("vit", patch=2, width=32), digits().share([3])),
+    "ViT, frozen positions": lambda: fedsgd(frozen(width=40), digits().share([3])),
     "dense tail": lambda: fedsgd(convolutions_with_a_dense_tail(), digits().share(range(4))),
     "batch norm": lambda: fedsgd(models.resnet20(shape=(1, 8, 8), classes=10), digits().share(range(4))),
     "regression": lambda: fedsgd(nn.Linear(10, 1), data.load("diabetes").share(range(4))),
@@ -72,6 +74,7 @@ def test_every_attack_is_judged_and_only_those_that_apply_are_named(make):
         ("MLP, a batch", "two_spans", {}),
         ("MLP, five local steps", "dense_read_off", {}),
         ("ViT", "april", {}),
+        ("ViT, frozen positions", "token_spans", {}),
     ],
 )
 def test_exact_attacks_that_are_announced_return_every_sample(message, attack, options):

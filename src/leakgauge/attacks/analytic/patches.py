@@ -29,17 +29,16 @@ patches. The second equation contains no patch, so it shows whether the message 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from leakgauge.attacks.analytic.replay import Replay, label_of_one, replay
 from leakgauge.attacks.analytic.tokens import PatchLayer, PositionParameter, find_patch_layer, find_positions
+from leakgauge.attacks.analytic.variation import FreeDirections, least_variation
 from leakgauge.attacks.base import Attack, Reconstruction
-from leakgauge.attacks.inversion.labels import granted_labels
-from leakgauge.attacks.inversion.last_layer import last_layer
 from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.errors import MissingKnowledge
@@ -52,12 +51,6 @@ from leakgauge.core.progress import Report
 LARGEST_ERROR = 0.25
 #: A direction is lost in noise if its estimated error is above this, in the model's units.
 LOST_IN_NOISE = 0.2
-#: The largest number of steps in one round of the search for the solution of the least total variation.
-SMOOTHING_STEPS = 100
-#: The smallest difference of two pixels that counts in each round of this search, in the model's units.
-SMALLEST_DIFFERENCES = (0.1, 0.01, 0.001, 0.001, 0.001)
-#: A value for each two neighbouring pixels, down and across.
-Differences = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,76 +137,6 @@ def _residual(equations: Equations, patches: Tensor) -> float:
     return math.sqrt(rest / whole) if whole else math.inf
 
 
-def least_variation(solution: Solution, pixels: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return the solution of the equations with the least total variation, as a flat sample.
-
-    The total variation is minimised over the directions that the equations leave free. Each round of the minimisation
-    solves a least-squares problem with new weights. For samples that are not images, the result is the solution with
-    the least norm.
-
-    Args:
-        solution: A solution of the equations, and the directions that the equations leave free.
-        pixels: For each pixel of a patch, its index in the flattened sample, (patches, pixels of a patch).
-        shape: The shape of a sample.
-    """
-
-    def image(patches: Tensor) -> Tensor:
-        return patches.new_zeros(pixels.numel()).index_put((pixels.flatten(),), patches.flatten()).reshape(shape)
-
-    def slope(patches: Tensor) -> Tensor:
-        return free.T @ _variation_slope(image(patches), weights).flatten()[pixels]
-
-    patches, free = solution.patches, solution.free
-    weights: Differences = (patches.new_ones(()), patches.new_ones(()))
-    for smallest in SMALLEST_DIFFERENCES if len(shape) == 3 and free.shape[1] else ():
-        change = conjugate_gradients(lambda part: slope(free @ part), -slope(patches), SMOOTHING_STEPS)
-        patches = patches + free @ change
-        down, across = (part.square().mean(0) for part in _differences(image(patches)))
-        weights = ((down + smallest**2).rsqrt(), (across + smallest**2).rsqrt())
-    return image(patches).flatten()
-
-
-def _differences(image: Tensor) -> Differences:
-    """Return the differences of vertical neighbours and of horizontal neighbours among the pixels."""
-    return image[:, 1:] - image[:, :-1], image[..., 1:] - image[..., :-1]
-
-
-def _variation_slope(image: Tensor, weights: Differences) -> Tensor:
-    """Return half of the gradient of a weighted sum of the squared differences between neighbouring pixels."""
-    slope = torch.zeros_like(image)
-    down, across = (difference * weight for difference, weight in zip(_differences(image), weights, strict=True))
-    slope[:, 1:] += down
-    slope[:, :-1] -= down
-    slope[..., 1:] += across
-    slope[..., :-1] -= across
-    return slope
-
-
-def conjugate_gradients(operator: Callable[[Tensor], Tensor], target: Tensor, steps: int) -> Tensor:
-    """Solve ``operator(x) = target`` for a symmetric, positive operator (Hestenes and Stiefel 1952).
-
-    Args:
-        operator: The linear operator.
-        target: The right-hand side of the equation.
-        steps: The largest number of steps.
-    """
-    solution, rest = torch.zeros_like(target), target.clone()
-    direction, size = rest.clone(), float(rest.square().sum())
-    first = size
-    for _ in range(steps):
-        if size <= 1e-16 * first:
-            break
-        image = operator(direction)
-        curvature = float((direction * image).sum())
-        if curvature <= 0:
-            break
-        solution = solution + (size / curvature) * direction
-        rest = rest - (size / curvature) * image
-        previous, size = size, float(rest.square().sum())
-        direction = rest + (size / previous) * direction
-    return solution
-
-
 @dataclass(frozen=True)
 class PatchEquations(Attack):
     """The attack that solves for the patches of one sample. See :func:`april`."""
@@ -228,12 +151,14 @@ class PatchEquations(Attack):
             raise MissingKnowledge(f"april() does not apply, because it is {reason}. Use inverting_gradients() instead")
         solution = solve(_equations(observation, layer, positions))
         data, dtype = observation.data, observation.sent[layer.weight].dtype
-        sample = least_variation(solution, layer.pixels, data.shape).reshape(1, *data.shape)
+        free = FreeDirections(over_patches=solution.free)
+        sample = least_variation(solution.patches, free, layer.pixels, data.shape).reshape(1, *data.shape)
         seen = data.denormalise(sample.to(dtype))
+        check = replay(observation, sample)
         return Reconstruction(
             samples=seen.clamp(0, 1) if data.bounded else seen,
-            labels=_labels(observation),
-            outcome=_outcome(solution, layer, positions, max(data.std)),
+            labels=label_of_one(observation) if check.label is None else check.label,
+            outcome=_outcome(solution, check, _words(solution, layer, positions), max(data.std)),
             loss=solution.residual,
         )
 
@@ -242,7 +167,7 @@ def _equations(observation: Observation, layer: PatchLayer, positions: PositionP
     bias = observation.model.get_submodule(layer.name).bias
     has_bias = isinstance(bias, Tensor) and bias.requires_grad
     names = (layer.weight, positions.name, *((layer.bias,) if has_bias else ()))
-    update = _without_decay(observation, names)
+    update = without_decay(observation, names)
     return Equations(
         positions.token_gradients(update, layer),
         update[layer.weight].flatten(1),
@@ -251,7 +176,7 @@ def _equations(observation: Observation, layer: PatchLayer, positions: PositionP
     )
 
 
-def _without_decay(observation: Observation, names: tuple[str, ...]) -> Params:
+def without_decay(observation: Observation, names: tuple[str, ...]) -> Params:
     """Return the update of some parameters in double precision, without the effect of known weight decay.
 
     For one local step, the effect is computed exactly. For several steps, it is approximated by the effect on the mean
@@ -274,49 +199,44 @@ def _without_decay(observation: Observation, names: tuple[str, ...]) -> Params:
     }
 
 
-def _labels(observation: Observation) -> Tensor | None:
-    """Return the label that the attacker is given, or else infer it from the last layer's bias (Zhao et al. 2020).
-
-    The result is ``None`` if the label cannot be inferred.
-    """
-    labels = granted_labels(observation)
-    if labels is not None:
-        return labels[:1]
-    try:
-        reading = last_layer(observation, "bias")
-    except MissingKnowledge:
-        return None
-    return observation.difference()[f"{reading.name}.bias"].argmin().reshape(1)
+def _words(solution: Solution, layer: PatchLayer, positions: PositionParameter) -> str:
+    """Return a sentence about the equations."""
+    names = f"{layer.name or 'the model'} and {positions.name}"
+    residual = f"relative residual {solution.residual:.1g}"
+    return f"{len(layer.pixels)} patches solved from the gradients of {names}, {residual}"
 
 
-def _outcome(solution: Solution, layer: PatchLayer, positions: PositionParameter, contrast: float) -> Outcome:
-    """Return how the attack ended. It has converged if all patches are determined and their estimated error is small.
+def _outcome(solution: Solution, check: Replay, words: str, contrast: float) -> Outcome:
+    """Return how the attack ended.
+
+    It has converged if all patches are determined, their estimated error is small, and the client's message, computed
+    again from the sample, is the observed message.
 
     Args:
         solution: The solution of the equations.
-        layer: The patch layer.
-        positions: The trained positions.
+        check: The message of a client with the rebuilt sample.
+        words: A sentence about the equations.
         contrast: The factor that converts an error in the model's input units to a share of the range of pixels.
     """
-    exact = not solution.free.shape[1] and 255 * contrast * solution.error <= LARGEST_ERROR
-    return Outcome("converged" if exact else "finished", 0, _sentence(solution, layer, positions, contrast))
-
-
-def _sentence(solution: Solution, layer: PatchLayer, positions: PositionParameter, contrast: float) -> str:
-    """Return a sentence about the solution and its estimated error."""
-    count, free = len(layer.pixels), solution.free.shape[1]
-    check = f"relative residual {solution.residual:.1g}"
-    words = f"{count} patches solved from the gradients of {layer.name or 'the model'} and {positions.name}, {check}"
+    count, free = solution.patches.shape[0], solution.free.shape[1]
     if free == count:
-        return f"{words}, not exact, since no gradient of the positions is larger than the noise"
+        return Outcome(
+            "finished", 0, f"{words}, not exact, since no gradient of the positions is larger than the noise"
+        )
     error = 255 * contrast * solution.error
     if math.isinf(error):
-        return f"{words}, no equation is left to check them"
+        return Outcome("finished", 0, f"{words}, no equation is left to check them")
     if error > LARGEST_ERROR:
-        return f"{words}, not exact, with an estimated error of at least {error:.2g} grey levels"
+        return Outcome(
+            "finished", 0, f"{words}, not exact, with an estimated error of at least {error:.2g} grey levels"
+        )
     if free:
-        return f"{words}, not exact, since {free} of {count} directions are chosen by the least total variation"
-    return f"{words}, exact, with an estimated error of {error:.1g} grey levels"
+        reason = f"since {free} of {count} directions are chosen by the least total variation"
+        return Outcome("finished", 0, f"{words}, not exact, {reason}")
+    if not check.agrees:
+        return Outcome("finished", 0, f"{words}, not exact, since {check}")
+    sentence = f"{words}, exact, with an estimated error of {error:.1g} grey levels, {check}"
+    return Outcome("converged", 0, sentence)
 
 
 def _layers(observation: Observation) -> tuple[PatchLayer | None, PositionParameter | None, str]:
