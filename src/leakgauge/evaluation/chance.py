@@ -94,6 +94,18 @@ class Guess:
         """Return the mean of a metric over all originals, for each draw."""
         return [float(quality.values[metric].mean()) for quality in self.qualities]
 
+    def about(self, chosen: Tensor) -> Guess:
+        """Return the guess with the measured quality of some of the originals only.
+
+        Args:
+            chosen: Whether each original is chosen.
+        """
+        qualities = (
+            replace(quality, values={name: value[chosen] for name, value in quality.values.items()})
+            for quality in self.qualities
+        )
+        return replace(self, qualities=tuple(qualities))
+
 
 def chance_of(guesses: Sequence[Guess], metric: str, direction: Direction) -> Chance:
     """Return the chance level of a metric from measured guesses, and the value of the luckiest of all draws.
@@ -214,6 +226,22 @@ def blind_guesses(
             mixtures = tuple(measured(mean + share * (reference[drawn] - mean)) for drawn in rows)
             guesses.append(Guess(f"other samples mixed with their mean ({share:.0%})", mixtures))
     return guesses
+
+
+def known_without_message(guesses: Sequence[Guess]) -> Tensor:
+    """Return, for each original, whether a guess that is the same for everybody is an exact copy of it.
+
+    Black slices of a scan are such images. Their exact copies would hide what an attack recovers of the other images
+    in a mean over all of them. If all images are known, the result is false for all of them, because the message can
+    then add nothing. It is also false for rows of a table.
+
+    Args:
+        guesses: The measured guesses.
+    """
+    fixed = [guess.qualities[0].values for guess in guesses if not guess.rows and len(guess.qualities) == 1]
+    exact = [values["psnr"] >= PSNR_CAP if "psnr" in values else values["rows"] < 0 for values in fixed]
+    known = torch.stack(exact).any(0)
+    return torch.zeros_like(known) if bool(known.all()) else known
 
 
 def _with_exact_copies(quality: Quality, ruler: Ruler) -> Quality:
