@@ -95,7 +95,8 @@ def _weakness(finding: Finding, evidence: Evidence) -> str:
     if evidence.cut_short:
         return TOO_LITTLE_TIME
     if finding.returned_nothing:
-        return "The attack returned no sample for some clients, because it could prove none."
+        missing = "no sample" if "psnr" in finding.measures else "no sample, or no right value,"
+        return f"The attack returned {missing} for some clients."
     below = below_chance(finding.measures)
     if below is not None:
         return (
