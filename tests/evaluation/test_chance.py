@@ -144,6 +144,8 @@ def test_luck_is_the_best_draw():
     level = chance_of(guesses, "psnr", "higher")
     assert level.luck == max(value for guess in guesses for value in guess.values("psnr"))
     assert level.luck > level.value + 1
+    best_sample = max(float(quality.values["psnr"].max()) for guess in guesses for quality in guess.qualities)
+    assert level.luck_of_one == best_sample >= level.luck
     many = blind_guesses(Ruler(digits.inputs[:5], digits.spec), others)
     assert len(guesses[-1].qualities) > len(many[-1].qualities)
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -64,11 +64,13 @@ class Chance:
         value: The metric's value for the best guess without the update.
         source: The description of this guess.
         luck: The value that a guess without the update reaches with luck, or ``None`` if this is not known.
+        luck_of_one: The value of the best single sample of any draw of any guess, or ``None`` if this is not known.
     """
 
     value: float
     source: str
     luck: float | None = None
+    luck_of_one: float | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +110,7 @@ class Guess:
 
 
 def chance_of(guesses: Sequence[Guess], metric: str, direction: Direction) -> Chance:
-    """Return the chance level of a metric from measured guesses, and the value of the luckiest of all draws.
+    """Return the chance level of a metric from measured guesses, with the luckiest of all draws and of all samples.
 
     Args:
         guesses: The measured guesses.
@@ -116,8 +118,11 @@ def chance_of(guesses: Sequence[Guess], metric: str, direction: Direction) -> Ch
         direction: ``"higher"`` if high values are good for the attacker, otherwise ``"lower"``.
     """
     level = best({guess.source: guess.value(metric) for guess in guesses}, direction)
+    lucky = max if direction == "higher" else min
     draws = [value for guess in guesses for value in guess.values(metric)]
-    return replace(level, luck=max(draws) if direction == "higher" else min(draws))
+    values = [quality.values[metric] for guess in guesses for quality in guess.qualities]
+    single = [float(value.max() if direction == "higher" else value.min()) for value in values]
+    return replace(level, luck=lucky(draws), luck_of_one=lucky(single))
 
 
 def best(levels: Mapping[str, float], direction: Direction) -> Chance:

@@ -236,6 +236,7 @@ def _measure(
         chance_source=chance.source,
         data_range=data_range,
         luck=chance.luck,
+        luck_of_one=chance.luck_of_one,
         per_sample=per_sample,
     )
 
