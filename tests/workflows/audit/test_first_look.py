@@ -164,9 +164,22 @@ class Backwards(nn.Module):
         return self.head(self.entrance(inputs).flatten(1))
 
 
+class Coded(nn.Module):
+    """A model that looks up an embedding for each pixel, rounded to a whole number."""
+
+    def __init__(self):
+        super().__init__()
+        self.codes = nn.Embedding(2, 2)
+        self.head = nn.Linear(128, 10)
+
+    def forward(self, inputs):
+        return self.head(self.codes((inputs.flatten(1) > 0.5).long()).flatten(1))
+
+
 @pytest.mark.parametrize(
     ("model", "words"),
     [
+        (Coded(), "is an embedding. The rows of its gradient that are not zero show"),
         (Backwards(), "first trained layer is a convolution"),
         (network("mlp", hidden=[16]), "dense, with a bias"),
         (nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False)), "dense, without a bias"),

@@ -207,6 +207,12 @@ def _first_layer(observation: Observation) -> Reason:
         bias = "with" if any(name.endswith("bias") for name in first.parameters) else "without"
         sentence = f"The first trained layer is dense, {bias} a bias. Its gradient is a weighted sum of its inputs."
         return Reason("first layer", "high", sentence)
+    if isinstance(observation.model.get_submodule(first.name), nn.Embedding | nn.EmbeddingBag):
+        sentence = (
+            "The first trained layer is an embedding. The rows of its gradient that are not zero show which categories or "
+            "words the client has. No attack here turns these rows into samples."
+        )
+        return Reason("first layer", "high", sentence)
     if first.kind == "other":
         return Reason("first layer", "high", "The first trained layer is neither dense nor a convolution.")
     return Reason("first layer", "high", f"The first trained layer is a {first.kind}.")
