@@ -1,14 +1,18 @@
 """The audit: everything is tried, kept, never done twice, and judged."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 
 from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.measure import Measure
 from leakgauge.evaluation.verdict import Verdict
-from leakgauge.runtime.cache import key_of
+from leakgauge.runtime.cache import Cache, key_of
 from leakgauge.workflows.audit import read_audit, run, run_audit
+from leakgauge.workflows.audit.budget import Forecast
+from leakgauge.workflows.audit.judging import ClientResult
 from leakgauge.workflows.audit.plan import Work
 from leakgauge.workflows.result import Running
 
@@ -205,3 +209,28 @@ def test_an_attack_is_not_tried_on_versions_that_it_refuses():
     plan = read_audit(document(model=model, audit={"attacks": ["dense_read_off"]}, defence=[]), "audit.toml")
     works = [Work("no defence", "dense_read_off", False, 0, f"samples {count}") for count in (1, 4)]
     assert [plan.applies(work) for work in works] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("psnr", "errors", "falling", "again"),
+    [
+        (12.0, 0.0, True, True),  # labels leak, and samples may leak too
+        (12.0, 3.0, True, True),
+        (12.0, 0.0, False, False),
+        (40.0, 0.0, True, False),
+    ],
+)
+def test_a_second_attempt_is_made_until_samples_are_found(psnr, errors, falling, again, tmp_path):
+    plan = read_audit({**document(defence=[], audit={"clients": 2, "budget": "60s"})}, "audit.toml")
+    state = run._Run(plan, Cache(tmp_path), HERE, None)
+    state.forecast = Forecast(dict.fromkeys(plan.attacks, 0.1), 1, 60.0)
+    measures = (
+        Measure("psnr", psnr, chance=12.0, worst=psnr),
+        Measure("label_errors", errors, chance=3.0, direction="lower"),
+    )
+    scores = {measure.name: measure.to_row() for measure in measures}
+    works = [work for work in plan.work if work.attack == "prior_path"]
+    for work in works:
+        result = {"scores": scores, "seconds": 0.1, "falling": falling, "loss": 1.0}
+        state.results[work] = ClientResult(work, result, {})
+    assert state.further_attempts() == ([replace(work, attempt=1) for work in works] if again else [])

@@ -259,14 +259,15 @@ class _Run:
         )
 
     def further_attempts(self) -> list[Work]:
-        """Return second attempts of attacks that found nothing and whose loss was still falling.
+        """Return second attempts of attacks that found no samples and whose loss was still falling.
 
-        The list is empty if the user chose the attacks, or if the budget has no time for second attempts.
+        Labels alone do not stop the search, because samples leak more. The list is empty if the user chose the attacks,
+        or if the budget has no time for second attempts.
         """
         if not self.plan.portfolio or self.plan.budget is None:
             return []
         results = self.best_results()
-        leaking = {key_of(finding) for finding in judged(self.plan, results) if finding.verdict.leaks}
+        leaking = {key_of(one) for one in judged(self.plan, results) if one.verdict is Verdict.RECOVERS_DATA}
         again = [
             replace(result.work, attempt=1)
             for result in results
