@@ -129,7 +129,6 @@ def test_local_training_is_for_other_attacks():
     [
         (lambda: MESSAGES["regression"]()[0], "need the targets"),
         (lambda: fedavg(network(), digits().share(range(4)), lr=0.1, hidden=["samples"])[0], "number of samples"),
-        (lambda: fedsgd(Headless(), digits().share(range(4)))[0], "need the labels"),
     ],
 )
 def test_attacks_that_lack_knowledge_are_not_announced(message, words):
@@ -188,6 +187,12 @@ class Coded(nn.Module):
 )
 def test_the_first_layer_is_the_one_that_samples_reach_first(model, words):
     assert words in str(first_look(fedsgd(model, digits().share(range(3)), mode="eval")[0]))
+
+
+def test_labels_without_a_formula_are_estimated_from_gradients():
+    look = first_look(fedsgd(Headless(), digits().share(range(4)))[0])
+    assert "They are estimated from the gradients that each label causes" in str(look)
+    assert not look.missing
 
 
 def test_labels_are_readable_or_not():
