@@ -32,6 +32,8 @@ RIGHT = {"psnr": 30.0, "features": 0.98}
 TOO_LITTLE_TIME = (
     "The budget was too small for this attack or for its positive controls. Give it more time with --budget."
 )
+#: The beginning of the reason if labels leak, and the attack is too weak to say anything about the samples.
+SAMPLES_OPEN = "Samples may leak too."
 #: The name of the positive control with a single sample.
 ONE_SAMPLE = "one sample, label known"
 
@@ -84,7 +86,7 @@ def with_support(finding: Finding, evidence: Evidence) -> Finding:
         return replace(finding, reason="A guess without the message is already right, so the message adds nothing.")
     weakness = _weakness(finding, evidence)
     if labels_only:
-        return replace(finding, reason=f"Samples may leak too. {weakness}" if weakness else _strength(evidence))
+        return replace(finding, reason=f"{SAMPLES_OPEN} {weakness}" if weakness else _strength(evidence))
     if weakness:
         return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=weakness)
     return replace(finding, reason=_strength(evidence))

@@ -8,7 +8,7 @@ import torch
 
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.measure import Measure
-from leakgauge.evaluation.verdict import Verdict
+from leakgauge.evaluation.verdict import Finding, Verdict
 from leakgauge.runtime.cache import Cache, key_of
 from leakgauge.workflows.audit import read_audit, run, run_audit
 from leakgauge.workflows.audit.budget import Forecast
@@ -25,6 +25,7 @@ DOCUMENT = {
 }
 
 
+SCORE = Measure("psnr", 12.0, chance=12.0)
 HERE = Running("in-process")  # the engines are tested elsewhere, and starting processes takes longer than this work
 
 
@@ -234,3 +235,28 @@ def test_a_second_attempt_is_made_until_samples_are_found(psnr, errors, falling,
         result = {"scores": scores, "seconds": 0.1, "falling": falling, "loss": 1.0}
         state.results[work] = ClientResult(work, result, {})
     assert state.further_attempts() == ([replace(work, attempt=1) for work in works] if again else [])
+
+
+def test_missing_knowledge_is_part_of_the_reason(tmp_path):
+    changes = {
+        "model": {"name": "mlp", "options": {"shape": [1, 8, 8], "classes": 10, "hidden": [16]}},
+        "training": {"samples": 8, "epochs": 4, "batch_size": 8},
+        "attacker": {"hidden": ["samples", "batch_size"]},
+        "audit": {"clients": 1},
+        "defence": [],
+    }
+    found = run_audit(read_audit(document(**changes), "audit.toml"), tmp_path, HERE)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    reason = found.reason_for("no defence")
+    assert "because the attacker does not know the number of samples" in reason
+    assert "The attack returned no sample" in reason
+
+
+def test_the_reason_of_a_search_comes_before_that_of_an_exact_attack(made):
+    audit, _ = made
+    chosen = {"two_spans": "It proved none.", "inverting_gradients": "It is too weak."}
+    findings = tuple(
+        Finding(name, "x", {"psnr": SCORE}, Verdict.INCONCLUSIVE, reason=text) for name, text in chosen.items()
+    )
+    plan = replace(audit.plan, chains={"x": ()})
+    assert replace(audit, findings=findings, plan=plan).reason_for("x") == "It is too weak."

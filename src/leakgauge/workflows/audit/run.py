@@ -20,6 +20,7 @@ from leakgauge.core.container import Location
 from leakgauge.core.errors import EngineUnavailable, LeakgaugeError, TasksFailed
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive
+from leakgauge.evaluation.support import SAMPLES_OPEN
 from leakgauge.evaluation.verdict import Finding, Verdict, together, worst_of
 from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache
@@ -82,10 +83,21 @@ class Audit(WorkflowResult):
         return together([finding for finding in self.findings if finding.setup == defence])
 
     def reason_for(self, defence: str) -> str:
-        """Return the reason for the verdict on one defence, or an empty text if there is no reason to report."""
-        verdict = self.verdict_on(defence)
-        reasons = [one.reason for one in self.findings if one.setup == defence and one.verdict is verdict]
-        return next((reason for reason in reasons if reason), "")
+        """Return the reason for the verdict on one defence, or an empty text if there is no reason to report.
+
+        The reason of an attack that was strong enough comes first. The reason why an optimisation found nothing comes
+        before the reason why an exact attack could prove nothing.
+        """
+        verdict, look = self.verdict_on(defence), self.plan.first_look
+        told = [one for one in self.findings if one.setup == defence and one.verdict is verdict and one.reason]
+        told.sort(key=lambda one: (one.reason.startswith(SAMPLES_OPEN), self.plan.is_exact(one.attack)))
+        reason = told[0].reason if told else ""
+        if verdict is Verdict.INCONCLUSIVE and self.plan.portfolio and look.missing:
+            reason += (
+                f" Optimisation attacks were left out, because the attacker does not know {look.missing}. A real "
+                "attacker may guess it, so grant it to try them."
+            )
+        return reason.strip()
 
     @property
     def ladder_sentences(self) -> list[str]:
