@@ -10,6 +10,7 @@ from leakgauge.attacks.inversion.labels import LastLayer
 from leakgauge.attacks.inversion.probed_labels import infer_label_counts, probed_label_counts
 from leakgauge.attacks.inversion.refined_labels import RefinedLabels
 from leakgauge.attacks.papers.dlf import surrogate
+from leakgauge.attacks.papers.prior_path import prior_path
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.seeding import generator
 from leakgauge.federation.client import fedavg, fedsgd
@@ -97,3 +98,9 @@ def test_sources_of_labels_use_it():
     refined = RefinedLabels(surrogate(steps=3))(observation, generator(0))
     assert len(refined) == 3
     assert half_the_errors(torch.bincount(refined, minlength=10), truth) <= 1
+
+
+def test_zeros_of_a_frozen_layer_are_no_pruning():
+    observation, _ = fedsgd(small(frozen=True), digits().share([4]))
+    result = prior_path(steps=4)(observation)
+    assert result.labels.tolist() == infer_label_counts(observation, generator(0)).nonzero().flatten().tolist()

@@ -47,13 +47,23 @@ def infer_label_counts(
         read: The part of the last layer that the formula uses. If it is given, only the formula is used.
         dummies: The number of dummy inputs of the formula.
     """
+    if read is None and observation.data.classes is not None and not has_formula(observation):
+        return probed_label_counts(observation, generator)
+    return estimate_label_counts(observation, generator, at=at, read=read, dummies=dummies)
+
+
+def has_formula(observation: Observation, read: Part | None = None) -> bool:
+    """Return whether the loss and the last layer allow the formula for label counts.
+
+    Args:
+        observation: The client's message (gradient or weights), as the server sees it.
+        read: The part of the last layer that the formula uses. By default, any.
+    """
     try:
         last_layer(observation, read)
     except MissingKnowledge:
-        if read is not None or observation.data.classes is None:
-            raise
-        return probed_label_counts(observation, generator)
-    return estimate_label_counts(observation, generator, at=at, read=read, dummies=dummies)
+        return False
+    return True
 
 
 def probed_label_counts(observation: Observation, generator: torch.Generator) -> Tensor:

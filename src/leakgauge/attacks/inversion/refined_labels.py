@@ -11,10 +11,9 @@ from leakgauge.attacks.inversion.attack import Inversion
 from leakgauge.attacks.inversion.label_counts import input_statistics, round_counts
 from leakgauge.attacks.inversion.labels import LastLayer, granted_labels
 from leakgauge.attacks.inversion.last_layer import last_layer
-from leakgauge.attacks.inversion.probed_labels import infer_label_counts
+from leakgauge.attacks.inversion.probed_labels import has_formula, infer_label_counts
 from leakgauge.attacks.inversion.update_models import FullSimulation
 from leakgauge.core.checks import whole_number
-from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params, scale
 from leakgauge.core.progress import silent
@@ -66,18 +65,10 @@ class RefinedLabels:
             observation, generator, at=self.first.at, read=self.first.read, dummies=self.first.dummies
         )
         samples = int(observation.training.need("samples"))
-        if samples > 1 and self._has_formula(observation):
+        if samples > 1 and has_formula(observation, self.first.read):
             for _ in range(self.rounds):
                 counts = self._corrected(observation, counts, samples, generator)
         return LastLayer(shuffle=self.shuffle)(observation.knowing(label_counts=counts), generator)
-
-    def _has_formula(self, observation: Observation) -> bool:
-        """Return whether the loss and the last layer allow the formula for corrected counts."""
-        try:
-            last_layer(observation, self.first.read)
-        except MissingKnowledge:
-            return False
-        return True
 
     def _corrected(self, observation: Observation, counts: Tensor, samples: int, draw: torch.Generator) -> Tensor:
         reading = last_layer(observation, self.first.read)
