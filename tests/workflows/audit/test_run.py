@@ -213,18 +213,22 @@ def test_an_attack_is_not_tried_on_versions_that_it_refuses():
 
 
 @pytest.mark.parametrize(
-    ("psnr", "errors", "falling", "again"),
+    ("psnr", "errors", "ending", "cost", "again"),
     [
-        (12.0, 0.0, True, True),  # labels leak, and samples may leak too
-        (12.0, 3.0, True, True),
-        (12.0, 0.0, False, False),
-        (40.0, 0.0, True, False),
+        (12.0, 0.0, ("falling", "searched"), 0.1, True),  # labels leak, and samples may leak too
+        (12.0, 3.0, ("falling", "searched"), 0.1, True),
+        (12.0, 3.0, ("falling", "searched"), 12.0, True),  # more than half of the budget
+        (12.0, 3.0, ("falling", "searched"), 30.0, False),
+        (12.0, 3.0, ("searched",), 0.1, True),
+        (12.0, 3.0, ("searched",), 12.0, False),
+        (12.0, 3.0, (), 0.1, False),  # a blind guess, which another start does not change
+        (40.0, 0.0, ("falling", "searched"), 0.1, False),
     ],
 )
-def test_a_second_attempt_is_made_until_samples_are_found(psnr, errors, falling, again, tmp_path):
+def test_a_second_attempt_is_made_until_samples_are_found(psnr, errors, ending, cost, again, tmp_path):
     plan = read_audit({**document(defence=[], audit={"clients": 2, "budget": "60s"})}, "audit.toml")
     state = run._Run(plan, Cache(tmp_path), HERE, None)
-    state.forecast = Forecast(dict.fromkeys(plan.attacks, 0.1), 1, 60.0)
+    state.forecast = Forecast(dict.fromkeys(plan.attacks, cost), 1, 60.0)
     measures = (
         Measure("psnr", psnr, chance=12.0, worst=psnr),
         Measure("label_errors", errors, chance=3.0, direction="lower"),
@@ -232,7 +236,7 @@ def test_a_second_attempt_is_made_until_samples_are_found(psnr, errors, falling,
     scores = {measure.name: measure.to_row() for measure in measures}
     works = [work for work in plan.work if work.attack == "prior_path"]
     for work in works:
-        result = {"scores": scores, "seconds": 0.1, "falling": falling, "loss": 1.0}
+        result = {"scores": scores, "seconds": cost, "loss": 1.0} | dict.fromkeys(ending, True)
         state.results[work] = ClientResult(work, result, {})
     assert state.further_attempts() == ([replace(work, attempt=1) for work in works] if again else [])
 

@@ -113,10 +113,12 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     scored = score(result, truth, threshold=trial.threshold if truth.data.is_image else None)
     document = _document(scored.metrics, str(result.outcome), result.seconds, observation)
     document |= {"loss": plain(result.loss), "attack": result.attack, "notes": list(scored.notes)}
+    searched = result.trace is not None and result.outcome.kind != "guess"
     document |= {
         "cut_short": out_of_time or (trial.scale < 1 and attack is not whole),
         "settled": registry.ATTACKS[attacker.name].exact and result.outcome.kind == "converged",
-        "falling": result.outcome.kind != "guess" and result.trace is not None and still_falling(result.trace.losses),
+        "searched": searched,
+        "falling": searched and result.trace is not None and still_falling(result.trace.losses),
     }
     if judge([scored.metrics], labels_granted=True) is not Verdict.RECOVERS_DATA:
         document["diagnosis"] = list(diagnose(observation, result))

@@ -2,7 +2,7 @@
 
 1. Exact attacks run first, because they take seconds and recognise their own success.
 2. The other attacks run on the clients whose samples the exact attacks have not recovered.
-3. Attacks that found nothing and whose loss was still falling get more steps, if the budget has time.
+3. Searches that found no samples start again and get more steps, if the budget has time.
 4. Attacks that found nothing run on easier versions of the set-up, which are called positive controls.
 5. The strongest attack runs on harder and easier versions of the set-up (:mod:`leakgauge.workflows.audit.ladder`), if
    the budget has time.
@@ -271,21 +271,23 @@ class _Run:
         )
 
     def further_attempts(self) -> list[Work]:
-        """Return second attempts of attacks that found no samples and whose loss was still falling.
+        """Return second attempts of searches that found no samples, from other starting points and with more steps.
 
-        Labels alone do not stop the search, because samples leak more. The list is empty if the user chose the attacks,
-        or if the budget has no time for second attempts.
+        Searches whose loss was still falling come first, and the others follow if at least half of the remaining time
+        is left for positive controls. Labels alone do not stop the search, because samples leak more. The list is empty
+        if the user chose the attacks, or if the budget has no time for second attempts.
         """
         if not self.plan.portfolio or self.plan.budget is None:
             return []
         results = self.best_results()
         leaking = {key_of(one) for one in judged(self.plan, results) if one.verdict is Verdict.RECOVERS_DATA}
-        again = [
-            replace(result.work, attempt=1)
-            for result in results
-            if key_of_work(result.work) not in leaking and result.document.get("falling") and not result.cut_short
-        ]
-        return again if again and self._expected().total(again) < self.plan.budget - self.spent else []
+        failed = [one for one in results if key_of_work(one.work) not in leaking and not one.cut_short]
+        every = [replace(one.work, attempt=1) for one in failed if one.document.get("searched")]
+        falling = [replace(one.work, attempt=1) for one in failed if one.document.get("falling")]
+        expected, left = self._expected(), self.plan.budget - self.spent
+        if every and expected.total(every) < left / 2:
+            return every
+        return falling if falling and expected.total(falling) < left else []
 
     def without_evidence(self) -> list[str]:
         """Return the names of attacks that need easier versions of the set-up as positive controls.
