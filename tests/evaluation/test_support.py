@@ -37,6 +37,10 @@ LATE = {"one sample": replace(finding(INCONCLUSIVE), reason=TOO_LITTLE_TIME)}
         (finding(), Evidence(PASSED, undefended=finding(INCONCLUSIVE)), INCONCLUSIVE, "without the defence either"),
         (finding(), Evidence(PASSED, undefended=finding(NOTHING)), NOTHING, "Nothing comes back without the defence"),
         (finding(psnr=5.6), Evidence({}, proof="No attack can."), NOTHING, "No attack can."),
+        (finding(), Evidence(PASSED, determined=True), INCONCLUSIVE, "at least as many numbers as the samples"),
+        (finding(), Evidence({}, undefended=finding(DATA, 40.0), determined=True), INCONCLUSIVE, "stronger attack"),
+        (finding(psnr=98.0, chance=99.0), Evidence({}, determined=True), NOTHING, "already right"),
+        (finding(), Evidence({}, determined=True, proof="No attack can."), NOTHING, "No attack can."),
         (finding(DATA, 40.0), Evidence({}), DATA, ""),
     ],
 )
@@ -50,6 +54,7 @@ def test_leaked_labels_stay_a_leak_and_the_samples_stay_open():
     weak = with_support(finding(ATTRIBUTES, psnr=5.0), Evidence(PASSED))
     assert weak.verdict is ATTRIBUTES
     assert "Samples may leak too" in weak.reason
+    assert "Samples may leak too" in with_support(finding(ATTRIBUTES), Evidence(PASSED, determined=True)).reason
     assert "Samples may leak too" not in with_support(finding(ATTRIBUTES), Evidence(PASSED)).reason
 
 

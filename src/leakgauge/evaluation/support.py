@@ -6,6 +6,9 @@ these conditions hold. Otherwise the verdict is "inconclusive".
 - The time budget did not end the attack early, and had time for its positive controls.
 - The attack returned samples, and these samples are not worse than a guess. A result that is worse than a guess shows
   that the attack failed.
+- The message has too few numbers to determine the samples, or a defence has changed its numbers. If a message
+  without noise has at least as many numbers as the samples, its equations may determine them, and the failure of an
+  attack only shows the limit of the attack.
 - The attack succeeds on easier versions of the same set-up, which are called positive controls. These are one sample
   whose label is known, and a quarter of the client's samples. If a client has a defence, the attack must instead
   succeed without the defence, or the verdict without the defence must be "nothing above chance".
@@ -34,6 +37,10 @@ TOO_LITTLE_TIME = (
 )
 #: The beginning of the reason if labels leak, and the attack is too weak to say anything about the samples.
 SAMPLES_OPEN = "Samples may leak too."
+#: The reason for an inconclusive verdict on a message that may determine all samples.
+MAY_DETERMINE = (
+    "The message has at least as many numbers as the samples, and no noise, so a stronger attack may find the samples."
+)
 #: The name of the positive control with a single sample.
 ONE_SAMPLE = "one sample, label known"
 
@@ -60,6 +67,8 @@ class Evidence:
             the attack on them, from the easiest control to the hardest.
         undefended: The result of the same attack without the defence. ``None`` if the set-up has no defence.
         cut_short: Whether the budget ended the attack before it had done its steps, or had no time for its controls.
+        determined: Whether the message has at least as many numbers as the samples, and no defence that removes
+            information, such as noise.
         proof: A sentence that proves the absence of leakage, such as a bound of differential privacy. It is empty if
             there is no proof.
     """
@@ -67,6 +76,7 @@ class Evidence:
     controls: Mapping[str, Finding]
     undefended: Finding | None = None
     cut_short: bool = False
+    determined: bool = False
     proof: str = ""
 
 
@@ -84,7 +94,7 @@ def with_support(finding: Finding, evidence: Evidence) -> Finding:
         return replace(finding, reason=evidence.proof)
     if _guess_is_right(finding.measures):
         return replace(finding, reason="A guess without the message is already right, so the message adds nothing.")
-    weakness = _weakness(finding, evidence)
+    weakness = _weakness(finding, evidence) or (MAY_DETERMINE if evidence.determined else "")
     if labels_only:
         return replace(finding, reason=f"{SAMPLES_OPEN} {weakness}" if weakness else _strength(evidence))
     if weakness:

@@ -264,3 +264,18 @@ def test_the_reason_of_a_search_comes_before_that_of_an_exact_attack(made):
     )
     plan = replace(audit.plan, chains={"x": ()})
     assert replace(audit, findings=findings, plan=plan).reason_for("x") == "It is too weak."
+
+
+def test_messages_that_may_determine_the_samples_are_recognised():
+    tables = {
+        "noise": [{"name": "gaussian_noise", "sigma": 0.1}],
+        "clipped": [{"name": "clipping", "norm": 1.0}],
+        "few": [{"name": "top_k", "keep": 0.001}],
+        "many": [{"name": "top_k", "keep": 0.5}],
+        "ten": [{"name": "secure_aggregation", "clients": 10}],
+        "hundred": [{"name": "secure_aggregation", "clients": 100}],
+    }
+    defences = [{}, *({"title": title, "chain": chain} for title, chain in tables.items())]
+    network = {"name": "mlp", "options": {"shape": [1, 8, 8], "classes": 10, "hidden": [64]}}
+    plan = read_audit(document(model=network, defence=defences), "audit.toml")
+    assert plan.determined == {"no defence", "clipped", "many", "ten"}
