@@ -67,3 +67,16 @@ def test_tables_can_be_below_chance_too():
     assert below_chance({"features": Measure("features", 0.4, chance=0.55)}) is not None
     assert below_chance({"features": Measure("features", 0.54, chance=0.55)}) is None
     assert below_chance({"psnr": Measure("psnr", 5.0)}) is None  # there is no guess to compare with
+
+
+def test_a_guess_that_is_right_about_zeros_is_not_right():
+    """Rows of rare words and pictures of one bright pixel are nearly all zeros, and the rest is private."""
+
+    def judged(**figures):
+        measures = {name: Measure(name, value, chance=chance, worst=value) for name, (value, chance) in figures.items()}
+        return with_support(Finding("idlg", "as it is", measures, NOTHING), Evidence({})).verdict
+
+    assert judged(features=(0.93, 0.982), rows=(0.0, 0.0)) is INCONCLUSIVE
+    assert judged(features=(0.99, 0.99), rows=(0.99, 0.99)) is NOTHING
+    assert judged(psnr=(35.0, 36.0)) is INCONCLUSIVE
+    assert judged(psnr=(53.0, 54.0)) is NOTHING
