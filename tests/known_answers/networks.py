@@ -224,9 +224,9 @@ def adapted(*, shape: Sequence[int], classes: int, rank: int = 8) -> nn.Module:
 def frozen_body(*, shape: Sequence[int], classes: int) -> nn.Module:
     """Return frozen convolutions, and a trained layer after them."""
     network = convolutional(shape=shape, classes=classes)
-    assert isinstance(network, nn.Sequential)
-    for layer in network[:-1]:
-        layer.requires_grad_(False)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            module.requires_grad_(False)
     return network
 
 

@@ -73,8 +73,8 @@ _SENTENCES = {
         "Their samples did not come back by these attacks."
     ),
     Verdict.INCONCLUSIVE: (
-        "These attacks are too weak to judge this set-up. They found nothing, but they fail where they should succeed, "
-        "so a stronger attack may find data. This is no all-clear."
+        "These attacks found nothing, but they are too weak to judge this set-up, or had too little time. A stronger "
+        "attack may find data. This is no all-clear."
     ),
     Verdict.NOTHING_ABOVE_CHANCE: (
         "Nothing came back beyond what guessing gives. This holds for the attacks that were tried here."

@@ -22,8 +22,8 @@ _NEXT = {
         "the configuration, and run the audit again."
     ),
     Verdict.INCONCLUSIVE: (
-        "do not release this as safe. Give the attacks more time with --budget, or use DP-SGD, whose proof covers "
-        "attacks that were not tried. The section on why attacks found nothing has more hints."
+        "do not release this as safe. Give the attacks more time with --budget, or use DP-SGD with a small epsilon, "
+        "whose proof covers attacks that were not tried. The section on why attacks found nothing has more hints."
     ),
     Verdict.NOTHING_ABOVE_CHANCE: (
         "run the audit again whenever the model or the recipe changes, for example in CI with --fail-if leaks. Only a "
