@@ -18,7 +18,7 @@ from leakgauge.evaluation import (
     psnr,
     target_error_chance,
 )
-from leakgauge.evaluation.chance import best, chance_of, draw, other_samples
+from leakgauge.evaluation.chance import best, chance_of, draw, known_without_message, other_samples
 from leakgauge.evaluation.label_chance import proportional_counts
 from leakgauge.evaluation.ruler import Ruler
 
@@ -144,6 +144,8 @@ def test_luck_is_the_best_draw():
     level = chance_of(guesses, "psnr", "higher")
     assert level.luck == max(value for guess in guesses for value in guess.values("psnr"))
     assert level.luck > level.value + 1
+    best_sample = max(float(quality.values["psnr"].max()) for guess in guesses for quality in guess.qualities)
+    assert level.luck_of_one == best_sample >= level.luck
     many = blind_guesses(Ruler(digits.inputs[:5], digits.spec), others)
     assert len(guesses[-1].qualities) > len(many[-1].qualities)
 
@@ -215,3 +217,20 @@ def test_target_error_levels():
     level = target_error_chance(torch.tensor([10.0, 12.0]), torch.tensor([11.0, 11.0]))
     assert (level.value, level.source) == (1.0, "mean target of other samples")
     assert target_error_chance(torch.ones(2, 3), torch.ones(5, 3)).value == 0
+
+
+def test_only_images_that_any_guess_copies_are_known():
+    originals = images(4, 0)
+    originals[1] = originals[3] = 0.0
+    guesses = blind_guesses(Ruler(originals, SPEC), images(30, 1))
+    assert known_without_message(guesses).tolist() == [False, True, False, True]
+    everything = blind_guesses(Ruler(torch.zeros_like(originals), SPEC), images(30, 1))
+    assert known_without_message(everything).tolist() == [False] * 4
+
+
+def test_a_guess_about_some_originals_by_hand():
+    originals = images(4, 0)
+    guess = next(one for one in blind_guesses(Ruler(originals, SPEC), images(30, 1)) if len(one.qualities) > 1)
+    chosen = torch.tensor([True, False, True, False])
+    by_hand = [float((quality.values["psnr"][0] + quality.values["psnr"][2]) / 2) for quality in guess.qualities]
+    assert guess.about(chosen).values("psnr") == pytest.approx(by_hand)

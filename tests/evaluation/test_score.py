@@ -91,6 +91,20 @@ def test_values_are_those_of_the_functions(truth):
     assert "label_errors" not in outcome
 
 
+def test_black_images_do_not_hide_what_comes_back_of_the_others():
+    originals = torch.zeros(4, 1, 16, 16)
+    originals[2:3] = images(1)
+    truth = Truth(originals, LABELS[:4], SPEC, (), images(30, 1), torch.arange(30) % 4)
+    noise = 0.03 * torch.randn(originals.shape, generator=torch.Generator().manual_seed(2))
+    outcome = score(Result(originals + noise), truth)
+    alone = score(Result((originals + noise)[2:3]), Truth(originals[2:3], LABELS[:1], SPEC, (), images(30, 1)))
+    assert outcome["psnr"].value == pytest.approx(alone["psnr"].value)
+    assert outcome["psnr"].chance < 20
+    assert outcome["psnr"].value > outcome["psnr"].chance + 10
+    assert (outcome["psnr"].n, len(per_sample(outcome, "psnr"))) == (1, 4)
+    assert "3 of 4 images are known without the message. The figures are about the others." in outcome.notes
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_broken_samples_are_counted_and_noted(truth, bad):
     samples = truth.inputs.clone()

@@ -37,6 +37,10 @@ LATE = {"one sample": replace(finding(INCONCLUSIVE), reason=TOO_LITTLE_TIME)}
         (finding(), Evidence(PASSED, undefended=finding(INCONCLUSIVE)), INCONCLUSIVE, "without the defence either"),
         (finding(), Evidence(PASSED, undefended=finding(NOTHING)), NOTHING, "Nothing comes back without the defence"),
         (finding(psnr=5.6), Evidence({}, proof="No attack can."), NOTHING, "No attack can."),
+        (finding(), Evidence(PASSED, determined=True), INCONCLUSIVE, "at least as many numbers as the samples"),
+        (finding(), Evidence({}, undefended=finding(DATA, 40.0), determined=True), INCONCLUSIVE, "stronger attack"),
+        (finding(psnr=98.0, chance=99.0), Evidence({}, determined=True), NOTHING, "already right"),
+        (finding(), Evidence({}, determined=True, proof="No attack can."), NOTHING, "No attack can."),
         (finding(DATA, 40.0), Evidence({}), DATA, ""),
     ],
 )
@@ -50,6 +54,7 @@ def test_leaked_labels_stay_a_leak_and_the_samples_stay_open():
     weak = with_support(finding(ATTRIBUTES, psnr=5.0), Evidence(PASSED))
     assert weak.verdict is ATTRIBUTES
     assert "Samples may leak too" in weak.reason
+    assert "Samples may leak too" in with_support(finding(ATTRIBUTES), Evidence(PASSED, determined=True)).reason
     assert "Samples may leak too" not in with_support(finding(ATTRIBUTES), Evidence(PASSED)).reason
 
 
@@ -62,3 +67,16 @@ def test_tables_can_be_below_chance_too():
     assert below_chance({"features": Measure("features", 0.4, chance=0.55)}) is not None
     assert below_chance({"features": Measure("features", 0.54, chance=0.55)}) is None
     assert below_chance({"psnr": Measure("psnr", 5.0)}) is None  # there is no guess to compare with
+
+
+def test_a_guess_that_is_right_about_zeros_is_not_right():
+    """Rows of rare words and pictures of one bright pixel are nearly all zeros, and the rest is private."""
+
+    def judged(**figures):
+        measures = {name: Measure(name, value, chance=chance, worst=value) for name, (value, chance) in figures.items()}
+        return with_support(Finding("idlg", "as it is", measures, NOTHING), Evidence({})).verdict
+
+    assert judged(features=(0.93, 0.982), rows=(0.0, 0.0)) is INCONCLUSIVE
+    assert judged(features=(0.99, 0.99), rows=(0.99, 0.99)) is NOTHING
+    assert judged(psnr=(35.0, 36.0)) is INCONCLUSIVE
+    assert judged(psnr=(53.0, 54.0)) is NOTHING

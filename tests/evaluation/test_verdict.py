@@ -1,5 +1,7 @@
 """Verdicts on the scores of clients."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -97,6 +99,28 @@ def test_one_sample_that_came_back_exactly_is_a_leak_whatever_the_mean():
     assert judge([some(12.5, 100.0, 1 / 16)]) is DATA
     assert judge([some(12.5, 100.0, 1 / 16, guessed=1 / 16)]) is NOTHING  # a blank sample, which a guess recovers too
     assert judge([some(12.5, 21.0, 1 / 16)]) is NOTHING  # near enough to be luck
+
+
+@pytest.mark.parametrize(
+    ("worst", "luck_of_one", "recovered", "verdict"),
+    [
+        (26.0, 18.0, 1 / 16, DATA),  # a person recognises the picture, although the mean hides it
+        (26.0, 22.0, 1 / 16, NOTHING),  # a lucky guess of one of 16 pictures is nearly as good
+        (19.5, 12.0, 0.0, NOTHING),  # below the threshold of recovered pictures
+        (26.0, None, 1 / 16, NOTHING),
+    ],
+)
+def test_one_sample_far_above_every_guess_is_a_leak(worst, luck_of_one, recovered, verdict):
+    score = some(12.4, worst, recovered)
+    score["psnr"] = replace(score["psnr"], luck_of_one=luck_of_one)
+    assert judge([score]) is verdict
+
+
+def test_one_row_far_above_every_guess_is_a_leak():
+    half = {"features": Measure("features", 0.5, chance=0.5, n=16, worst=0.95, luck_of_one=0.65)}
+    assert judge([half]) is DATA
+    assert judge([{"features": replace(half["features"], luck_of_one=0.8)}]) is NOTHING
+    assert judge([{"features": replace(half["features"], worst=0.85, luck_of_one=0.5)}]) is NOTHING
 
 
 def rows(features, chance, exact, n=8, luck=None):

@@ -18,6 +18,7 @@ LABELS = frozenset({Verdict.RECOVERS_ATTRIBUTES})
 
 HERE = Path(__file__).parent
 NETWORKS, POPULATIONS = "tests.known_answers.networks", "tests.known_answers.populations"
+LOSSES = "tests.known_answers.losses"
 
 DIGITS: dict[str, Any] = {"name": "digits"}
 PEOPLE: dict[str, Any] = {"csv": str(HERE / "people.csv"), "options": {"target": "ill"}}
@@ -107,6 +108,11 @@ def weights(
 def only(*attacks: str | Mapping[str, Any], clients: int = 2, **more: Any) -> dict[str, Any]:
     """Return the table ``[audit]`` of the short form, with a few attacks on a few clients."""
     return {"attacks": [one if isinstance(one, str) else dict(one) for one in attacks], "clients": clients, **more}
+
+
+def own(loss: str) -> str:
+    """Return the name of a loss from :mod:`tests.known_answers.losses`."""
+    return f"{LOSSES}:{loss}"
 
 
 def inverting(steps: int) -> dict[str, Any]:

@@ -215,3 +215,71 @@ def dropped_out(*, shape: Sequence[int], classes: int, hidden: Sequence[int] = (
         nn.ReLU(),
         nn.Linear(second, classes),
     )
+
+
+def autoencoder(*, shape: Sequence[int], hidden: Sequence[int] = (64, 32, 64), activation: str = "relu") -> nn.Module:
+    """Return dense layers that return as many values as a sample has."""
+    return dense(shape=shape, classes=prod(shape), hidden=hidden, activation=activation)
+
+
+def weight_normed(*, shape: Sequence[int], classes: int, hidden: Sequence[int] = (96, 48)) -> nn.Module:
+    """Return dense layers whose kernels are products of a length and a direction."""
+    network = dense(shape=shape, classes=classes, hidden=hidden)
+    for layer in network.modules():
+        if isinstance(layer, nn.Linear):
+            nn.utils.parametrizations.weight_norm(layer)
+    return network
+
+
+class Adapter(nn.Module):
+    """A frozen dense layer, and a trained product of two thin matrices beside it (LoRA, Hu et al. 2021)."""
+
+    def __init__(self, inputs: int, outputs: int, rank: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(inputs, outputs).requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(rank, inputs) / inputs**0.5)
+        self.up = nn.Parameter(torch.zeros(outputs, rank))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.base(inputs) + inputs @ self.down.T @ self.up.T
+        return outputs
+
+
+def adapted(*, shape: Sequence[int], classes: int, rank: int = 8) -> nn.Module:
+    """Return a dense network with adapters, whose other layers are all frozen."""
+    return nn.Sequential(
+        nn.Flatten(),
+        Adapter(prod(shape), 128, rank),
+        nn.GELU(),
+        Adapter(128, 96, rank),
+        nn.GELU(),
+        nn.Linear(96, classes).requires_grad_(False),
+    )
+
+
+def frozen_body(*, shape: Sequence[int], classes: int) -> nn.Module:
+    """Return frozen convolutions, and a trained layer after them."""
+    network = convolutional(shape=shape, classes=classes)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            module.requires_grad_(False)
+    return network
+
+
+class Embedded(nn.Module):
+    """A network that looks up an embedding for each value, rounded to a whole number below 12."""
+
+    def __init__(self, columns: int, classes: int) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(12, 8) for _ in range(columns))
+        self.network = dense(shape=(8 * columns,), classes=classes, hidden=(48, 24))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        codes = inputs.round().long().clamp(0, 11)
+        outputs: Tensor = self.network(torch.cat([table(codes[:, k]) for k, table in enumerate(self.tables)], 1))
+        return outputs
+
+
+def embedded(*, shape: Sequence[int], classes: int) -> nn.Module:
+    """Return a network with an embedding for each column."""
+    return Embedded(shape[0], classes)

@@ -70,3 +70,26 @@ def word_counts(*, words: int = 80, classes: int = 3, count: int = 400) -> Datas
     inputs = torch.poisson(rates.clamp(min=0.02).expand(count, -1).contiguous(), generator=draw)
     spec_options = {"bounded": False, "columns": tuple(f"word {number}" for number in range(words))}
     return _labelled(inputs, classes, "word counts", draw, **spec_options)
+
+
+def black_slices(*, share: float = 0.7, count: int = 600) -> Dataset:
+    """Return digits of which most are black, as the outer slices of a scan."""
+    digits = load("digits")
+    inputs = digits.inputs[:count].clone()
+    inputs[torch.rand(count, generator=generator(0, "black")) < share] = 0
+    return Dataset(inputs, digits.targets[:count], digits.spec, name="black slices")
+
+
+def rare_words(*, words: int = 200, count: int = 600) -> Dataset:
+    """Return texts as rows of a few words among many, so that a guess of no word is right about most of them."""
+    inputs = (torch.rand(count, words, generator=generator(0, "rare")) < 0.02).float()
+    columns = tuple(f"word {number}" for number in range(words))
+    return _labelled(inputs, 3, "rare words", generator(1, "rare"), bounded=False, columns=columns)
+
+
+def codes(*, columns: int = 10, count: int = 600) -> Dataset:
+    """Return rows of whole numbers below 12, which stand for categories."""
+    draw = generator(0, "codes")
+    inputs = torch.randint(0, 12, (count, columns), generator=draw).float()
+    names = tuple(f"code {number}" for number in range(columns))
+    return _labelled(inputs, 3, "codes", draw, bounded=False, columns=names)

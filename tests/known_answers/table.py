@@ -14,6 +14,7 @@ from tests.known_answers.known_answer import (
     inverting,
     network,
     only,
+    own,
     path,
     population,
     trained,
@@ -239,5 +240,36 @@ NOT_RECOVERABLE = (
                 attacker={"hidden": ["samples", "batch_size"]}, short=only("two_spans")),
 )  # fmt: skip
 
+OWN_MODELS = (
+    KnownAnswer("own loss (focal), smooth CNN, one gradient of 1", network("convolutional", activation="gelu"),
+                gradient(1, loss=own("focal")), DATA, COSINE, short=only(inverting(200))),
+    KnownAnswer("own loss (multi-label), MLP, one gradient of 4", DENSE, gradient(4, loss=own("multi_label")), DATA,
+                "Neurons that fire for one sample only are copies of it.", short=only("dense_read_off")),
+    KnownAnswer("autoencoder, one gradient of 4", network("autoencoder"), gradient(4, loss=own("rebuilt")), DATA, WHOLE,
+                short=only({"name": "gauss_newton", "starts": 3}, clients=1)),
+    KnownAnswer("adapters between frozen layers, one gradient of 1", network("adapted"), gradient(1), DATA, WHOLE,
+                short=only({"name": "gauss_newton", "starts": 2}, clients=2)),
+    KnownAnswer("frozen body, trained head, one gradient of 1", network("frozen_body"), gradient(1), DATA,
+                "The head's gradient holds the features, and the known body is inverted.",
+                short=only(inverting(300), clients=1)),
+    KnownAnswer("weight normalisation, one gradient of 1", network("weight_normed"), gradient(1), DATA, COSINE,
+                short=only(inverting(300), clients=1)),
+    KnownAnswer("black slices among digits, smooth CNN, one gradient of 4", network("convolutional", activation="gelu"),
+                gradient(4), DATA, LBFGS, population("black_slices"),
+                short=only({"name": "lbfgs_simulation", "retries": 1}, clients=2)),
+    KnownAnswer("gradient clipped to 0.01, MLP, one gradient of 4", DENSE, gradient(4), DATA,
+                "Clipping scales the gradient of each sample, so the first layer still spans the samples.",
+                defences=({"name": "clipping", "norm": 0.01},), short=only(path(150), clients=2)),
+    KnownAnswer("quantisation to 8 bits, MLP, one gradient of 4", DENSE, gradient(4), DATA,
+                "Rounding to 255 levels leaves the direction of the gradient.",
+                defences=({"name": "quantisation", "bits": 8},), short=only(path(150), clients=2)),
+    KnownAnswer("rare words, linear model, one gradient of 8", network("dense", hidden=[]), gradient(8), DATA,
+                "The columns of the gradient that are not zero are the words of the client.", population("rare_words"),
+                needs="an attack on sparse rows"),
+    KnownAnswer("embeddings of categories, one gradient of 1", network("embedded"), gradient(1), DATA,
+                "The rows of an embedding's gradient that are not zero are the client's categories.",
+                population("codes"), needs="an attack on embeddings"),
+)  # fmt: skip
+
 #: All known answers.
-TABLE = (*TRANSFORMERS, *DENSE_NETWORKS, *CONVOLUTIONS, *TABLES, *NOT_RECOVERABLE)
+TABLE = (*TRANSFORMERS, *DENSE_NETWORKS, *CONVOLUTIONS, *TABLES, *OWN_MODELS, *NOT_RECOVERABLE)

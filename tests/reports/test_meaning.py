@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from leakgauge.evaluation.support import TOO_LITTLE_TIME
+from leakgauge.evaluation.support import SAMPLES_OPEN, TOO_LITTLE_TIME
 from leakgauge.evaluation.verdict import Finding, Verdict, worst_of
 from leakgauge.reports.meaning import meaning
 
@@ -29,6 +29,7 @@ def audit(verdicts, *, reason="The attack failed.", bounds=(), complete=True, co
         ({"no defence": DATA}, {}, "Add a defence"),
         ({"no defence": DATA, "noise": NOTHING}, {}, "prefer “noise”"),
         ({"no defence": ATTRIBUTES}, {}, "labels"),
+        ({"no defence": ATTRIBUTES}, {"reason": f"{SAMPLES_OPEN} It failed."}, "Nothing is known about the samples"),
         ({"no defence": INCONCLUSIVE}, {}, "do not release this as safe"),
         ({"no defence": INCONCLUSIVE}, {"reason": TOO_LITTLE_TIME}, "larger --budget"),
         ({"no defence": NOTHING}, {}, "whenever the model or the recipe changes"),
@@ -54,3 +55,8 @@ def test_counting_bounds_all_samples_together_and_no_single_sample():
     *_, scope, _ = meaning(audit({"no defence": NOTHING}, counted=True)).sentences
     assert "does not determine all of them" in scope
     assert "may still determine single samples" in scope
+
+
+def test_strong_attacks_on_samples_leave_nothing_open():
+    *_, next_step = meaning(audit({"no defence": ATTRIBUTES})).sentences
+    assert "Nothing is known" not in next_step

@@ -35,6 +35,8 @@ class Measure:
         luck: The value that a guess without the message reaches with luck, in about one of twenty cases, or ``None`` if
             this is not known. The result of a single client is evidence of leakage only if it is better for the
             attacker than this value.
+        luck_of_one: The value of the best single sample among many guesses without the message, or ``None`` if this is
+            not known.
         per_sample: One value for each original sample, or ``None`` if the metric is computed over all samples together.
     """
 
@@ -51,6 +53,7 @@ class Measure:
     chance_source: str = ""
     data_range: float | None = None
     luck: float | None = None
+    luck_of_one: float | None = None
     per_sample: Tensor | None = field(default=None, repr=False)
 
     @property

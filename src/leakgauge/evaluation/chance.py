@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -64,11 +64,13 @@ class Chance:
         value: The metric's value for the best guess without the update.
         source: The description of this guess.
         luck: The value that a guess without the update reaches with luck, or ``None`` if this is not known.
+        luck_of_one: The value of the best single sample of any draw of any guess, or ``None`` if this is not known.
     """
 
     value: float
     source: str
     luck: float | None = None
+    luck_of_one: float | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +96,21 @@ class Guess:
         """Return the mean of a metric over all originals, for each draw."""
         return [float(quality.values[metric].mean()) for quality in self.qualities]
 
+    def about(self, chosen: Tensor) -> Guess:
+        """Return the guess with the measured quality of some of the originals only.
+
+        Args:
+            chosen: Whether each original is chosen.
+        """
+        qualities = (
+            replace(quality, values={name: value[chosen] for name, value in quality.values.items()})
+            for quality in self.qualities
+        )
+        return replace(self, qualities=tuple(qualities))
+
 
 def chance_of(guesses: Sequence[Guess], metric: str, direction: Direction) -> Chance:
-    """Return the chance level of a metric from measured guesses, and the value of the luckiest of all draws.
+    """Return the chance level of a metric from measured guesses, with the luckiest of all draws and of all samples.
 
     Args:
         guesses: The measured guesses.
@@ -104,8 +118,11 @@ def chance_of(guesses: Sequence[Guess], metric: str, direction: Direction) -> Ch
         direction: ``"higher"`` if high values are good for the attacker, otherwise ``"lower"``.
     """
     level = best({guess.source: guess.value(metric) for guess in guesses}, direction)
+    lucky = max if direction == "higher" else min
     draws = [value for guess in guesses for value in guess.values(metric)]
-    return replace(level, luck=max(draws) if direction == "higher" else min(draws))
+    values = [quality.values[metric] for guess in guesses for quality in guess.qualities]
+    single = [float(value.max() if direction == "higher" else value.min()) for value in values]
+    return replace(level, luck=lucky(draws), luck_of_one=lucky(single))
 
 
 def best(levels: Mapping[str, float], direction: Direction) -> Chance:
@@ -214,6 +231,22 @@ def blind_guesses(
             mixtures = tuple(measured(mean + share * (reference[drawn] - mean)) for drawn in rows)
             guesses.append(Guess(f"other samples mixed with their mean ({share:.0%})", mixtures))
     return guesses
+
+
+def known_without_message(guesses: Sequence[Guess]) -> Tensor:
+    """Return, for each original, whether a guess that is the same for everybody is an exact copy of it.
+
+    Black slices of a scan are such images. Their exact copies would hide what an attack recovers of the other images
+    in a mean over all of them. If all images are known, the result is false for all of them, because the message can
+    then add nothing. It is also false for rows of a table.
+
+    Args:
+        guesses: The measured guesses.
+    """
+    fixed = [guess.qualities[0].values for guess in guesses if not guess.rows and len(guess.qualities) == 1]
+    exact = [values["psnr"] >= PSNR_CAP if "psnr" in values else values["rows"] < 0 for values in fixed]
+    known = torch.stack(exact).any(0)
+    return torch.zeros_like(known) if bool(known.all()) else known
 
 
 def _with_exact_copies(quality: Quality, ruler: Ruler) -> Quality:

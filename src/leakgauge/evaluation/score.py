@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -13,7 +13,15 @@ from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.measure import Measure
 from leakgauge.core.observation import DataSpec
 from leakgauge.core.truth import Truth
-from leakgauge.evaluation.chance import NO_REFERENCE, Chance, Guess, blind_guesses, chance_of, other_samples
+from leakgauge.evaluation.chance import (
+    NO_REFERENCE,
+    Chance,
+    Guess,
+    blind_guesses,
+    chance_of,
+    known_without_message,
+    other_samples,
+)
 from leakgauge.evaluation.intervals import Interval, mean_interval, wilson_interval
 from leakgauge.evaluation.label_chance import label_accuracy_chance, label_error_chance, target_error_chance
 from leakgauge.evaluation.metrics.pixels import WINDOW_RADIUS
@@ -104,6 +112,9 @@ def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips
     - For labels, it holds the number of wrong labels, and the share of right labels after pairing.
     - For the targets of a regression, it holds the absolute error after pairing.
 
+    If some images are known without the message, such as black slices of a scan, the figures of samples are about the
+    other images. A note names the number of known images. If all images are known, the figures are about all of them.
+
     Reconstructions with NaN or infinite values raise no error. They recover no original, and the score has a note about
     them.
 
@@ -125,16 +136,8 @@ def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips
     quality = ruler(result.samples)
     reference, reference_targets = other_samples(truth)
     guesses = blind_guesses(ruler, reference, count=max(len(truth), len(result.samples)))
-    measures = []
-    for name, values in quality.values.items():
-        chance = chance_of(guesses, name, METRICS[name].direction)
-        share = name in ("recovered", "rows")
-        interval = (
-            wilson_interval(float(values.sum()), len(values))
-            if share
-            else mean_interval(values, limits=METRICS[name].limits)
-        )
-        measures.append(_measure(name, interval, chance, len(values), values, _data_range(name, ruler)))
+    known = known_without_message(guesses)
+    measures = [_sample_measure(name, values, guesses, known, ruler) for name, values in quality.values.items()]
     if result.labels is not None:
         labels = result.labels.detach().cpu()
         measures += _label_measures(labels, truth, quality.pairing, reference_targets, guesses)
@@ -142,8 +145,29 @@ def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips
         {measure.name: measure for measure in measures},
         quality.pairing,
         ruler.threshold if truth.data.is_image else None,
-        tuple(_notes(result, truth, ruler, reference)),
+        (*_notes(result, truth, ruler, reference), *_note_on_known(known)),
     )
+
+
+def _sample_measure(name: str, values: Tensor, guesses: list[Guess], known: Tensor, ruler: Ruler) -> Measure:
+    """Return the measure of one metric over the samples that are not known without the message."""
+    unknown = values[~known]
+    chance = chance_of([guess.about(~known) for guess in guesses], name, METRICS[name].direction)
+    share = name in ("recovered", "rows")
+    interval = (
+        wilson_interval(float(unknown.sum()), len(unknown))
+        if share
+        else mean_interval(unknown, limits=METRICS[name].limits)
+    )
+    measure = _measure(name, interval, chance, len(unknown), unknown, _data_range(name, ruler))
+    return replace(measure, per_sample=values)
+
+
+def _note_on_known(known: Tensor) -> list[str]:
+    count = int(known.sum())
+    verb = "is" if count == 1 else "are"
+    sentence = f"{count} of {len(known)} images {verb} known without the message. The figures are about the others."
+    return [sentence] if count else []
 
 
 def _ruler(result: Result, truth: Truth, threshold: float | None, lpips: bool) -> Ruler:
@@ -212,6 +236,7 @@ def _measure(
         chance_source=chance.source,
         data_range=data_range,
         luck=chance.luck,
+        luck_of_one=chance.luck_of_one,
         per_sample=per_sample,
     )
 

@@ -6,6 +6,9 @@ these conditions hold. Otherwise the verdict is "inconclusive".
 - The time budget did not end the attack early, and had time for its positive controls.
 - The attack returned samples, and these samples are not worse than a guess. A result that is worse than a guess shows
   that the attack failed.
+- The message has too few numbers to determine the samples, or a defence has changed its numbers. If a message
+  without noise has at least as many numbers as the samples, its equations may determine them, and the failure of an
+  attack only shows the limit of the attack.
 - The attack succeeds on easier versions of the same set-up, which are called positive controls. These are one sample
   whose label is known, and a quarter of the client's samples. If a client has a defence, the attack must instead
   succeed without the defence, or the verdict without the defence must be "nothing above chance".
@@ -25,12 +28,19 @@ from leakgauge.evaluation.verdict import Finding, Verdict
 
 #: A result that is this much worse than a guess is worse by more than rounding or luck.
 BELOW = {"psnr": 0.5, "features": 0.03}
-#: From this chance level on, a guess is already right.
-RIGHT = {"psnr": 30.0, "features": 0.98}
+#: From this chance level on, a guess is already right. Images then differ from the guess by less than one grey level,
+#: and rows are exact. Lower levels may come from black pixels or zeros alone, and what differs from them is private.
+RIGHT = {"psnr": 48.0, "rows": 0.98}
 
 #: The reason for an inconclusive verdict on an attack that had too little time.
 TOO_LITTLE_TIME = (
     "The budget was too small for this attack or for its positive controls. Give it more time with --budget."
+)
+#: The beginning of the reason if labels leak, and the attack is too weak to say anything about the samples.
+SAMPLES_OPEN = "Samples may leak too."
+#: The reason for an inconclusive verdict on a message that may determine all samples.
+MAY_DETERMINE = (
+    "The message has at least as many numbers as the samples, and no noise, so a stronger attack may find the samples."
 )
 #: The name of the positive control with a single sample.
 ONE_SAMPLE = "one sample, label known"
@@ -58,6 +68,8 @@ class Evidence:
             the attack on them, from the easiest control to the hardest.
         undefended: The result of the same attack without the defence. ``None`` if the set-up has no defence.
         cut_short: Whether the budget ended the attack before it had done its steps, or had no time for its controls.
+        determined: Whether the message has at least as many numbers as the samples, and no defence that removes
+            information, such as noise.
         proof: A sentence that proves the absence of leakage, such as a bound of differential privacy. It is empty if
             there is no proof.
     """
@@ -65,6 +77,7 @@ class Evidence:
     controls: Mapping[str, Finding]
     undefended: Finding | None = None
     cut_short: bool = False
+    determined: bool = False
     proof: str = ""
 
 
@@ -82,9 +95,9 @@ def with_support(finding: Finding, evidence: Evidence) -> Finding:
         return replace(finding, reason=evidence.proof)
     if _guess_is_right(finding.measures):
         return replace(finding, reason="A guess without the message is already right, so the message adds nothing.")
-    weakness = _weakness(finding, evidence)
+    weakness = _weakness(finding, evidence) or (MAY_DETERMINE if evidence.determined else "")
     if labels_only:
-        return replace(finding, reason=f"Samples may leak too. {weakness}" if weakness else _strength(evidence))
+        return replace(finding, reason=f"{SAMPLES_OPEN} {weakness}" if weakness else _strength(evidence))
     if weakness:
         return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=weakness)
     return replace(finding, reason=_strength(evidence))
@@ -95,7 +108,8 @@ def _weakness(finding: Finding, evidence: Evidence) -> str:
     if evidence.cut_short:
         return TOO_LITTLE_TIME
     if finding.returned_nothing:
-        return "The attack returned no sample for some clients, because it could prove none."
+        missing = "no sample" if "psnr" in finding.measures else "no sample, or no right value,"
+        return f"The attack returned {missing} for some clients."
     below = below_chance(finding.measures)
     if below is not None:
         return (

@@ -21,6 +21,9 @@ from leakgauge.evaluation.metrics.registry import METRICS
 CLEAR = {"psnr": (3.0, 0.5), "features": (0.4, 0.05)}
 #: One sample counts as recovered by itself from this PSNR on, in dB, and from this far above chance on.
 ONE_SAMPLE = (30.0, 10.0)
+#: One sample also counts as recovered if it is this far above the best single sample of many guesses, for the metrics
+#: of samples, and has at least the second value. For images, the threshold of the audit holds too.
+BEYOND_ONE = {"psnr": (5.0, 20.0), "features": (0.25, 0.9)}
 #: With fewer clients than this, each client must be beyond a lucky guess by itself.
 FEW = 3
 #: The metrics of labels.
@@ -70,8 +73,8 @@ _SENTENCES = {
         "Their samples did not come back by these attacks."
     ),
     Verdict.INCONCLUSIVE: (
-        "These attacks are too weak to judge this set-up. They found nothing, but they fail where they should succeed, "
-        "so a stronger attack may find data. This is no all-clear."
+        "These attacks found nothing, but they are too weak to judge this set-up, or had too little time. A stronger "
+        "attack may find data. This is no all-clear."
     ),
     Verdict.NOTHING_ABOVE_CHANCE: (
         "Nothing came back beyond what guessing gives. This holds for the attacks that were tried here."
@@ -251,8 +254,10 @@ def _all_above(scores: Sequence[Mapping[str, Measure]], metric: str, above: torc
 def _one_sample_leaks(score: Mapping[str, Measure]) -> bool:
     """Return whether at least one sample was clearly recovered, and more samples were recovered than by a guess.
 
-    This check complements the mean over a client's samples, which hides a single sample that was recovered exactly.
+    This check complements the mean over a client's samples, which hides a single sample that was recovered.
     """
+    if any(_one_beyond_luck(score, metric, *limits) for metric, limits in BEYOND_ONE.items()):
+        return True
     rows = score.get("rows")
     if rows is not None and rows.excess is not None:
         return rows.beyond_luck and rows.excess * rows.n >= 0.999
@@ -262,6 +267,16 @@ def _one_sample_leaks(score: Mapping[str, Measure]) -> bool:
     least, above = ONE_SAMPLE
     clear = psnr.worst >= least and psnr.worst >= psnr.chance + above
     return clear and recovered.excess * recovered.n >= 0.999
+
+
+def _one_beyond_luck(score: Mapping[str, Measure], metric: str, margin: float, least: float) -> bool:
+    """Return whether the best recovered sample is far better than the best single sample of many guesses."""
+    measure, recovered = score.get(metric), score.get("recovered")
+    if measure is None or measure.worst is None or measure.luck_of_one is None:
+        return False
+    if recovered is not None and recovered.value == 0:
+        return False
+    return measure.worst >= max(least, measure.luck_of_one + margin)
 
 
 def _inferred(scores: Sequence[Mapping[str, Measure]], metric: str) -> bool:

@@ -46,7 +46,7 @@ METRIC_IN_WORDS = {
     "features": "“features” is the share of the values of a record that came back.",
     "attribute_accuracy": "“attribute_accuracy” is the share of records whose sensitive value was inferred.",
 }
-CHANCE_IN_WORDS = "Chance is what a guess reaches without the client's message. A value near chance is no leak."
+CHANCE_IN_WORDS = "Chance is what a guess reaches without the client's message. Near chance, this attack found nothing."
 #: The name of the version of a set-up without a defence.
 UNDEFENDED = "no defence"
 NOT_STORED = "The samples were not stored, because of --redact omit. To see them, run the audit with another --output."

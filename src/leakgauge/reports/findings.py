@@ -16,7 +16,7 @@ from leakgauge.core.own_files import write_own
 from leakgauge.core.text import csv_text, json_text
 from leakgauge.evaluation.gate import Check
 from leakgauge.evaluation.metrics.registry import METRICS
-from leakgauge.evaluation.verdict import Finding
+from leakgauge.evaluation.verdict import Finding, Verdict
 from leakgauge.reports.page import Section
 
 if TYPE_CHECKING:
@@ -114,12 +114,14 @@ def controls_section(controls: Sequence[Finding]) -> list[Section]:
     """
     if not controls:
         return []
-    rows = [["attack", "easier version", "result", "clients", "verdict"]]
+    rows = [["attack", "easier version", "result", "clients", "control"]]
     for finding in controls:
+        passed = finding.verdict is Verdict.RECOVERS_DATA
+        outcome = "passed: recovers data" if passed else "failed: recovers no samples"
         metric = main_metric(finding)
         result = "-" if metric is None else f"{metric} {cell(finding.measures[metric])}"
         clients = "-" if metric is None else str(finding.measures[metric].n)
-        rows.append([finding.attack, finding.setup, result, clients, str(finding.verdict)])
+        rows.append([finding.attack, finding.setup, result, clients, outcome])
     words = (
         "The same attacks, on easier versions of this set-up without a defence. An attack that recovers nothing here "
         "either is too weak to support a negative verdict."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from leakgauge.evaluation.support import TOO_LITTLE_TIME
+from leakgauge.evaluation.support import SAMPLES_OPEN, TOO_LITTLE_TIME
 from leakgauge.evaluation.verdict import Verdict
 from leakgauge.reports.page import Section
 
@@ -22,14 +22,18 @@ _NEXT = {
         "the configuration, and run the audit again."
     ),
     Verdict.INCONCLUSIVE: (
-        "do not release this as safe. Give the attacks more time with --budget, or use DP-SGD, whose proof covers "
-        "attacks that were not tried. The section on why attacks found nothing has more hints."
+        "do not release this as safe. Give the attacks more time with --budget, or use DP-SGD with a small epsilon, "
+        "whose proof covers attacks that were not tried. The section on why attacks found nothing has more hints."
     ),
     Verdict.NOTHING_ABOVE_CHANCE: (
         "run the audit again whenever the model or the recipe changes, for example in CI with --fail-if leaks. Only a "
         "proof such as that of DP-SGD covers attacks that were not tried."
     ),
 }
+_SAMPLES_OPEN = (
+    " Nothing is known about the samples, because these attacks are too weak to judge them. Give the attacks more time "
+    "with --budget before you rely on it."
+)
 
 
 def meaning(audit: Audit) -> Section:
@@ -84,7 +88,13 @@ def _next_steps(audit: Audit) -> Iterator[str]:
             "part, because each of them uses up privacy. Run the audit again when the model or the recipe changes."
         )
     elif audit.verdict in _NEXT:
-        yield f"What to do next: {_NEXT[audit.verdict]}"
+        yield f"What to do next: {_NEXT[audit.verdict]}{_SAMPLES_OPEN if _samples_are_open(audit) else ''}"
+
+
+def _samples_are_open(audit: Audit) -> bool:
+    """Return whether only labels came back, and no attack was strong enough to say anything about the samples."""
+    reasons = [audit.reason_for(title) for title in audit.tried if audit.verdict_on(title) is audit.verdict]
+    return audit.verdict is Verdict.RECOVERS_ATTRIBUTES and any(one.startswith(SAMPLES_OPEN) for one in reasons)
 
 
 def _all_late(audit: Audit) -> bool:

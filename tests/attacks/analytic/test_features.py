@@ -73,7 +73,20 @@ def mixing():
     return nn.Sequential(*layers)
 
 
+class Coded(nn.Module):
+    """A network that looks up an embedding for each pixel, rounded to a whole number."""
+
+    def __init__(self):
+        super().__init__()
+        self.codes = nn.Embedding(2, 1)
+        self.tail = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+    def forward(self, inputs):
+        return self.tail(self.codes((inputs.flatten(1) > 0.5).long()).flatten(1))
+
+
 REFUSED = {
+    "no derivative with respect to the samples": lambda: client(Coded(), 4)[0],
     "two_spans solves for them directly": lambda: client(dense(48, 24), 4)[0],
     "fewer than two dense layers": lambda: client(models.lenet(shape=(1, 8, 8), seed=0), 2)[0],
     "the features mix the samples of a batch": lambda: client(mixing(), 4)[0],

@@ -2,8 +2,12 @@
 
 import pytest
 
+from leakgauge import fedsgd, models
+from leakgauge.attacks import registry
 from leakgauge.core.errors import InvalidInput, UnknownName
-from leakgauge.workflows.audit.attackers import Attacker, read_attacker
+from leakgauge.data import iid, load
+from leakgauge.federation.defences import build
+from leakgauge.workflows.audit.attackers import Attacker, Trial, read_attacker
 
 
 def test_by_name():
@@ -39,3 +43,19 @@ def test_options_that_an_attack_does_not_have_are_refused():
 def test_attacks_on_many_rounds_are_not_for_one_message():
     with pytest.raises(UnknownName, match="lmra"):
         read_attacker("lmra", {}, None, "here")
+
+
+def test_an_attack_that_only_the_undefended_message_fits_returns_nothing():
+    client = iid(load("digits"), 400, seed=0)[0]
+    network = models.build("mlp", shape=(1, 8, 8), classes=10, hidden=(32, 16), seed=0)
+    plain, _ = fedsgd(network, client)
+    rounded, truth = fedsgd(network, client, defences=(build("quantisation", bits=8),))
+    fits = registry.ATTACKS["gauss_newton"].fits
+    assert fits(plain).applies
+    assert not fits(rounded).applies
+    document, tensors = Attacker("gauss_newton")(Trial(rounded, truth, seconds=9.0), lambda *_: None)
+    assert document["outcome"].startswith("does not apply to this message: made for smooth networks")
+    assert document["seconds"] == 0
+    assert document["scores"]["psnr"]["value"] == 0
+    assert not document["cut_short"]
+    assert tensors["reconstructed"].shape == truth.inputs.shape

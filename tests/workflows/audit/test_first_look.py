@@ -132,7 +132,6 @@ def test_local_training_is_for_other_attacks():
     [
         (lambda: MESSAGES["regression"]()[0], "need the targets"),
         (lambda: fedavg(network(), digits().share(range(4)), lr=0.1, hidden=["samples"])[0], "number of samples"),
-        (lambda: fedsgd(Headless(), digits().share(range(4)))[0], "need the labels"),
     ],
 )
 def test_attacks_that_lack_knowledge_are_not_announced(message, words):
@@ -167,9 +166,22 @@ class Backwards(nn.Module):
         return self.head(self.entrance(inputs).flatten(1))
 
 
+class Coded(nn.Module):
+    """A model that looks up an embedding for each pixel, rounded to a whole number."""
+
+    def __init__(self):
+        super().__init__()
+        self.codes = nn.Embedding(2, 2)
+        self.head = nn.Linear(128, 10)
+
+    def forward(self, inputs):
+        return self.head(self.codes((inputs.flatten(1) > 0.5).long()).flatten(1))
+
+
 @pytest.mark.parametrize(
     ("model", "words"),
     [
+        (Coded(), "is an embedding. The rows of its gradient that are not zero show"),
         (Backwards(), "first trained layer is a convolution"),
         (network("mlp", hidden=[16]), "dense, with a bias"),
         (nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False)), "dense, without a bias"),
@@ -178,6 +190,12 @@ class Backwards(nn.Module):
 )
 def test_the_first_layer_is_the_one_that_samples_reach_first(model, words):
     assert words in str(first_look(fedsgd(model, digits().share(range(3)), mode="eval")[0]))
+
+
+def test_labels_without_a_formula_are_estimated_from_gradients():
+    look = first_look(fedsgd(Headless(), digits().share(range(4)))[0])
+    assert "They are estimated from the gradients that each label causes" in str(look)
+    assert not look.missing
 
 
 def test_labels_are_readable_or_not():

@@ -1,14 +1,18 @@
 """The audit: everything is tried, kept, never done twice, and judged."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 
 from leakgauge.core.errors import InvalidInput, UnknownName
-from leakgauge.evaluation.verdict import Verdict
-from leakgauge.runtime.cache import key_of
+from leakgauge.core.measure import Measure
+from leakgauge.evaluation.verdict import Finding, Verdict
+from leakgauge.runtime.cache import Cache, key_of
 from leakgauge.workflows.audit import read_audit, run, run_audit
+from leakgauge.workflows.audit.budget import Forecast
+from leakgauge.workflows.audit.judging import ClientResult
 from leakgauge.workflows.audit.plan import Work
 from leakgauge.workflows.result import Running
 
@@ -21,6 +25,7 @@ DOCUMENT = {
 }
 
 
+SCORE = Measure("psnr", 12.0, chance=12.0)
 HERE = Running("in-process")  # the engines are tested elsewhere, and starting processes takes longer than this work
 
 
@@ -205,3 +210,72 @@ def test_an_attack_is_not_tried_on_versions_that_it_refuses():
     plan = read_audit(document(model=model, audit={"attacks": ["dense_read_off"]}, defence=[]), "audit.toml")
     works = [Work("no defence", "dense_read_off", False, 0, f"samples {count}") for count in (1, 4)]
     assert [plan.applies(work) for work in works] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("psnr", "errors", "ending", "cost", "again"),
+    [
+        (12.0, 0.0, ("falling", "searched"), 0.1, True),  # labels leak, and samples may leak too
+        (12.0, 3.0, ("falling", "searched"), 0.1, True),
+        (12.0, 3.0, ("falling", "searched"), 12.0, True),  # more than half of the budget
+        (12.0, 3.0, ("falling", "searched"), 30.0, False),
+        (12.0, 3.0, ("searched",), 0.1, True),
+        (12.0, 3.0, ("searched",), 12.0, False),
+        (12.0, 3.0, (), 0.1, False),  # a blind guess, which another start does not change
+        (40.0, 0.0, ("falling", "searched"), 0.1, False),
+    ],
+)
+def test_a_second_attempt_is_made_until_samples_are_found(psnr, errors, ending, cost, again, tmp_path):
+    plan = read_audit({**document(defence=[], audit={"clients": 2, "budget": "60s"})}, "audit.toml")
+    state = run._Run(plan, Cache(tmp_path), HERE, None)
+    state.forecast = Forecast(dict.fromkeys(plan.attacks, cost), 1, 60.0)
+    measures = (
+        Measure("psnr", psnr, chance=12.0, worst=psnr),
+        Measure("label_errors", errors, chance=3.0, direction="lower"),
+    )
+    scores = {measure.name: measure.to_row() for measure in measures}
+    works = [work for work in plan.work if work.attack == "prior_path"]
+    for work in works:
+        result = {"scores": scores, "seconds": cost, "loss": 1.0} | dict.fromkeys(ending, True)
+        state.results[work] = ClientResult(work, result, {})
+    assert state.further_attempts() == ([replace(work, attempt=1) for work in works] if again else [])
+
+
+def test_missing_knowledge_is_part_of_the_reason(tmp_path):
+    changes = {
+        "model": {"name": "mlp", "options": {"shape": [1, 8, 8], "classes": 10, "hidden": [16]}},
+        "training": {"samples": 8, "epochs": 4, "batch_size": 8},
+        "attacker": {"hidden": ["samples", "batch_size"]},
+        "audit": {"clients": 1},
+        "defence": [],
+    }
+    found = run_audit(read_audit(document(**changes), "audit.toml"), tmp_path, HERE)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    reason = found.reason_for("no defence")
+    assert "because the attacker does not know the number of samples" in reason
+    assert "The attack returned no sample" in reason
+
+
+def test_the_reason_of_a_search_comes_before_that_of_an_exact_attack(made):
+    audit, _ = made
+    chosen = {"two_spans": "It proved none.", "inverting_gradients": "It is too weak."}
+    findings = tuple(
+        Finding(name, "x", {"psnr": SCORE}, Verdict.INCONCLUSIVE, reason=text) for name, text in chosen.items()
+    )
+    plan = replace(audit.plan, chains={"x": ()})
+    assert replace(audit, findings=findings, plan=plan).reason_for("x") == "It is too weak."
+
+
+def test_messages_that_may_determine_the_samples_are_recognised():
+    tables = {
+        "noise": [{"name": "gaussian_noise", "sigma": 0.1}],
+        "clipped": [{"name": "clipping", "norm": 1.0}],
+        "few": [{"name": "top_k", "keep": 0.001}],
+        "many": [{"name": "top_k", "keep": 0.5}],
+        "ten": [{"name": "secure_aggregation", "clients": 10}],
+        "hundred": [{"name": "secure_aggregation", "clients": 100}],
+    }
+    defences = [{}, *({"title": title, "chain": chain} for title, chain in tables.items())]
+    network = {"name": "mlp", "options": {"shape": [1, 8, 8], "classes": 10, "hidden": [64]}}
+    plan = read_audit(document(model=network, defence=defences), "audit.toml")
+    assert plan.determined == {"no defence", "clipped", "many", "ten"}

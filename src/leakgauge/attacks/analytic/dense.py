@@ -182,17 +182,22 @@ class DenseChain:
             )
 
     def check_features(self) -> None:
-        """Check that the features of one sample depend on no other sample of a batch and on no random number.
+        """Check that the features of a sample depend on no other sample of a batch and on no random number.
 
-        The features are the inputs of the first dense layer. Batch norm and dropout in train mode fail this check.
+        The features are the inputs of the first dense layer. Batch norm and dropout in train mode fail this check. So
+        do features without a derivative with respect to the samples, as those of embeddings.
         """
         before = next(inputs for path, inputs in self.calls if path == self.first)
-        changed = torch.cat([self._dummies[:1], self._random(1, *self.shape, seed=1)])
+        changed = torch.cat([self._dummies[:1], self._random(1, *self.shape, seed=1)]).requires_grad_()
         handle = self.layer(self.first).register_forward_pre_hook(stop_at_input)
         try:
-            with torch.no_grad():
+            with torch.enable_grad():
                 self.model(changed)
         except Reached as reached:
+            if not reached.inputs.requires_grad:
+                raise DoesNotFit(
+                    "the features have no derivative with respect to the samples, as those of embeddings"
+                ) from None
             if torch.allclose(before[:1], reached.inputs[:1], rtol=1e-9, atol=1e-12):
                 return
         finally:

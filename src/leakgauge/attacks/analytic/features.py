@@ -298,7 +298,7 @@ SPECS = (
         fits=fits,
         cost=Cost.SECONDS,
         rank=0,
-        audit={},
+        audit={"attempts": 30},
         exact=True,
     ),
 )

@@ -35,6 +35,7 @@ from leakgauge.attacks.analytic.levenberg import search
 from leakgauge.attacks.analytic.whole_message import Unknowns, WholeMessage, in_double
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.labels import LastLayer, granted_labels
+from leakgauge.attacks.inversion.last_layer import outputs_for_labels
 from leakgauge.attacks.inversion.smoothness import forward_pass
 from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
@@ -250,7 +251,8 @@ def _unknowns(message: Observation, coordinates: Coordinates, draw: torch.Genera
     if classes is None and loss == "mse" and granted_labels(message) is None:
         return Unknowns(samples, coordinates, lambda free: free, none.new_zeros(samples))
     labels = LastLayer()(message, draw)
-    if granted_labels(message) is not None or samples == 1 or classes is None:
+    granted = granted_labels(message) is not None
+    if granted or samples == 1 or classes is None or outputs_for_labels(message) is None:
         return Unknowns(samples, coordinates, lambda free: labels, none)
     if loss == "binary_cross_entropy":
         return Unknowns(samples, coordinates, lambda free: free, labels.double())

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leakgauge.attacks.inversion.label_counts import Place, estimate_label_counts, raise_counts
 from leakgauge.attacks.inversion.last_layer import Part, last_layer
+from leakgauge.attacks.inversion.probed_labels import infer_label_counts
 from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName
 from leakgauge.core.observation import Observation
@@ -50,6 +51,9 @@ class Granted:
 class LastLayer:
     """A method that returns the labels that are given, or infers labels from the last layer's update.
 
+    If the loss or the last layer allows no formula, labels are inferred from the gradients that dummy inputs of each
+    class cause (:mod:`leakgauge.attacks.inversion.probed_labels`).
+
     Args:
         at: The weights at which random dummy inputs are evaluated to estimate mean predictions. ``"server"`` are the
             sent weights, ``"client"`` the returned weights, and ``"interpolated"`` interpolates between both.
@@ -81,7 +85,7 @@ class LastLayer:
         """
         labels = granted_labels(observation)
         if labels is None:
-            counts = estimate_label_counts(observation, generator, at=self.at, read=self.read, dummies=self.dummies)
+            counts = infer_label_counts(observation, generator, at=self.at, read=self.read, dummies=self.dummies)
             labels = torch.repeat_interleave(torch.arange(len(counts)), counts).to(observation.device)
         if self.shuffle and observation.label_batches is None:
             labels = labels[torch.randperm(len(labels), generator=generator).to(labels.device)]

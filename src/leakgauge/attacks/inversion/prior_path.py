@@ -41,6 +41,7 @@ from leakgauge.attacks.inversion.compression import Message, pruning_of
 from leakgauge.attacks.inversion.labels import LastLayer
 from leakgauge.attacks.inversion.noise_level import noise_in
 from leakgauge.attacks.inversion.optimisers import Constant, Ramp, Schedule
+from leakgauge.attacks.inversion.probed_labels import has_formula
 from leakgauge.attacks.inversion.settings import WarmStart
 from leakgauge.attacks.inversion.solve import Descent, Solution, Trace, solve
 from leakgauge.attacks.inversion.stopping import MaxSteps, Outcome
@@ -143,7 +144,7 @@ class PriorPath(Inversion):
         pruned = pruning_of(observation)
         if pruned is None or all(map(math.isfinite, pruned.limits.values())):
             return self
-        if not isinstance(self.labels, LastLayer) or self.labels.read is not None:
+        if not isinstance(self.labels, LastLayer) or self.labels.read is not None or not has_formula(observation):
             return self
         last = list(pruned.sent.values())[-1]
         missing = last.dim() == 1 and not bool(last.all())

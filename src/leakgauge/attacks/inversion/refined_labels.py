@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.inversion.attack import Inversion
-from leakgauge.attacks.inversion.label_counts import estimate_label_counts, input_statistics, round_counts
+from leakgauge.attacks.inversion.label_counts import input_statistics, round_counts
 from leakgauge.attacks.inversion.labels import LastLayer, granted_labels
 from leakgauge.attacks.inversion.last_layer import last_layer
+from leakgauge.attacks.inversion.probed_labels import has_formula, infer_label_counts
 from leakgauge.attacks.inversion.update_models import FullSimulation
 from leakgauge.core.checks import whole_number
 from leakgauge.core.observation import Observation
@@ -60,11 +61,11 @@ class RefinedLabels:
         """
         if granted_labels(observation) is not None:
             return LastLayer(shuffle=self.shuffle)(observation, generator)
-        counts = estimate_label_counts(
+        counts = infer_label_counts(
             observation, generator, at=self.first.at, read=self.first.read, dummies=self.first.dummies
         )
         samples = int(observation.training.need("samples"))
-        if samples > 1:
+        if samples > 1 and has_formula(observation, self.first.read):
             for _ in range(self.rounds):
                 counts = self._corrected(observation, counts, samples, generator)
         return LastLayer(shuffle=self.shuffle)(observation.knowing(label_counts=counts), generator)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from leakgauge.attacks.inversion.attack import Inversion
 from leakgauge.attacks.inversion.labels import LastLayer, granted_labels
+from leakgauge.attacks.inversion.last_layer import outputs_for_labels
 from leakgauge.attacks.inversion.smoothness import forward_pass
 from leakgauge.attacks.inversion.update_models import FullSimulation
 from leakgauge.attacks.papers.epafl import epafl
@@ -43,7 +44,8 @@ class OptimisedLabels:
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Return the labels that are given, or else initial logits of shape (samples, classes).
 
-        If the client has a single sample, its label is inferred, and no logits are needed.
+        If the client has a single sample, its label is inferred, and no logits are needed. A loss of the user's own may
+        not accept the distributions that logits stand for, so its labels are inferred too.
 
         Args:
             observation: The client's message (gradient or weights), as the server sees it.
@@ -51,7 +53,8 @@ class OptimisedLabels:
         """
         labels = self.estimate(observation, generator)
         classes = observation.data.classes
-        if granted_labels(observation) is not None or len(labels) == 1 or classes is None:
+        granted = granted_labels(observation) is not None
+        if granted or len(labels) == 1 or classes is None or outputs_for_labels(observation) is None:
             return labels
         logits = torch.randn(len(labels), classes, generator=generator).to(next(iter(observation.sent.values())))
         return logits + self.lean * torch.nn.functional.one_hot(labels.long(), classes).to(logits)

@@ -100,7 +100,12 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     observation, truth = trial.observation, trial.truth
     whole = registry.build(attacker.name, **attacker.options)
     attack = whole if trial.scale == 1 else whole.scaled(trial.scale)
-    result, out_of_time = _in_time(attack, trial, report)
+    fit = registry.ATTACKS[attacker.name].fits(observation)  # a defence may have changed what the attack needs
+    if fit.applies:
+        result, out_of_time = _in_time(attack, trial, report)
+    else:
+        words = f"does not apply to this message: {fit.reason}"
+        result, out_of_time = _nothing(attack, trial, Outcome("finished", 0, words)), False
     check_measured(result)
     reference, _ = other_samples(truth)
     if result.outcome.kind == "guess" and reference is not None:  # the best guess of an attacker is the chance level
@@ -108,10 +113,12 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     scored = score(result, truth, threshold=trial.threshold if truth.data.is_image else None)
     document = _document(scored.metrics, str(result.outcome), result.seconds, observation)
     document |= {"loss": plain(result.loss), "attack": result.attack, "notes": list(scored.notes)}
+    searched = result.trace is not None and result.outcome.kind != "guess"
     document |= {
         "cut_short": out_of_time or (trial.scale < 1 and attack is not whole),
         "settled": registry.ATTACKS[attacker.name].exact and result.outcome.kind == "converged",
-        "falling": result.outcome.kind != "guess" and result.trace is not None and still_falling(result.trace.losses),
+        "searched": searched,
+        "falling": searched and result.trace is not None and still_falling(result.trace.losses),
     }
     if judge([scored.metrics], labels_granted=True) is not Verdict.RECOVERS_DATA:
         document["diagnosis"] = list(diagnose(observation, result))
@@ -137,7 +144,7 @@ def _in_time(attack: Attack, trial: Trial, report: Report) -> tuple[Reconstructi
     except KeyboardInterrupt:
         if not limit.passed:
             raise
-        result = _nothing(attack, trial)
+        result = _nothing(attack, trial, Outcome("interrupted", 0, "ended by the budget before it had a result"))
     if result.outcome.kind == "interrupted" and not limit.passed:
         raise KeyboardInterrupt
     if limit.passed and len(result.samples):
@@ -146,12 +153,13 @@ def _in_time(attack: Attack, trial: Trial, report: Report) -> tuple[Reconstructi
     return result, limit.passed
 
 
-def _nothing(attack: Attack, trial: Trial) -> Reconstruction:
+def _nothing(attack: Attack, trial: Trial, outcome: Outcome) -> Reconstruction:
+    """Return a result without samples."""
     data = trial.observation.data
+    seconds = (trial.seconds or 0.0) if outcome.kind == "interrupted" else 0.0
     labels = torch.zeros(0, dtype=torch.float if data.classes is None else torch.long)
-    outcome = Outcome("interrupted", 0, "ended by the budget before it had a result")
     return Reconstruction(
-        torch.zeros(0, *data.shape), labels, outcome, attack=repr(attack), seed=trial.seed, seconds=trial.seconds or 0.0
+        torch.zeros(0, *data.shape), labels, outcome, attack=repr(attack), seed=trial.seed, seconds=seconds
     )
 
 

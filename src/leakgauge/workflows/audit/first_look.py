@@ -187,11 +187,7 @@ def _missing_for_optimisation(observation: Observation) -> str:
         return "the number of samples"
     if granted_labels(observation) is not None or observation.label_batches is not None:
         return ""
-    try:
-        last_layer(observation)
-    except MissingKnowledge:
-        return "the targets" if observation.data.classes is None else "the labels"
-    return ""
+    return "the targets" if observation.data.classes is None else ""
 
 
 def _first_layer(observation: Observation) -> Reason:
@@ -206,6 +202,12 @@ def _first_layer(observation: Observation) -> Reason:
     if first.kind == "linear":
         bias = "with" if any(name.endswith("bias") for name in first.parameters) else "without"
         sentence = f"The first trained layer is dense, {bias} a bias. Its gradient is a weighted sum of its inputs."
+        return Reason("first layer", "high", sentence)
+    if isinstance(observation.model.get_submodule(first.name), nn.Embedding | nn.EmbeddingBag):
+        sentence = (
+            "The first trained layer is an embedding. The rows of its gradient that are not zero show which "
+            "categories or words the client has. No attack here turns these rows into samples."
+        )
         return Reason("first layer", "high", sentence)
     if first.kind == "other":
         return Reason("first layer", "high", "The first trained layer is neither dense nor a convolution.")
@@ -259,7 +261,10 @@ def _labels(observation: Observation) -> Reason:
         reading.mean_gradient(observation, observation.difference())
     except MissingKnowledge as problem:
         cause = str(problem).partition(". ")[0].rstrip(".")
-        return Reason("labels", "medium", f"The last layer does not show the labels: {cause}.")
+        sentence = f"The last layer does not show the labels: {cause}."
+        if observation.training.samples is not None:
+            sentence += " They are estimated from the gradients that each label causes."
+        return Reason("labels", "medium", sentence)
     if observation.kind == "gradient" and observation.training.samples == 1 and reading.part == "bias":
         return Reason("labels", "high", "The last layer's bias shows the label of the sample.")
     sentence = f"The number of samples of each label can be estimated from the last layer's {reading.part}."

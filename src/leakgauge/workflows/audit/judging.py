@@ -131,6 +131,7 @@ def findings_with_support(
             _needed(plan, mine),
             None if defence == undefended else baseline,
             cut_short=key in cut or attack in without_controls,
+            determined=defence in plan.determined,
             proof=proof,
         )
         findings[key] = with_support(findings[key], evidence)

@@ -28,7 +28,7 @@ from leakgauge.core.errors import InvalidInput, LeakgaugeError, shown
 from leakgauge.core.observation import Observation
 from leakgauge.evaluation.bounds import Bound
 from leakgauge.evaluation.support import control_sizes
-from leakgauge.federation.defence import Defence
+from leakgauge.federation.defence import Defence, clients_in_a_sum
 from leakgauge.workflows.audit.attackers import Attacker, read_attacker
 from leakgauge.workflows.audit.budget import DEFAULT_BUDGET, read_duration
 from leakgauge.workflows.audit.ceiling import bound_on
@@ -41,6 +41,8 @@ from leakgauge.workflows.scenario import Scenario, load_parts, read_chains, read
 #: The number of clients of a positive control.
 CONTROL_CLIENTS = 2
 AUDIT: Keys = {"attacks": (list,), "clients": CLIENTS, "threshold": DECIBELS, "budget": (str, *NUMBER)}
+#: The defences that remove information from all numbers of a message, so that counting its numbers shows nothing.
+LOSSY = ("gaussian_noise", "laplacian_noise", "dpsgd", "quantisation", "mixup")
 #: The name of the version of a set-up without a defence.
 UNDEFENDED = "no defence"
 
@@ -166,6 +168,15 @@ class AuditPlan:
         return {title: bound for title, bound in found.items() if bound is not None}
 
     @cached_property
+    def determined(self) -> frozenset[str]:
+        """The titles of the defences whose messages may determine all samples.
+
+        Such a message has at least as many numbers that are not zero as the samples have, and no defence adds noise or
+        rounds the numbers.
+        """
+        return frozenset(title for title, chain in self.chains.items() if _may_determine(self.scenario, chain))
+
+    @cached_property
     def ladder(self) -> dict[str, Rung]:
         """A dictionary from names to versions of the set-up, each with one changed value (rungs of the ladder)."""
         return rungs_of(self.scenario)
@@ -274,6 +285,15 @@ def _underdetermined(message: Observation) -> bool:
     numbers = sum(value.numel() for value in message.model.parameters() if value.requires_grad)
     samples = message.training.samples
     return samples is not None and numbers < samples * math.prod(message.data.shape)
+
+
+def _may_determine(scenario: Scenario, chain: tuple[Defence, ...]) -> bool:
+    """Return whether the first client's message has at least as many numbers as the samples, without a loss of more."""
+    if any(defence.name in LOSSY for defence in chain):
+        return False
+    message, _ = scenario.observe(0, chain)
+    numbers = sum(int(value.count_nonzero()) for value in message.difference().values())
+    return numbers >= clients_in_a_sum(chain) * scenario.samples * math.prod(message.data.shape)
 
 
 def _read_attacks(listed: list[Any] | None, look: FirstLook, sensitive: str | None, where: str) -> dict[str, Attacker]:

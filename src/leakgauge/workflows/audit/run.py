@@ -2,7 +2,7 @@
 
 1. Exact attacks run first, because they take seconds and recognise their own success.
 2. The other attacks run on the clients whose samples the exact attacks have not recovered.
-3. Attacks that found nothing and whose loss was still falling get more steps, if the budget has time.
+3. Searches that found no samples start again and get more steps, if the budget has time.
 4. Attacks that found nothing run on easier versions of the set-up, which are called positive controls.
 5. The strongest attack runs on harder and easier versions of the set-up (:mod:`leakgauge.workflows.audit.ladder`), if
    the budget has time.
@@ -20,6 +20,7 @@ from leakgauge.core.container import Location
 from leakgauge.core.errors import EngineUnavailable, LeakgaugeError, TasksFailed
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive
+from leakgauge.evaluation.support import SAMPLES_OPEN
 from leakgauge.evaluation.verdict import Finding, Verdict, together, worst_of
 from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache
@@ -82,10 +83,21 @@ class Audit(WorkflowResult):
         return together([finding for finding in self.findings if finding.setup == defence])
 
     def reason_for(self, defence: str) -> str:
-        """Return the reason for the verdict on one defence, or an empty text if there is no reason to report."""
-        verdict = self.verdict_on(defence)
-        reasons = [one.reason for one in self.findings if one.setup == defence and one.verdict is verdict]
-        return next((reason for reason in reasons if reason), "")
+        """Return the reason for the verdict on one defence, or an empty text if there is no reason to report.
+
+        The reason of an attack that was strong enough comes first. The reason why an optimisation found nothing comes
+        before the reason why an exact attack could prove nothing.
+        """
+        verdict, look = self.verdict_on(defence), self.plan.first_look
+        told = [one for one in self.findings if one.setup == defence and one.verdict is verdict and one.reason]
+        told.sort(key=lambda one: (one.reason.startswith(SAMPLES_OPEN), self.plan.is_exact(one.attack)))
+        reason = told[0].reason if told else ""
+        if verdict is Verdict.INCONCLUSIVE and self.plan.portfolio and look.missing:
+            reason += (
+                f" Optimisation attacks were left out, because the attacker does not know {look.missing}. A real "
+                "attacker may guess it, so grant it to try them."
+            )
+        return reason.strip()
 
     @property
     def ladder_sentences(self) -> list[str]:
@@ -259,20 +271,23 @@ class _Run:
         )
 
     def further_attempts(self) -> list[Work]:
-        """Return second attempts of attacks that found nothing and whose loss was still falling.
+        """Return second attempts of searches that found no samples, from other starting points and with more steps.
 
-        The list is empty if the user chose the attacks, or if the budget has no time for second attempts.
+        Searches whose loss was still falling come first, and the others follow if at least half of the remaining time
+        is left for positive controls. Labels alone do not stop the search, because samples leak more. The list is empty
+        if the user chose the attacks, or if the budget has no time for second attempts.
         """
         if not self.plan.portfolio or self.plan.budget is None:
             return []
         results = self.best_results()
-        leaking = {key_of(finding) for finding in judged(self.plan, results) if finding.verdict.leaks}
-        again = [
-            replace(result.work, attempt=1)
-            for result in results
-            if key_of_work(result.work) not in leaking and result.document.get("falling") and not result.cut_short
-        ]
-        return again if again and self._expected().total(again) < self.plan.budget - self.spent else []
+        leaking = {key_of(one) for one in judged(self.plan, results) if one.verdict is Verdict.RECOVERS_DATA}
+        failed = [one for one in results if key_of_work(one.work) not in leaking and not one.cut_short]
+        every = [replace(one.work, attempt=1) for one in failed if one.document.get("searched")]
+        falling = [replace(one.work, attempt=1) for one in failed if one.document.get("falling")]
+        expected, left = self._expected(), self.plan.budget - self.spent
+        if every and expected.total(every) < left / 2:
+            return every
+        return falling if falling and expected.total(falling) < left else []
 
     def without_evidence(self) -> list[str]:
         """Return the names of attacks that need easier versions of the set-up as positive controls.
