@@ -46,6 +46,8 @@ from leakgauge.core.seeding import generator
 EXPLAINS = 3.0
 #: The largest estimated relative error of an exact sample, and of a sample that is returned.
 EXACT, NOISIEST = 1e-3, 0.3
+#: The estimated relative error of the fit of one step from which a sample is not searched.
+HIDDEN = 3.0
 #: The stretches that are tried, as powers of ten, and the number of them. Both signs are tried.
 STRETCHES, TRIED = (-2.5, 1.5), 40
 #: The number of times that the best stretches are refined, and the number of trials in each refinement.
@@ -301,9 +303,15 @@ def fits(observation: Observation) -> Fit:
         observation: The client's message (gradient or weights), as the server sees it.
     """
     try:
-        _chain(observation)
+        chain = _chain(observation)
     except DoesNotFit as reason:
         return Fit(False, str(reason))
+    if observation.training.steps == 1:
+        fitted = fit_one_step(_rows(observation, chain.first)[0])
+        if not fitted.misfit <= EXPLAINS:
+            return Fit(False, "the neurons do not agree on one sample, as in noisy updates")
+        if not fitted.relative_error < HIDDEN:
+            return Fit(False, "rounding of the weights hides what a step of Adam leaves of the sizes of the gradients")
     return Fit(True, "the sample enters a dense layer with a bias, and steps of Adam differ by what eps adds to them")
 
 
