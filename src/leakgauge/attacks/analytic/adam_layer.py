@@ -24,6 +24,7 @@ with unknown numbers :math:`U_k` and :math:`C_k`. The fit determines :math:`y` u
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -31,8 +32,9 @@ from torch import Tensor
 
 from leakgauge.core.local_training import LocalTraining
 
-#: The number of alternating steps of the fits.
-ITERATIONS = 60
+#: The number of alternating steps of the fits. The fit of one step continues, up to the second number, until its mean
+#: squared residual falls by less than the third number.
+ITERATIONS, MOST_ITERATIONS, STALLED = 60, 2000, 1e-4
 #: The largest factor by which a fitted number changes in one step.
 STRIDE = 3.0
 #: An entry has changed if it is larger than this many rounding errors.
@@ -55,10 +57,13 @@ class Rows:
 
     def live(self) -> tuple[Rows, Tensor]:
         """Return the rows of changed neurons and the columns of changed inputs, and whether each input has changed."""
-        changed = self.updates.abs() > CHANGED * self.noise
-        neurons = changed[:, -1]
-        inputs = changed[neurons].any(0)
+        neurons = self.changed_neurons()
+        inputs = (self.updates[neurons].abs() > CHANGED * self.noise[neurons]).any(0)
         return Rows(self.updates[neurons][:, inputs], self.noise[neurons][:, inputs]), inputs
+
+    def changed_neurons(self) -> Tensor:
+        """Return whether the bias of each neuron has changed."""
+        return self.updates[:, -1].abs() > CHANGED * self.noise[:, -1]
 
     def aligned(self) -> tuple[Tensor, Tensor]:
         """Return the updates with the signs of the neurons and of the inputs divided out, and the signs of the inputs.
@@ -69,6 +74,42 @@ class Rows:
         signs = turned.sign().sum(0).sign()
         return turned * signs, signs
 
+    def without_decayed(self, pull: Tensor) -> Rows:
+        """Return the rows with zeros for neurons and inputs that only Adam's weight decay has changed.
+
+        Args:
+            pull: The part of each gradient that the weight decay adds.
+        """
+        same = self.updates.sign() == pull.sign()
+        neurons = ~same.all(1)
+        inputs = ~same[neurons].all(0)
+        return Rows(self.updates * neurons[:, None] * inputs, self.noise)
+
+    def uncertain(self, pull: Tensor, share: float) -> Rows:
+        """Return the rows with more noise, for a share of Adam's weight decay that is not corrected.
+
+        Args:
+            pull: The part of each gradient that the weight decay adds, in units of eps.
+            share: The share of this part.
+        """
+        distance = (1 - self.updates.abs()).abs()  # about the inverse of the gradient in units of eps
+        return Rows(self.updates, (self.noise.square() + (share * distance.square() * pull).square()).sqrt())
+
+    def corrected(self, gradients: Tensor, pull: Tensor) -> Rows:
+        """Return the rows that gradients without Adam's weight decay would have caused.
+
+        With the decay, the distance of an entry from 1 is larger or smaller by the ratio of both gradients. Entries at
+        which the decay turns the sign of the gradient get a large noise.
+
+        Args:
+            gradients: The estimated gradients without the weight decay.
+            pull: The part of each gradient that the weight decay adds.
+        """
+        ratio = torch.where(gradients == 0, 1.0, (gradients + pull) / gradients)
+        turned, ratio = ratio <= 0, ratio.abs().clamp(1e-3, 1e3)
+        updates = self.updates.sign() * (1 - (1 - self.updates.abs()) * ratio)
+        return Rows(torch.where(turned, -updates, updates), torch.where(turned, 1.0, self.noise * ratio))
+
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
@@ -77,6 +118,7 @@ class Fitted:
     Args:
         values: The inputs.
         errors: The estimated standard deviation of the error of each input.
+        neurons: The gradient of each neuron in units of eps. It is 0 for neurons whose weights have not changed.
         amplitude: The size of an entry without rounding and with an infinite gradient. It is 1 if the learning rate is
             right.
         misfit: The mean squared residual, in units of the rounding error. It is near 1 if there is nothing but
@@ -85,6 +127,7 @@ class Fitted:
 
     values: Tensor
     errors: Tensor
+    neurons: Tensor
     amplitude: float
     misfit: float
 
@@ -155,7 +198,7 @@ def fit_one_step(rows: Rows) -> Fitted:
     live, changed = rows.live()
     values, errors = torch.zeros(2, rows.updates.shape[1], dtype=torch.double, device=changed.device)
     if not len(live.updates) or not bool(changed[-1]):
-        return Fitted(values[:-1], errors[:-1], 1.0, torch.inf)
+        return Fitted(values[:-1], errors[:-1], rows.updates[:, 0] * 0, 1.0, torch.inf)
     sizes, signs = live.aligned()
     weight = live.noise.square().reciprocal()
     amplitude, share, inverse = _rank_one(sizes, weight)
@@ -166,7 +209,9 @@ def fit_one_step(rows: Rows) -> Fitted:
     errors[changed] = values[changed].abs() * (spread.square() + spread[-1].square()).sqrt()
     free = max(1, sizes.numel() - sum(sizes.shape))
     misfit = float((weight * (sizes - fit).square()).sum()) / free
-    return Fitted(values[:-1], errors[:-1], float(amplitude), misfit)
+    neurons = torch.zeros_like(rows.updates[:, 0])
+    neurons[rows.changed_neurons()] = live.updates[:, -1].sign() / (share[:, 0] * inverse[0, -1])
+    return Fitted(values[:-1], errors[:-1], neurons, float(amplitude), misfit)
 
 
 def _rank_one(sizes: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -177,13 +222,18 @@ def _rank_one(sizes: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     amplitude = (weight * sizes).sum() / weight.sum()
     inverse = torch.ones_like(sizes[:1])
-    share = ((1 - sizes) * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True)
+    share = ((1 - sizes / amplitude) * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True)
     share = share.clamp_min(float(torch.finfo(torch.float32).eps))
-    for _ in range(ITERATIONS):
+    before = math.inf
+    for iteration in range(MOST_ITERATIONS):
         inverse = _improved(inverse, amplitude, share, sizes, weight, 0)
         share = _improved(share, amplitude, inverse, sizes, weight, 1)
         fit = 1 / (1 + share * inverse)
         amplitude = (weight * fit * sizes).sum() / (weight * fit.square()).sum()
+        misfit = float((weight * (sizes - amplitude * fit).square()).mean())
+        if iteration >= ITERATIONS and not misfit < before - STALLED:
+            break
+        before = misfit
     return amplitude, share, inverse
 
 

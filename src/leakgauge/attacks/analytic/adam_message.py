@@ -34,8 +34,6 @@ from leakgauge.federation.update_rules import UpdateRule
 
 #: The inverse of the residual, in rounding errors, above which the weight of an entry falls.
 RHO = 0.1
-#: Two changes of a weight are nearly the same if they differ by less than this share of the learning rate in each step.
-NEAR = 0.02
 #: The smallest size of an input for which its error is a share of its size.
 SMALLEST = 0.05
 #: The largest number of values, counted over directions and steps, whose derivatives are computed at the same time.
@@ -163,14 +161,18 @@ class AdamMessage:
             self.cache.update(point=point.clone(), derivatives=derivatives)
         return self.cache["derivatives"] / self.scale
 
-    def agreement(self, point: Tensor) -> float:
-        """Return the share of the changed weights whose change is nearly the simulated one.
+    def disagreement(self, point: Tensor) -> float:
+        """Return how far the changes of weights are from the simulated ones, relative to how far they differ.
+
+        Both are medians over the changed weights. The result is near 0 for the sample, and near 1 for any other sample.
 
         Args:
             point: The unknown inputs.
         """
-        near = (self._updates(point, self.double) - self.observed).abs() < NEAR * self.steps
-        return float(near[self.observed != 0].double().mean())
+        changed = self.observed != 0
+        observed, simulated = self.observed[changed].abs(), self._updates(point, self.double)[changed].abs()
+        spread = (observed - observed.median()).abs().median().clamp_min(1e-300)
+        return float((simulated - observed).abs().median() / spread)
 
     def misfit(self, point: Tensor) -> float:
         """Return the mean squared residual of the weights that have changed or should have changed.

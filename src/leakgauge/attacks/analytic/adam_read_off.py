@@ -19,18 +19,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.analytic.adam_layer import (
-    Line,
-    Rows,
-    decay_factor,
-    fit_line,
-    fit_one_step,
-    noise_of,
-    roundings_of,
-)
+from leakgauge.attacks.analytic.adam_groups import labels_of, pure_groups
+from leakgauge.attacks.analytic.adam_layer import Line, fit_line
 from leakgauge.attacks.analytic.adam_message import AdamMessage, with_rate
+from leakgauge.attacks.analytic.adam_update import decays, fit_layer, layer_update
 from leakgauge.attacks.analytic.dense import DenseChain, DoesNotFit
 from leakgauge.attacks.analytic.levenberg import search
+from leakgauge.attacks.analytic.read_off import CONFIRMED_LOSSES
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.labels import LastLayer, granted_labels
 from leakgauge.attacks.inversion.stopping import Outcome
@@ -62,8 +57,8 @@ SHARES, OF_STAGE = (0.1, 0.03, 0.01, 0.003, 0.001, 1e-4), 8
 ITERATIONS = 40
 #: The relative error of a sample for which the equations of all weights are not solved, because the line is bent.
 BENT = 0.03
-#: The share of weights whose change must nearly be the simulated one, if the equations of all are not solved.
-AGREES = 0.9
+#: The largest disagreement of a sample for which the equations of all weights are not solved.
+AGREES = 0.1
 #: The largest size of a table's value, in the units of the layer's inputs.
 LARGEST = 30.0
 #: The number of unknowns times weights times steps in the derivatives of a message above which they take too long.
@@ -90,6 +85,8 @@ class AdamReadOff(Attack):
             report: Not used, because the attack takes only a moment.
         """
         message = _Message(observation)
+        if observation.training.samples != 1:
+            return _of_batch(message)
         found = self._one_step(message) if message.steps == 1 else self._several_steps(message)
         dtype, data, labels = next(iter(observation.sent.values())).dtype, observation.data, message.targets
         if found is None or not found.error < NOISIEST:
@@ -106,15 +103,18 @@ class AdamReadOff(Attack):
 
     def _one_step(self, message: _Message) -> _Found | None:
         """Return the sample behind one step, or ``None`` if its rows do not agree on a sample."""
-        fitted = fit_one_step(message.rows)
-        if not fitted.misfit <= EXPLAINS:
+        fitted = fit_layer(message.observation, message.rows, message.chain.first)
+        agrees = fitted.misfit <= EXPLAINS
+        if not agrees and not message.decays:
             return None
         inputs = message.model_inputs(fitted.values)
-        found = _Found(inputs, fitted.relative_error * math.sqrt(max(1.0, fitted.misfit)))
+        error = fitted.relative_error * math.sqrt(max(1.0, fitted.misfit)) if agrees else math.inf
+        found = _Found(inputs, error)
         problem = message.problem(message.rate * fitted.amplitude)
         if problem is None or not message.affordable:
             return found
-        (point,), _ = search(problem, inputs[problem.unknown][None], ITERATIONS)
+        point = inputs[problem.unknown]
+        point = _staged(problem, point) if message.decays else _last_stage(problem, point)
         solved = _solution(problem, point) if problem.misfit(point) <= EXPLAINS else found
         return min(found, solved, key=lambda one: one.error)
 
@@ -126,13 +126,12 @@ class AdamReadOff(Attack):
         for start in _stretched(problem, message, line):
             point = start.inputs[problem.unknown]
             if not message.affordable:
-                if problem.agreement(point) > AGREES:
-                    return _Found(start.inputs, math.hypot(start.error, BENT))
+                apart = problem.disagreement(point)
+                if apart < AGREES:
+                    return _Found(start.inputs, math.hypot(start.error, BENT, 2 * apart))
                 continue
             for _ in range(self.rounds):
-                for share in SHARES:
-                    (point,), _ = search(problem.blurred(share, point), point[None], OF_STAGE)
-                (point,), _ = search(problem, point[None], ITERATIONS)
+                point = _staged(problem, point)
                 if problem.misfit(point) <= EXPLAINS:
                     return _solution(problem, point)
         return None
@@ -157,8 +156,9 @@ class _Message:
     def __init__(self, observation: Observation) -> None:
         self.chain = _chain(observation)
         self.observation, self.steps = observation, observation.training.steps
-        self.rows, self.rate = _rows(observation, self.chain.first)
-        self.targets = _targets(observation)
+        self.rows, self.rate = layer_update(observation, self.chain.first)
+        self.targets = _targets(observation) if observation.training.samples == 1 else None
+        self.decays = decays(observation)
 
     def model_inputs(self, inputs: Tensor) -> Tensor:
         """Return inputs of the model as one vector, with pixels in [0, 1].
@@ -214,6 +214,20 @@ class _Message:
         return float((entrance.scale * ends + entrance.shift).abs().max())
 
 
+def _staged(problem: AdamMessage, point: Tensor) -> Tensor:
+    """Return the end of a search whose stages allow smaller and smaller errors."""
+    for share in SHARES:
+        (point,), _ = search(problem.blurred(share, point), point[None], OF_STAGE)
+        if problem.misfit(point) <= EXPLAINS:
+            break
+    return _last_stage(problem, point)
+
+
+def _last_stage(problem: AdamMessage, point: Tensor) -> Tensor:
+    """Return the end of a search without additional noise."""
+    return search(problem, point[None], ITERATIONS)[0][0]
+
+
 def _solution(problem: AdamMessage, point: Tensor) -> _Found:
     """Return a sample that explains the whole update, with its estimated error."""
     inputs, errors = problem.inputs(point), problem.errors(point) * math.sqrt(max(1.0, problem.misfit(point)))
@@ -245,25 +259,20 @@ def _stretched(problem: AdamMessage, message: _Message, line: Line) -> Iterator[
         yield _Found(message.model_inputs(values), line.relative_error(values, stretch, math.log(10) * step))
 
 
-def _rows(observation: Observation, path: str) -> tuple[Rows, float]:
-    """Return the update of a dense layer in units of the learning rate, and this rate. AdamW's decay is undone."""
-    training, kept = observation.training, 1.0
-    factors = training.factors
-    assert observation.returned is not None
-    pairs = [(observation.sent[name], observation.returned[name]) for name in (f"{path}.weight", f"{path}.bias")]
-    if training.lr is None:
-        rate = max(float((sent.double() - returned.double()).abs().max()) for sent, returned in pairs) or 1.0
-    else:
-        rate = training.lr * (factors[0] if len(factors) == 1 else 1.0)
-    if training.weight_decay:
-        dtype = observation.sent[f"{path}.weight"].dtype
-        kept = math.prod(decay_factor(training, training.need("lr") * factor, dtype) for factor in factors)
-    updates, noise = [], []
-    for sent, returned in pairs:
-        left = sent * kept if len(factors) == 1 else sent.double() * kept  # one step decays as the client does
-        updates.append((left.double() - returned.double()).reshape(len(sent), -1) / rate)
-        noise.append(noise_of(sent, returned, rate, roundings_of(training)).reshape(len(sent), -1))
-    return Rows(torch.cat(updates, 1), torch.cat(noise, 1)), rate
+def _of_batch(message: _Message) -> Reconstruction:
+    """Return the samples of a batch for which enough neurons are active alone."""
+    observation, data = message.observation, message.observation.data
+    dtype, total = next(iter(observation.sent.values())).dtype, observation.training.need("samples")
+    groups = pure_groups(message.rows)[: int(total)]
+    flat = [message.model_inputs(group.fitted.values) for group in groups]
+    inputs = torch.stack(flat) if flat else torch.zeros(0, math.prod(data.shape), device=observation.device)
+    samples = data.denormalise(inputs.reshape(-1, *data.shape)).to(dtype)
+    classes = data.classes if observation.training.loss in CONFIRMED_LOSSES else None
+    labels = labels_of(groups, message.chain, classes) if groups and classes is not None else None
+    worst = max((group.fitted.relative_error for group in groups), default=0.0)
+    words = f"with estimated relative errors of up to {worst:.1g}" if groups else "because no neurons agree on one"
+    outcome = Outcome("finished", 0, f"{len(groups)} of {total} samples read off, {words}")
+    return Reconstruction(samples.clamp(0, 1) if data.bounded else samples, labels, outcome)
 
 
 def _targets(observation: Observation) -> Tensor | None:
@@ -285,15 +294,18 @@ def _chain(observation: Observation) -> DenseChain:
     for name in ("samples", "epochs", "batch_size"):
         if getattr(training, name) is None:
             raise DoesNotFit(f"needs the client's {name}, which is unknown")
-    if training.samples != 1:
-        raise DoesNotFit("made for one sample. Adam hides the ratios from which several samples are read off")
+    if training.samples != 1 and (training.steps > 1 or decays(observation)):
+        raise DoesNotFit("made for one sample, or for one step without weight decay in the gradient")
     if training.lr is None and training.steps > 1:
         raise DoesNotFit("needs the client's learning rate, which is unknown, for several local steps")
     if training.weight_decay is None or (training.weight_decay and training.lr is None):
         raise DoesNotFit("needs the client's weight decay and learning rate, of which one is unknown")
-    if training.weight_decay and optimiser_of(observation) == "adam":
-        raise DoesNotFit("Adam's weight decay adds the weights to the gradients, which hides their ratios")
-    return DenseChain(observation)
+    chain = DenseChain(observation)
+    if training.samples != 1:
+        chain.check_rows()
+        if not chain.has_silent_neurons():
+            raise DoesNotFit("every neuron of the first dense layer is active for all samples, so none holds only one")
+    return chain
 
 
 def fits(observation: Observation) -> Fit:
@@ -306,11 +318,15 @@ def fits(observation: Observation) -> Fit:
         chain = _chain(observation)
     except DoesNotFit as reason:
         return Fit(False, str(reason))
+    if observation.training.samples != 1:
+        if not pure_groups(layer_update(observation, chain.first)[0]):
+            return Fit(False, "no neurons of the first dense layer agree on one of several samples up to rounding")
+        return Fit(True, "neurons that are active for one sample only differ in their steps by what eps adds to them")
     if observation.training.steps == 1:
-        fitted = fit_one_step(_rows(observation, chain.first)[0])
-        if not fitted.misfit <= EXPLAINS:
+        fitted = fit_layer(observation, layer_update(observation, chain.first)[0], chain.first)
+        if not fitted.misfit <= EXPLAINS and not decays(observation):
             return Fit(False, "the neurons do not agree on one sample, as in noisy updates")
-        if not fitted.relative_error < HIDDEN:
+        if fitted.misfit <= EXPLAINS and not fitted.relative_error < HIDDEN:
             return Fit(False, "rounding of the weights hides what a step of Adam leaves of the sizes of the gradients")
     return Fit(True, "the sample enters a dense layer with a bias, and steps of Adam differ by what eps adds to them")
 
