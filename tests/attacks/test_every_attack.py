@@ -17,6 +17,7 @@ import torch
 from leakgauge import attacks, data, models
 from leakgauge.attacks import ATTACKS, Attack, WarmStart
 from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName
+from leakgauge.core.local_training import LocalTraining
 from leakgauge.evaluation import mse, pair, score
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.testing import check_attack, random_start, small_case
@@ -79,7 +80,16 @@ def one_digit(kind, dtype=torch.float32):
     return fedsgd(model, digit) if kind == "gradient" else fedavg(model, digit, lr=0.1, epochs=2)
 
 
+def one_digit_with_adam(kind, dtype=torch.float32):
+    """Return the weights of a client that took one step of Adam on one digit, for a dense network."""
+    model = models.mlp(shape=(1, 8, 8), classes=10, hidden=(48, 24), seed=0).to(dtype)
+    return fedavg(model, data.load("digits").share([0]), lr=1e-3, recipe=LocalTraining(optimiser="adam"))
+
+
 TRAITS = {
+    "adam_read_off": Traits(
+        {}, kinds=("weights",), iterative=False, deterministic=True, own_case=one_digit_with_adam, exact=True
+    ),
     "agic": Traits({"steps": 120}),
     "april": Traits({}, iterative=False, deterministic=True, own_case=transformer_case),
     "awa": Traits({"steps": 100}),

@@ -21,6 +21,7 @@ from tests.known_answers.known_answer import (
     weights,
 )
 
+ADAM = "Adam adds eps to the size of each gradient, so its steps still hold the sample (adam_read_off)."
 APRIL = "APRIL solves for the patches from the gradients of the patch layer and the positions (Lu et al. 2022)."
 READ_OFF = "A biased dense layer sees the sample, so a neuron's weight gradient over its bias gradient is the sample."
 TOKENS = "Every patch and every token lies in the row space of a gradient, which determines the patches (token_spans)."
@@ -120,13 +121,24 @@ DENSE_NETWORKS = (
                 short=only("dense_read_off")),
     KnownAnswer("MLP ReLU, momentum 0.9, 4 local steps on 1", DENSE, weights(1, epochs=4, momentum=0.9), DATA, READ_OFF,
                 short=only("dense_read_off")),
-    KnownAnswer("MLP ReLU, Adam, 1 local step on 1", DENSE, weights(1, optimiser="adam", lr=0.001), DATA,
-                "Pixels that are zero have no gradient, so the step shows which pixels of the sample are not zero.",
-                needs="an attack on Adam through dense layers"),
+    KnownAnswer("MLP ReLU, Adam, 1 local step on 1", DENSE, weights(1, optimiser="adam", lr=0.001), DATA, ADAM,
+                short=only("adam_read_off")),
+    KnownAnswer("MLP ReLU, Adam, hidden learning rate, 1 local step on 1", DENSE,
+                weights(1, optimiser="adam", lr=0.001), DATA, ADAM, attacker={"hidden": ["lr"]},
+                short=only("adam_read_off")),
     KnownAnswer("MLP GELU, Adam, 4 local steps on 1", network("dense", activation="gelu"),
-                weights(1, epochs=4, optimiser="adam", lr=0.001), DATA,
-                "L-BFGS through the simulation of Adam on a smooth network.",
-                needs="an attack on Adam through dense layers"),
+                weights(1, epochs=4, optimiser="adam", lr=0.001), DATA, ADAM, short=only("adam_read_off", clients=1)),
+    KnownAnswer("MLP ReLU, Adam, 1 local step on 4", WIDE, weights(4, optimiser="adam", lr=0.001), DATA,
+                "Neurons that are active for one sample only are read as if the client had this sample only.",
+                short=only("adam_read_off")),
+    KnownAnswer("MLP ReLU, AdamW, 1 local step on 1", DENSE, weights(1, optimiser="adamw", lr=0.001, weight_decay=0.01),
+                DATA, ADAM, short=only("adam_read_off")),
+    KnownAnswer("MLP ReLU, AdamW, 3 local steps on 1", DENSE,
+                weights(1, epochs=3, optimiser="adamw", lr=0.001, weight_decay=0.01), DATA, ADAM,
+                short=only("adam_read_off", clients=1)),
+    KnownAnswer("MLP SiLU, table, Adam, 3 local steps on 1", network("dense", activation="silu"),
+                weights(1, epochs=3, optimiser="adam", lr=0.001), DATA, ADAM, BREAST_CANCER,
+                short=only("adam_read_off", clients=1)),
 )  # fmt: skip
 
 CONVOLUTIONS = (

@@ -8,8 +8,8 @@ the momentum if it is Nesterov's, and otherwise 0. Then the gradient :math:`g` f
 .. math:: \theta^s - \theta^c = \eta f (1 + \mu) (g + \omega\,\theta^s).
 
 Plain momentum, dampening and FedProx's term have no effect on a first step. A first step of Adam or AdamW reveals only
-:math:`g / (|g| + \varepsilon)`, which is little more than the sign of each entry. Every attack and every check that
-needs a gradient uses the functions of this module.
+:math:`g / (|g| + \varepsilon)`, which is little more than the sign of each entry. ``adam_read_off`` needs no more than
+this. Every attack and every check that needs a gradient uses the functions of this module.
 """
 
 from __future__ import annotations

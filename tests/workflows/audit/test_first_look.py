@@ -46,6 +46,9 @@ MESSAGES = {
     "LeNet, four local steps": lambda: fedavg(network(), digits().share(range(4)), lr=0.1, epochs=2, batch_size=2),
     "MLP, a batch": lambda: fedsgd(network("mlp", hidden=[128, 64]), digits().share(range(16))),
     "MLP, five local steps": lambda: fedavg(network("mlp", hidden=[32]), digits().share([0]), lr=0.1, epochs=5),
+    "MLP, three steps of Adam": lambda: fedavg(
+        network("mlp", hidden=[96, 48]), digits().share([0]), lr=1e-3, epochs=3, recipe=LocalTraining(optimiser="adam")
+    ),
     "ViT": lambda: fedsgd(network("vit", patch=2, width=32), digits().share([3])),
     "ViT, frozen positions": lambda: fedsgd(frozen(width=40), digits().share([3])),
     "dense tail": lambda: fedsgd(convolutions_with_a_dense_tail(), digits().share(range(4))),
@@ -73,6 +76,7 @@ def test_every_attack_is_judged_and_only_those_that_apply_are_named(make):
     [
         ("MLP, a batch", "two_spans", {}),
         ("MLP, five local steps", "dense_read_off", {}),
+        ("MLP, three steps of Adam", "adam_read_off", {}),
         ("ViT", "april", {}),
         ("ViT, frozen positions", "token_spans", {}),
     ],
