@@ -84,6 +84,10 @@ TRANSFORMERS = (
         short=only("token_spans"),
     ),
     KnownAnswer(
+        "PyTorch's encoder layers, norms first, 5 local steps on 1", network("encoder"), weights(1, epochs=5, lr=0.1),
+        DATA, TOKENS, short=only("token_spans"),
+    ),
+    KnownAnswer(
         "PyTorch's encoder layers, norms last, one gradient of 1", network("encoder", norm_first=False), gradient(1),
         DATA, TOKENS, short=only("token_spans"),
     ),

@@ -26,8 +26,9 @@ def test_a_lost_direction_of_every_patch_is_filled_from_its_neighbours():
     cut = patches - patches @ direction.T @ direction
     filled = least_variation(cut, FreeDirections(over_pixels=direction), PIXELS, SHAPE)
     cut_image = torch.zeros(36, dtype=torch.double).index_put((PIXELS.flatten(),), cut.flatten())
-    assert (cut_image - ramp.flatten()).norm() > 1
-    assert (filled - ramp.flatten()).norm() < 0.05
+    before, after = ((image - ramp.flatten()).norm() for image in (cut_image, filled))
+    assert before > 1
+    assert after < before / 10
 
 
 def test_nothing_free_changes_nothing():
