@@ -122,8 +122,8 @@ def attacks_for(name):
 
     every = [
         attacks.inverting_gradients(steps=2), attacks.dlf(steps=2, warm_steps=2), attacks.agic(steps=2),
-        attacks.idlg(steps=1), attacks.prior_path(steps=4), attacks.lbfgs_simulation(steps=1), attacks.awa(steps=2),
-        attacks.dense_read_off(), attacks.build("two_spans"), attacks.build("surrogate", steps=2),
+        attacks.idlg(steps=1), attacks.prior_path(steps=4), attacks.lbfgs_simulation(steps=1, pool=1),
+        attacks.awa(steps=2), attacks.dense_read_off(), attacks.build("two_spans"), attacks.build("surrogate", steps=2),
         attacks.build("dense_factorisation"),
     ]  # fmt: skip
     if not name.isdigit():

@@ -109,7 +109,7 @@ TRAITS = {
     "idlg": Traits({"steps": 8}, kinds=("gradient",)),
     "inverting_gradients": Traits({"steps": 60}),
     "invg_simulation": Traits({"steps": 60}),
-    "lbfgs_simulation": Traits({"steps": 12}),
+    "lbfgs_simulation": Traits({"steps": 12, "pool": 1}),
     "prior_path": Traits({"steps": 100, "lr": 0.3}),
     "surrogate": Traits({"steps": 80}, network="cnn"),
     "token_spans": Traits(

@@ -69,6 +69,6 @@ def test_the_arranged_simulation_is_a_plain_loop_over_the_batches():
 def test_labels_are_searched_only_if_they_are_unknown(granted):
     model = models.lenet(shape=(1, 8, 8), seed=0)
     observation, truth = fedsgd(model, data.load("digits").share([1, 2]), granted=granted)
-    result = lbfgs_simulation(steps=2)(observation, progress=False)
+    result = lbfgs_simulation(steps=2, pool=2)(observation, progress=False)
     assert sorted(result.labels.tolist()) == sorted(truth.targets.tolist())
     assert result.samples.shape == (2, 1, 8, 8)

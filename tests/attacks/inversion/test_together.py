@@ -194,7 +194,7 @@ def mixed():
         "batch norm in train mode": (idlg(steps=2), [trained, trained]),
         "several restarts": (idlg(steps=2, restarts=2), five()[0][:2]),
         "a warm start": (dlf(steps=2, warm_steps=2), five()[0][:2]),
-        "random orders": (lbfgs_simulation(steps=1), trained_weights()),
+        "random orders": (lbfgs_simulation(steps=1, pool=1), trained_weights()),
         "one client": (idlg(steps=2), five()[0][:1]),
     }
 

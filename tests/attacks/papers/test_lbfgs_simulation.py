@@ -37,7 +37,7 @@ def test_one_sample_comes_back_from_local_steps(epochs):
 @pytest.mark.parametrize("lr", [pytest.param(0.01, marks=pytest.mark.long), 0.1])
 def test_several_samples_and_their_labels_come_back_from_two_epochs_of_batches(lr):
     observation, truth = message(range(30, 33), lr=lr, epochs=2, batch_size=2)
-    attack = lbfgs_simulation(steps=6).with_settings(rounds=((3, 1), (1, 2)), limit=120)  # a small pool is quick
+    attack = lbfgs_simulation(steps=6, pool=3)
     result = attack(observation, progress=False)
     matched = pair(result.samples, truth.inputs).apply(result.samples)
     assert (psnr(matched, truth.inputs) > 20).double().mean().item() > 0.6

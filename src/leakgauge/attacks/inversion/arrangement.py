@@ -28,9 +28,10 @@ from torch import Tensor
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.attack import Inversion
 from leakgauge.attacks.inversion.labels import granted_labels
-from leakgauge.attacks.inversion.solve import Solution, solve
+from leakgauge.attacks.inversion.solve import Solution, Trace, solve
 from leakgauge.attacks.inversion.stopping import MaxSteps
 from leakgauge.attacks.inversion.update_models import ClientModel, FullSimulation
+from leakgauge.core.checks import whole_number
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params
 from leakgauge.core.progress import Report, silent
@@ -132,15 +133,21 @@ class ArrangedInversion(Inversion):
     batch in each epoch, and granted labels of every batch.
 
     Args:
-        rounds: The number of members of the pool in each round, and their steps in this round.
+        pool: The number of members of the pool in the first round. Each later round has half as many.
+        rounds: The number of steps of each member, for every round.
         limit: The largest number of simulations of one search.
         noise: The standard deviation of the normalised samples at the start. Small noise around the mean resembles the
             samples more than unit noise does, so the first search more often finds the right arrangement.
     """
 
-    rounds: tuple[tuple[int, int], ...] = ((8, 1), (4, 2), (2, 3))
+    pool: int = 8
+    rounds: tuple[int, ...] = (1, 2, 3)
     limit: int = 250
     noise: float = 0.3
+
+    def __post_init__(self) -> None:
+        whole_number("pool", self.pool)
+        whole_number("limit", self.limit)
 
     def optimise(self, observation: Observation, targets: Tensor, seed: int, report: Report) -> tuple[Solution, int]:
         """Return the solution with the lowest loss, and the number of dummy samples for each of the client's samples.
@@ -209,27 +216,27 @@ class _ArrangedRun:
     def run(self, first: Arrangement, report: Report) -> Solution:
         """Return the solution of the best member, with the labels that the search found."""
         like = next(iter(self.observation.sent.values()))
-        rounds, shape = self.attack.rounds, (len(first.labels), *self.data.shape)
-        pool: list[tuple[Tensor, Arrangement]] = []
-        for _ in range(rounds[0][0] * self.attack.effort.restarts):
+        members, shape = self.attack.pool * self.attack.effort.restarts, (len(first.labels), *self.data.shape)
+        pool: list[tuple[Tensor, Arrangement, Trace | None]] = []
+        for _ in range(members):
             orders = torch.stack([torch.randperm(shape[0], generator=self.draw) for _ in first.orders])
             inputs = self.attack.noise * torch.randn(shape, generator=self.draw)
-            pool.append((inputs.to(like), replace(first, orders=orders)))
-        for members, steps in rounds:
+            pool.append((inputs.to(like), replace(first, orders=orders), None))
+        for number, steps in enumerate(self.attack.rounds):
             results: dict[object, tuple[Solution, Arrangement]] = {}
-            for inputs, arrangement in pool[: members * self.attack.effort.restarts]:
+            for inputs, arrangement, trace in pool[: max(1, members >> number)]:
                 better = self.searched(inputs, arrangement)
                 if better.key in results:
                     continue
-                solution = self.descend(inputs, better, steps, silent)
+                solution = _continued(trace, self.descend(inputs, better, steps, silent))
                 results[better.key] = solution, better
                 if solution.outcome.kind == "interrupted":
                     return self.labelled(solution, better)
             ordered = sorted(results.values(), key=lambda result: result[0].loss)
-            pool = [(solution.variables["inputs"], arrangement) for solution, arrangement in ordered]
-        inputs, arrangement = pool[0]
+            pool = [(one.variables["inputs"], arrangement, one.trace) for one, arrangement in ordered]
+        inputs, arrangement, trace = pool[0]
         arrangement = self.searched(inputs, arrangement)
-        return self.labelled(self.descend(inputs, arrangement, None, report), arrangement)
+        return self.labelled(_continued(trace, self.descend(inputs, arrangement, None, report)), arrangement)
 
     def searched(self, inputs: Tensor, arrangement: Arrangement) -> Arrangement:
         """Return the result of a search with these samples."""
@@ -273,3 +280,19 @@ class _ArrangedRun:
             return solution
         certain = torch.nn.functional.one_hot(arrangement.labels, classes)
         return replace(solution, variables=solution.variables | {"labels": certain})
+
+
+def _continued(before: Trace | None, solution: Solution) -> Solution:
+    """Return a solution whose trace begins with the trace of the earlier rounds."""
+    if before is None:
+        return solution
+    trace, steps = solution.trace, len(before.losses)
+    spent = before.evaluations[-1:] if len(before.evaluations) else torch.zeros(1, dtype=torch.long)
+    joined = Trace(
+        torch.cat([before.losses, trace.losses]),
+        {name: torch.cat([before.terms[name], values]) for name, values in trace.terms.items()},
+        [(step + steps, iterate) for step, iterate in trace.snapshots],
+        before.seconds + trace.seconds,
+        torch.cat([before.evaluations, trace.evaluations + spent]),
+    )
+    return replace(solution, trace=joined, best_step=solution.best_step + steps)

@@ -45,7 +45,7 @@ def smooth_and_small(observation: Observation) -> Fit:
     return Fit(True, "the network is smooth and small: second derivatives, through the local training")
 
 
-def lbfgs_simulation(
+def lbfgs_simulation(  # noqa: PLR0913
     *,
     threshold: float | None = 1e-5,
     patience: int | None = 4,
@@ -54,6 +54,7 @@ def lbfgs_simulation(
     steps: int = 40,
     restarts: int = 1,
     retries: int = 0,
+    pool: int = 8,
     snapshot_every: int | None = None,
 ) -> ArrangedInversion:
     r"""Return L-BFGS on the distance between the observed update and the update of the simulated local training.
@@ -78,6 +79,8 @@ def lbfgs_simulation(
         steps: The largest number of steps of an attempt. One step is up to 20 iterations of L-BFGS.
         restarts: The number of independent starting points.
         retries: The number of further attempts if the attack did not converge.
+        pool: The number of random starts of an attempt, of which the best one is continued, if labels or batches are
+            searched.
         snapshot_every: The number of steps between two recorded iterates. By default, no iterates are recorded.
     """
     attack = epafl(
@@ -100,6 +103,7 @@ def lbfgs_simulation(
         descent=attack.descent,
         effort=Effort(restarts, retries=retries, enough=ENOUGH),
         caution=attack.caution,
+        pool=pool,
     )
 
 
