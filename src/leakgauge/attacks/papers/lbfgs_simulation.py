@@ -102,7 +102,8 @@ def lbfgs_simulation(  # noqa: PLR0913
     observed update. A small penalty keeps pixels in their range. The labels, and the batches of every epoch, are
     searched together with the samples (:mod:`leakgauge.attacks.inversion.arrangement`). For one gradient or one local
     step, labels are optimised beside the samples, and this is
-    :func:`~leakgauge.attacks.papers.epafl` with a relative loss and the penalty. Each retry has other starts. The attempt with the lowest loss is returned.
+    :func:`~leakgauge.attacks.papers.epafl` with a relative loss and the penalty. Each retry has other starts.
+    The attempt with the lowest loss is returned.
 
     On smooth networks L-BFGS converges to the exact samples where Adam is still far away. On piecewise linear networks
     it makes no progress, because their second derivatives are zero. The attack does not apply to such networks.
