@@ -19,15 +19,15 @@ dummy samples, the search often finds the client's arrangement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.attack import Inversion
 from leakgauge.attacks.inversion.labels import granted_labels
+from leakgauge.attacks.inversion.soft_labels import is_soft
 from leakgauge.attacks.inversion.solve import Solution, Trace, solve
 from leakgauge.attacks.inversion.stopping import MaxSteps
 from leakgauge.attacks.inversion.update_models import ClientModel, FullSimulation
@@ -129,8 +129,8 @@ def search(
 class ArrangedInversion(Inversion):
     """An inversion that also searches for the labels and the batches of the samples, as described in this module.
 
-    If nothing is to be searched, it is a plain inversion. Examples are a single sample, granted labels with a single
-    batch in each epoch, and granted labels of every batch.
+    If nothing is to be searched, it is a plain inversion. Examples are a single sample, one gradient or local
+    step, granted labels with a single batch in each epoch, and granted labels of every batch.
 
     Args:
         pool: The number of members of the pool in the first round. Each later round has half as many.
@@ -165,20 +165,6 @@ class ArrangedInversion(Inversion):
             return super().optimise(observation, targets, seed, report)
         return _ArrangedRun(self, observation, classes, generator(seed, "arrangement")).run(first, report), 1
 
-    def run_each(
-        self, observations: Sequence[Observation], seeds: Sequence[int], report: Report
-    ) -> list[Reconstruction]:
-        """Reconstruct the samples of several clients, one after another unless every client has a single sample.
-
-        Args:
-            observations: One message for each client, as the server sees it.
-            seeds: One seed for each client.
-            report: A function ``report(step, total, loss)`` that shows progress.
-        """
-        if all(observation.training.samples == 1 for observation in observations):
-            return super().run_each(observations, seeds, report)
-        return Attack.run_each(self, observations, seeds, report)
-
     def forecast(self, observation: Observation) -> float | None:
         """Return the expected run time on this machine in seconds. The pool takes about twice the time of the rest.
 
@@ -186,20 +172,20 @@ class ArrangedInversion(Inversion):
             observation: The client's message (gradient or weights), as the server sees it.
         """
         seconds = super().forecast(observation)
-        one = observation.training.samples == 1
+        one = observation.kind == "gradient" or observation.training.samples == 1
         return seconds if seconds is None or one else 3 * seconds
 
 
 def _first(observation: Observation, targets: Tensor) -> Arrangement | None:
     """Return an arrangement in the order of the labels, or ``None`` if arrangements cannot be searched."""
     training, samples = observation.training, int(observation.training.need("samples"))
-    if samples == 1 or targets.is_floating_point() or targets.shape != (samples,):
+    labels = targets.argmax(-1) if is_soft(targets, observation.data) else targets
+    plain = observation.kind == "gradient" or training.steps == 1 or samples == 1
+    if plain or labels.is_floating_point() or labels.shape != (samples,):
         return None
-    epochs, sizes = 1, [samples]
-    if observation.kind == "weights":
-        epochs, sizes = int(training.need("epochs")), list(training.batch_sizes)
+    epochs, sizes = int(training.need("epochs")), list(training.batch_sizes)
     batch_of = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    return Arrangement(targets.long().cpu(), torch.arange(samples).repeat(epochs, 1), batch_of)
+    return Arrangement(labels.long().cpu(), torch.arange(samples).repeat(epochs, 1), batch_of)
 
 
 class _ArrangedRun:

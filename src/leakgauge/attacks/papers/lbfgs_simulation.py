@@ -7,8 +7,13 @@ combines the two.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
 from leakgauge.attacks.inversion.arrangement import ArrangedInversion
-from leakgauge.attacks.inversion.labels import LastLayer
+from leakgauge.attacks.inversion.labels import LastLayer, granted_labels
 from leakgauge.attacks.inversion.priors import PixelRange
 from leakgauge.attacks.inversion.settings import Effort
 from leakgauge.attacks.inversion.smoothness import forward_pass
@@ -24,6 +29,38 @@ WORK_LIMIT = 250_000_000
 RANGE = 0.1
 #: The loss at or below which no further attempt is made. Wrong labels or orders leave a higher loss.
 ENOUGH = 0.01
+
+
+@dataclass(frozen=True)
+class OptimisedLabels:
+    """A source of labels that are optimised together with the samples, starting from an estimate.
+
+    The last layer reveals the label of a single sample exactly, so this label is not optimised. For several samples,
+    the label counts are estimates, and the labels of each batch are unknown. The optimisation can correct both.
+
+    Args:
+        estimate: The method that estimates the labels at the start.
+        lean: The initial logit of the estimated label, in addition to noise. Other classes start at noise alone.
+    """
+
+    estimate: LastLayer = LastLayer(shuffle=True)  # noqa: RUF009 - frozen
+    lean: float = 3.0
+
+    def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
+        """Return the labels that are given, or else initial logits of shape (samples, classes).
+
+        If the client has a single sample, its label is inferred, and no logits are needed.
+
+        Args:
+            observation: The client's message (gradient or weights), as the server sees it.
+            generator: The random generator for all draws.
+        """
+        labels = self.estimate(observation, generator)
+        classes = observation.data.classes
+        if granted_labels(observation) is not None or len(labels) == 1 or classes is None:
+            return labels
+        logits = torch.randn(len(labels), classes, generator=generator).to(next(iter(observation.sent.values())))
+        return logits + self.lean * torch.nn.functional.one_hot(labels.long(), classes).to(logits)
 
 
 def smooth_and_small(observation: Observation) -> Fit:
@@ -64,8 +101,9 @@ def lbfgs_simulation(  # noqa: PLR0913
     :math:`\Delta\theta(x)` is the update of the client's local training on the samples :math:`x`. :math:`g` is the
     observed update. A small penalty keeps pixels in their range. The labels, and the batches of every epoch, are
     searched together with the samples (:mod:`leakgauge.attacks.inversion.arrangement`). For one gradient or one local
-    step on one sample this is :func:`~leakgauge.attacks.papers.epafl` with a relative loss and the penalty. Each retry
-    has other starts. The attempt with the lowest loss is returned.
+    step, labels are optimised beside the samples, and this is
+    :func:`~leakgauge.attacks.papers.epafl` with a relative loss and the penalty. Each retry has other starts.
+    The attempt with the lowest loss is returned.
 
     On smooth networks L-BFGS converges to the exact samples where Adam is still far away. On piecewise linear networks
     it makes no progress, because their second derivatives are zero. The attack does not apply to such networks.
@@ -94,7 +132,7 @@ def lbfgs_simulation(  # noqa: PLR0913
         retries=retries,
         snapshot_every=snapshot_every,
     )
-    attack = attack.with_settings(update_model=FullSimulation(new_orders=True), labels=LastLayer(shuffle=True))
+    attack = attack.with_settings(update_model=FullSimulation(new_orders=True), labels=OptimisedLabels())
     return ArrangedInversion(
         matching=attack.matching,
         labels=attack.labels,
