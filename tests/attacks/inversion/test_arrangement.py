@@ -1,10 +1,13 @@
 """The search for labels and batches: what changes, what is the same, and what it finds."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from leakgauge import data, models
 from leakgauge.attacks import lbfgs_simulation
+from leakgauge.attacks.inversion import arrangement as arrangement_module
 from leakgauge.attacks.inversion.arrangement import Arrangement, search
 from leakgauge.core.seeding import generator
 from leakgauge.federation.client import fedavg, fedsgd
@@ -32,6 +35,32 @@ def test_neighbours_are_all_arrangements_with_one_change():
     assert len(orders) == 2 * 4  # two samples of different batches, in one of the epochs
     assert len(labels) + len(orders) == len(one.neighbours(3))
     assert len(one.neighbours(None)) == 8
+    assert one.changes(3) >= len(one.neighbours(3))
+    assert one.changes(None) == 2 * 6
+    assert replace(one, batch_of=torch.zeros(4, dtype=torch.long)).changes(None) == 0
+
+
+def test_nothing_is_searched_where_a_search_is_hopeless(monkeypatch):
+    model = models.lenet(shape=(1, 8, 8), seed=0)
+    observation, _ = fedavg(model, data.load("digits").share(range(4)), lr=0.1, epochs=2, batch_size=2)
+    monkeypatch.setattr(arrangement_module, "MOST_CHANGES", 10)
+    monkeypatch.setattr(arrangement_module, "search", lambda *_: pytest.fail("a search was made"))
+    assert len(lbfgs_simulation(steps=1)(observation, progress=False).samples) == 4
+
+
+def test_the_pool_shows_progress_and_can_be_interrupted():
+    model = models.lenet(shape=(1, 8, 8), seed=0)
+    observation, _ = fedavg(model, data.load("digits").share(range(4)), lr=0.1, epochs=2, batch_size=2)
+    reports = []
+
+    def interrupting(step, total, loss):
+        reports.append(step)
+        raise KeyboardInterrupt
+
+    result = lbfgs_simulation(pool=2)(observation, progress=interrupting)
+    assert reports == [0]
+    assert result.outcome.kind == "interrupted"
+    assert len(result.samples) == len(result.labels) == 4
 
 
 def test_a_search_finds_a_planted_arrangement_within_its_limit():

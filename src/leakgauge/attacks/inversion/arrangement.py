@@ -34,8 +34,11 @@ from leakgauge.attacks.inversion.update_models import ClientModel, FullSimulatio
 from leakgauge.core.checks import whole_number
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params
-from leakgauge.core.progress import Report, silent
+from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
+
+#: The number of single changes of an arrangement above which a search is hopeless, so that none is made.
+MOST_CHANGES = 1000
 
 #: A function that computes the distance between the updates for given samples and an arrangement of them.
 Value = Callable[[Tensor, "Arrangement"], float]
@@ -60,6 +63,17 @@ class Arrangement:
         """A value that is equal for arrangements that differ only in the numbering of the samples."""
         batches = torch.empty_like(self.orders).scatter_(1, self.orders, self.batch_of.expand_as(self.orders))
         return tuple(sorted(map(tuple, torch.cat([self.labels[None], batches]).T.tolist())))
+
+    def changes(self, classes: int | None) -> int:
+        """Return the largest number of arrangements with one change. Some of the changes may have no effect.
+
+        Args:
+            classes: The number of classes if the labels may change. ``None`` if the labels are known.
+        """
+        samples, batches = len(self.labels), len(self.batch_of.unique())
+        pairs = samples * (samples - 1) // 2
+        labels = 0 if classes is None else samples * (classes - 1) + pairs
+        return labels + (len(self.orders) * pairs if batches > 1 else 0)
 
     def neighbours(self, classes: int | None) -> list[Arrangement]:
         """Return the arrangements with one change.
@@ -130,7 +144,8 @@ class ArrangedInversion(Inversion):
     """An inversion that also searches for the labels and the batches of the samples, as described in this module.
 
     If nothing is to be searched, it is a plain inversion. Examples are a single sample, one gradient or local
-    step, granted labels with a single batch in each epoch, and granted labels of every batch.
+    step, granted labels with a single batch in each epoch, and granted labels of every batch. It is also a plain
+    inversion if an arrangement has so many changes that a search is hopeless.
 
     Args:
         pool: The number of members of the pool in the first round. Each later round has half as many.
@@ -161,7 +176,7 @@ class ArrangedInversion(Inversion):
         """
         first = _first(observation, targets)
         classes = observation.data.classes if granted_labels(observation) is None else None
-        if first is None or not first.neighbours(classes):
+        if first is None or not 0 < first.changes(classes) <= MOST_CHANGES:
             return super().optimise(observation, targets, seed, report)
         return _ArrangedRun(self, observation, classes, generator(seed, "arrangement")).run(first, report), 1
 
@@ -208,13 +223,18 @@ class _ArrangedRun:
             orders = torch.stack([torch.randperm(shape[0], generator=self.draw) for _ in first.orders])
             inputs = self.attack.noise * torch.randn(shape, generator=self.draw)
             pool.append((inputs.to(like), replace(first, orders=orders), None))
+        total = self.attack.descent.steps
+
+        def waiting(step: int, steps: int, loss: float) -> None:
+            report(0, total, loss)
+
         for number, steps in enumerate(self.attack.rounds):
             results: dict[object, tuple[Solution, Arrangement]] = {}
             for inputs, arrangement, trace in pool[: max(1, members >> number)]:
                 better = self.searched(inputs, arrangement)
                 if better.key in results:
                     continue
-                solution = _continued(trace, self.descend(inputs, better, steps, silent))
+                solution = _continued(trace, self.descend(inputs, better, steps, waiting))
                 results[better.key] = solution, better
                 if solution.outcome.kind == "interrupted":
                     return self.labelled(solution, better)
