@@ -134,30 +134,32 @@ print(everything(Path(root), Path(output), engine=engine))
 """
 
 
-@pytest.mark.long
-def test_the_threads_of_all_libraries_change_nothing(captured, rows, tmp_path):
-    """Other libraries than torch count their threads when they are loaded."""
-    results = []
-    for threads in map(str, THREADS):
+@pytest.fixture(scope="module")
+def everything_with(captured, tmp_path_factory):
+    """Return a function that runs every workflow in a process of its own, and returns the figures."""
+
+    def run(engine, threads, rows_folder):
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-        environment = {**os.environ, "PYTHONPATH": PYTHONPATH, **dict.fromkeys(names, threads)}
-        command = [sys.executable, "-c", PROGRAM, str(captured), str(tmp_path / threads), "in-process"]
-        results.append(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
-    assert len(results[0]) > 1000
-    assert results == results[:1] * 3
+        settings = {"PYTHONPATH": PYTHONPATH, "LEAKGAUGE_BENCHMARKS": rows_folder, **dict.fromkeys(names, str(threads))}
+        command = [sys.executable, "-c", PROGRAM, str(captured), str(tmp_path_factory.mktemp("output")), engine]
+        done = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    return run
+
+
+#: Engines with the numbers of threads of their environments.
+OTHERS = {"here": [("in-process", 2), ("in-process", 4)], "processes": [("processes", 2)], "ray": [("ray", 2)]}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("engine", ["processes", "ray"])
-def test_engines_change_nothing(captured, rows, tmp_path, monkeypatch, engine):
-    """Workers have one thread, whatever their environment says."""
-    if engine == "ray" and not find_spec("ray"):
+@pytest.mark.parametrize("where", OTHERS)
+def test_neither_engines_nor_the_threads_of_all_libraries_change_anything(rows, everything_with, where):
+    """Other libraries than torch count their threads when they are loaded, and workers read the environment too."""
+    if where == "ray" and not find_spec("ray"):
         pytest.skip("Ray is not installed")
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    here = everything(captured, tmp_path / "here", engine="in-process")
-    torch.set_num_threads(2)
-    try:
-        there = everything(captured, tmp_path / "there", engine=engine, jobs=2)
-    finally:
-        torch.set_num_threads(1)
-    assert there == here
+    folder = os.environ["LEAKGAUGE_BENCHMARKS"]
+    first = everything_with("in-process", 1, folder)
+    assert len(first) > 1000
+    for engine, threads in OTHERS[where]:
+        assert everything_with(engine, threads, folder) == first
