@@ -160,3 +160,17 @@ def test_a_forward_pass_is_measured_without_memory_and_without_drawing(monkeypat
     before = memory.peak()
     assert kept_by_forward_pass(huge) > 10**9
     assert memory.peak() - before < 200 * 2**20
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_a_batch_of_one_sample_is_refused_where_batch_norm_cannot_train_on_it(gradient):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+    running = model[2].running_mean.clone()
+    recipe = {"samples": 1, "batch_size": 1} if gradient else {"samples": 5, "batch_size": 2}
+    impossible = observed(model, gradient=gradient, mode="train", **recipe)
+    with pytest.raises(InvalidInput, match=r"client cannot have trained .* batch of one sample.*--know mode=eval"):
+        attacks.inverting_gradients(steps=1)(impossible, progress=False)
+    assert torch.equal(model[2].running_mean, running)
+    attacks.inverting_gradients(steps=1).check(observed(model, gradient=gradient, mode="eval", **recipe))
+    maps = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 10))
+    attacks.inverting_gradients(steps=1).check(observed(maps, gradient=gradient, mode="train", **recipe))

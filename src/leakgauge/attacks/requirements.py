@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from leakgauge.core.errors import InvalidInput
-from leakgauge.core.local_training import LocalTraining
+from leakgauge.core.local_training import LocalTraining, Mode
 from leakgauge.core.observation import LABEL_FIELDS, Observation
 from leakgauge.federation.losses import loss_of, takes_model
 from leakgauge.federation.training import in_mode
@@ -161,6 +161,25 @@ def check_requirements(observation: Observation, workload: Workload) -> None:
     _check_memory(observation, workload, like.element_size() * (samples + states))
     graph = _OF_GRAPH * workload.graphs * kept_by_forward_pass(observation)
     _check_memory(observation, workload, like.element_size() * (samples + states + graph))
+    _check_smallest_batch(observation)
+
+
+def _check_smallest_batch(observation: Observation) -> None:
+    """Raise an error if the recipe has a batch of one sample, on which the model cannot be trained."""
+    training = observation.training
+    known = None not in (training.samples, training.batch_size)
+    sizes = training.batch_sizes if known and observation.kind == "weights" else (samples_in(observation),)
+    if training.mode != "train" or 1 not in sizes:
+        return
+    try:
+        _forward(observation, torch.device("meta"), "train")
+    except Exception as problem:  # the model may be the user's own code, which torch cannot trace
+        if "more than 1 value per channel" in str(problem):
+            raise InvalidInput(
+                f"{observation.client} cannot have trained as its recipe says, because batch norm in train mode cannot "
+                "train on a batch of one sample. Correct the recipe, for example with --know mode=eval or "
+                "--know batch_size=... (observation.knowing in Python)."
+            ) from problem
 
 
 def _check_memory(observation: Observation, workload: Workload, needed: int) -> None:
@@ -215,7 +234,7 @@ def kept_by_forward_pass(observation: Observation) -> int:
     ) from problem
 
 
-def _forward(observation: Observation, device: torch.device) -> int:
+def _forward(observation: Observation, device: torch.device, mode: Mode = "eval") -> int:
     """Pass one sample through the model and the loss on a device, and count the values that are kept."""
     sent = {name: _on(device, value).requires_grad_() for name, value in observation.sent.items()}
     state = sent | {name: _on(device, value) for name, value in observation.model_buffers().items()}
@@ -229,7 +248,7 @@ def _forward(observation: Observation, device: torch.device) -> int:
         return value
 
     hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value)
-    with torch.enable_grad(), in_mode(observation.model, "eval"), hooks:
+    with torch.enable_grad(), in_mode(observation.model, mode), hooks:
         outputs = functional_call(observation.model, state, (inputs,))
         _check_output(observation, outputs)
     return kept
