@@ -225,7 +225,7 @@ class _ArrangedRun:
             pool.append((inputs.to(like), replace(first, orders=orders), None))
         total = self.attack.descent.steps
 
-        def waiting(step: int, steps: int, loss: float) -> None:
+        def waiting(step: int, steps: int | None, loss: float) -> None:
             report(0, total, loss)
 
         for number, steps in enumerate(self.attack.rounds):
