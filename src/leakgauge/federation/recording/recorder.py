@@ -46,10 +46,13 @@ RECIPE_KEYS: dict[str, tuple[str, ...]] = {
     "clip_norm": ("clip-norm", "max-grad-norm", "gradient-clipping"),
     "proximal": ("proximal-mu", "proximal"),
     "label_smoothing": ("label-smoothing",),
+    "local_steps": ("local-steps", "num-local-steps"),
     "accumulation": ("accumulation", "gradient-accumulation-steps", "accumulation-steps"),
 }
 #: The settings that are words.
 _WORDS = ("optimiser", "schedule")
+#: The settings that are whole numbers.
+_WHOLE = ("epochs", "batch_size", "samples", "accumulation", "local_steps")
 
 
 #: A recipe of which only the loss and the mode are known.
@@ -246,7 +249,7 @@ def _setting(name: str, value: object) -> int | float | str | None:
     """Return a setting if it has the right type, and ``None`` otherwise. For a count, a float such as 3.0 becomes 3."""
     if name in _WORDS:
         return value.lower() if isinstance(value, str) else None
-    if isinstance(value, float) and value.is_integer() and name in ("epochs", "batch_size", "samples", "accumulation"):
+    if isinstance(value, float) and value.is_integer() and name in _WHOLE:
         return int(value)
     return value if isinstance(value, (int, float)) else None
 
