@@ -75,6 +75,7 @@ class Exchange:
         reported: The settings in the round's configuration and the metrics in the client's answer.
         summed: The number of clients whose messages were averaged into this message. It is 1 for the message of a
             single client.
+        steered: The rule of a malicious server that sent weights of its own making. Empty for an honest server.
     """
 
     run: int
@@ -84,6 +85,7 @@ class Exchange:
     returned: Arrays = field(repr=False)
     reported: Mapping[str, object] = field(default_factory=dict)
     summed: int = 1
+    steered: str = ""
 
 
 @dataclass(eq=False)
@@ -176,8 +178,8 @@ class Captures:
 
     def observation(self, exchange: Exchange) -> Observation:
         """Return the message as an observation."""
-        sent, buffers = self._split("the weights sent", exchange.sent)
-        returned, buffers_after = self._split("the client's answer", exchange.returned)
+        sent, buffers = self.split("the weights sent", exchange.sent)
+        returned, buffers_after = self.split("the client's answer", exchange.returned)
         answer: dict[str, Any] = {"returned" if self.sends == "weights" else "gradient": returned}
         training = self.recipe(exchange.reported, exchange.client)
         if exchange.summed > 1 and training.batch_size is not None:
@@ -192,6 +194,7 @@ class Captures:
             returned_buffers=buffers_after,
             client=exchange.client,
             round=exchange.round,
+            steered=exchange.steered,
             **answer,
         )
 
@@ -218,11 +221,15 @@ class Captures:
                     )
         return training
 
-    def _split(self, source: str, arrays: Arrays) -> tuple[Params, Params | None]:
+    def split(self, source: str, arrays: Arrays) -> tuple[Params, Params | None]:
         """Split arrays into weights and batch-norm statistics, and convert them to the number types of the model.
 
         If the arrays have indices instead of names, they are in the order of the model's state dict. If statistics are
         missing, ``None`` is returned instead of the statistics.
+
+        Args:
+            source: The origin of the arrays, for error messages.
+            arrays: The arrays of a message.
         """
         state = self.model.state_dict()
         if arrays.keys() != state.keys() and list(arrays) == [str(index) for index in range(len(state))]:
