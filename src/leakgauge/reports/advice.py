@@ -32,7 +32,7 @@ METHODS = {
 MEASURED: dict[str, tuple[float, ...]] = {
     "attribute_by_equations": (1.00, 0.58, 0.47, 0.65, 1.00),
     "attribute_by_gradient": (0.97, 0.93, 0.64, 0.96, 0.97),
-    "attribute_by_model": (0.94, 0.94, 0.90, 0.95, 0.94),
+    "attribute_by_model": (0.94, 0.94, 0.90, 0.95, 0.93),
     "source_by_equations": (0.80, 0.09, 0.14, 0.43, 0.62),
     "source_by_vote": (0.15, 0.10, 0.15, 0.14, 0.05),
     "source_by_loss": (0.12, 0.10, 0.12, 0.13, 0.05),
@@ -45,10 +45,12 @@ WITHOUT_MESSAGES: dict[str, tuple[float, ...]] = {
 }
 
 _WORDS = (
-    "Secure aggregation and DP-SGD are the defences that stopped the attacks by equations, which were the strongest "
-    "here. Secure aggregation hides whose gradient it is, and needs many clients in each sum. DP-SGD also holds "
-    "against attacks that were not tried, as far as its epsilon goes. Mixup stopped the attack on attributes only. "
-    "More clients in a round stop nothing by themselves, because the server still gets every single message."
+    "DP-SGD is the only defence here that stopped every attack on messages, and it also holds against attacks that "
+    "were not tried, as far as its epsilon goes. Secure aggregation hides whose records they are, so it stopped the "
+    "attacks on sources. It does not hide attributes from an attacker who knows the other columns of all clients in "
+    "a sum: on Adult, 99% of the values came back from one sum of 10 clients. Mixup stopped the attack by equations "
+    "on attributes, but not the one on sources. More clients in a round stop nothing by themselves, because the "
+    "server still gets every message."
 )
 _COLUMNS = (
     "What follows from the other columns of a record cannot be hidden by any defence of the messages. An attack that "
