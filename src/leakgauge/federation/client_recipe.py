@@ -60,8 +60,9 @@ class Recipe:
             if "epochs" in given:
                 raise InvalidInput("the client's training has epochs and local_steps. Set one of them.")
             base = replace(base, epochs=None, samples=None)  # the epochs follow from the samples and the batches
-        size = min(given.pop("batch_size", None) or base.batch_size or len(data), len(data))
-        training = replace(base, **given, batch_size=size, samples=len(data), loss=loss)
+        training = replace(base, **given, samples=len(data), loss=loss)
+        size = training.batch_size or len(data)
+        training = replace(training, batch_size=min(size, len(data)))
         return training if training.epochs else replace(training, epochs=1)
 
 
