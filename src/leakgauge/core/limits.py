@@ -78,6 +78,7 @@ RECIPE: dict[str, Limit] = {
     "batch_size": _whole(10**9),
     "accumulation": _whole(10**9),
     "epochs": _whole(10**6),
+    "local_steps": _whole(MOST_BATCHES),
     "lr": Limit(1e-12, 1e6),
     "eps": Limit(1e-30, 1e3),
     "momentum": _SHARE,

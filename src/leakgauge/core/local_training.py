@@ -31,6 +31,8 @@ class LocalTraining:
     Args:
         lr: The learning rate.
         epochs: The number of passes over the client's samples.
+        local_steps: The number of batches in a round, after which the client stops within an epoch. ``epochs`` is then
+            the number of epochs that the client begins. By default, every epoch is finished.
         batch_size: The number of samples in a batch. The last batch of an epoch may be smaller.
         samples: The number of the client's samples.
         momentum: The momentum of SGD.
@@ -68,6 +70,7 @@ class LocalTraining:
     proximal: float | None = 0.0
     label_smoothing: float | None = 0.0
     accumulation: int | None = 1
+    local_steps: int | None = None
 
     def __post_init__(self) -> None:
         for name, limit in RECIPE.items():
@@ -76,10 +79,28 @@ class LocalTraining:
                 object.__setattr__(self, name, limit.checked(name, value))
         if self.samples is not None and self.batch_size is not None:
             check_batches(self.samples, self.batch_size, self.epochs or 1)
+        self._check_local_steps()
         self._check_names()
         self._check_optimiser()
         if self.schedule is not None:
             object.__setattr__(self, "schedule", checked_schedule(self.schedule))
+
+    def _check_local_steps(self) -> None:
+        if self.local_steps is None:
+            return
+        if (self.accumulation or 1) > 1:
+            raise InvalidInput("local_steps count batches, so they cannot be combined with accumulation. Set epochs.")
+        if self.samples is None or self.batch_size is None:
+            return
+        begun = -(-self.local_steps // len(self.batch_sizes))
+        check_batches(self.samples, self.batch_size, begun)
+        if self.epochs is None:
+            object.__setattr__(self, "epochs", begun)
+        elif self.epochs != begun:
+            raise InvalidInput(
+                f"{self.local_steps} local steps begin {begun} epochs of {len(self.batch_sizes)} batches, not "
+                f"{self.epochs}. Set epochs or local_steps, but not both."
+            )
 
     def _check_names(self) -> None:
         if not isinstance(self.loss, str) or not 0 < len(self.loss) <= LONGEST_LOSS:
@@ -126,7 +147,16 @@ class LocalTraining:
     @property
     def steps(self) -> int:
         """The number of local steps in all epochs."""
+        if self.local_steps is not None:
+            return self.local_steps
         return len(self.batches_of_steps) * int(self.need("epochs"))
+
+    @property
+    def finishes_epochs(self) -> bool:
+        """Whether the client finishes every epoch. It does not if it stops after some local steps of an epoch."""
+        if self.local_steps is None or None in (self.samples, self.batch_size):
+            return self.local_steps is None
+        return self.local_steps % len(self.batch_sizes) == 0
 
     def factor(self, step: int) -> float:
         """Return the schedule's factor of the learning rate at one local step. It is 1 if the schedule is unknown.
@@ -140,7 +170,7 @@ class LocalTraining:
         if isinstance(self.schedule, tuple):
             return factor_at(self.schedule, step, 1, 0, 1)
         per_epoch, epochs = len(self.batches_of_steps), int(self.need("epochs"))
-        return factor_at(self.schedule, step, per_epoch * epochs, step // per_epoch, epochs)
+        return factor_at(self.schedule, step, self.steps, step // per_epoch, epochs)
 
     @property
     def factors(self) -> tuple[float, ...]:

@@ -262,7 +262,7 @@ def protected(protection: Protection, sent: Params, returned: Params) -> Params:
 def order_of(training: LocalTraining, seed: int) -> tuple[Tensor, ...]:
     """Return the indices of the samples in each local step of a client. The client's seed determines them."""
     samples, size, epochs = (int(training.need(name)) for name in ("samples", "batch_size", "epochs"))
-    return draw_order(samples, size, epochs, generator(seed, "order"))
+    return draw_order(samples, size, epochs, generator(seed, "order"))[: training.local_steps]
 
 
 def truth_of(data: Dataset, order: tuple[Tensor, ...]) -> Truth:

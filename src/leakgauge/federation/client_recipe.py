@@ -56,9 +56,14 @@ class Recipe:
         names = ("lr", "epochs", "batch_size", "momentum", "weight_decay", "mode")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         loss = named_loss(self.loss) if self.loss is not None else default_loss(model, data, self.base)
+        if base.local_steps is not None:
+            if "epochs" in given:
+                raise InvalidInput("the client's training has epochs and local_steps. Set one of them.")
+            base = replace(base, epochs=None, samples=None)  # the epochs follow from the samples and the batches
         training = replace(base, **given, samples=len(data), loss=loss)
         size = training.batch_size or len(data)
-        return replace(training, epochs=training.epochs or 1, batch_size=min(size, len(data)))
+        training = replace(training, batch_size=min(size, len(data)))
+        return training if training.epochs else replace(training, epochs=1)
 
 
 def default_loss(model: nn.Module, data: Dataset, recipe: LocalTraining | None = None) -> str:

@@ -23,7 +23,7 @@ GRANTS = ("labels", "label_counts", "label_batches")
 #: The parts of the training recipe that can be hidden from an attacker.
 HIDEABLE = (
     "lr", "epochs", "batch_size", "samples", "momentum", "weight_decay", "optimiser", "nesterov", "dampening", "betas",
-    "eps", "schedule", "clip_norm", "proximal", "label_smoothing", "accumulation",
+    "eps", "schedule", "clip_norm", "proximal", "label_smoothing", "accumulation", "local_steps",
 )  # fmt: skip
 
 
@@ -131,6 +131,10 @@ def observe(
     if "label_counts" in granted:
         label_counts = torch.bincount(data.targets, minlength=data.spec.classes or 0)
     if "label_batches" in granted:
+        if not training.finishes_epochs:
+            raise InvalidInput(
+                "label_batches cannot be granted, because the client stops within an epoch after its local steps"
+            )
         rows = torch.cat(tuple(exchanged.order)).to(data.targets.device)
         label_batches = data.targets[rows].reshape(-1, len(data))
     return Observation(
@@ -152,7 +156,10 @@ def observe(
 
 
 def hide(training: LocalTraining, hidden: Iterable[str]) -> LocalTraining:
-    """Return the training settings that the attacker knows. If the optimiser is hidden, its settings are hidden too.
+    """Return the training settings that the attacker knows.
+
+    If the optimiser is hidden, its settings are hidden too. The epochs and the local steps are hidden together, because
+    each follows from the other.
 
     Args:
         training: All settings of the client's training.
@@ -161,6 +168,8 @@ def hide(training: LocalTraining, hidden: Iterable[str]) -> LocalTraining:
     names = set(hidden)
     if "optimiser" in names:
         names |= {name for options in OPTIONS_OF.values() for name in options}
+    if names & {"epochs", "local_steps"}:
+        names |= {"epochs", "local_steps"}
     return replace(training, **dict.fromkeys(names))  # type: ignore[arg-type]
 
 

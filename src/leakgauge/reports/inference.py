@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from leakgauge.attacks import registry
 from leakgauge.core.errors import printable
+from leakgauge.reports.advice import advice
 from leakgauge.reports.captures import refused_sentences
 from leakgauge.reports.findings import document, shared_sections, write_json
 from leakgauge.reports.page import Page, Section, write_page
@@ -43,6 +44,7 @@ def write_inference(result: InferredCaptures, folder: Path, command: str = "") -
     sections.append(Section("Rebuilt models", [method], models_table(result)))
     if result.notes or result.refused:
         sections.append(Section("Notes", sentences(result)))
+    sections.append(advice((one.attack for one in result.inferences), malicious=_is_malicious(result)))
     sections.append(Section("How to run it again", code=command or "leakgauge infer CAPTURES"))
     spread = [
         {"about": one.about, "attack": one.attack, "shares": {printable(name): v for name, v in one.shares.items()}}
@@ -53,6 +55,12 @@ def write_inference(result: InferredCaptures, folder: Path, command: str = "") -
     write_json({**document(result), **more}, folder / "inferred.json")
     text = printable(result.sentence(), longest=1000)
     return write_page(Page("Leakgauge inference", result.verdict, text, sections), folder / "inferred.html")
+
+
+def _is_malicious(result: InferredCaptures) -> bool:
+    """Return whether a model was rebuilt by the attack of a malicious server."""
+    names = {spec.factory.__name__ for spec in registry.specs(recovers="model") if spec.malicious}
+    return any(model.method.partition("(")[0] in names for model in result.models.values())
 
 
 def models_table(result: InferredCaptures, *, brief: bool = False) -> list[list[str]]:

@@ -88,6 +88,7 @@ class Inference:
             labels. Its arguments are the attacked clients, the index of the client and the classes.
         takes_prior: Whether the attribute attack can use a prior.
         with_batch_norm: Whether the source attack works on networks with batch norm.
+        common_rounds: Whether the source attack needs rounds in which all attacked clients took part.
     """
 
     attribute: Callable[[Attacked, int, Prior | None], Tensor] | None = None
@@ -95,14 +96,19 @@ class Inference:
     pictures: Callable[[Attacked, int, Sequence[int]], tuple[Tensor, Tensor]] | None = None
     takes_prior: bool = True
     with_batch_norm: bool = True
+    common_rounds: bool = False
 
     def finds_sources(self, attacked: Attacked) -> bool:
         """Return whether the method has a source attack that applies to these clients.
 
-        A source attack needs at least two clients. Some source attacks do not work on networks with batch norm.
+        A source attack needs at least two clients. Some source attacks do not work on networks with batch norm, and
+        some need rounds in which all clients took part.
         """
         suitable = self.with_batch_norm or not has_batch_norm(attacked.federation.setting)
-        return self.source is not None and suitable and len(attacked.chosen) > 1
+        if self.source is None or not suitable or len(attacked.chosen) < 2:
+            return False
+        numbers = ({message.round for message in messages} for messages in attacked.rounds)
+        return not self.common_rounds or bool(set.intersection(*numbers))
 
 
 def secret(client: Dataset) -> Tensor:
@@ -172,8 +178,8 @@ def _pictures_by_gradient(attacked: Attacked, place: int, classes: Sequence[int]
 _BY_MODEL = Inference(_attribute_by_model, _source_by_loss, _pictures_by_model)
 #: The methods that infer without a model.
 WITHOUT_MODEL = {
-    "gradient": Inference(_attribute_by_gradient, _source_by_vote, _pictures_by_gradient),
-    "equations": Inference(_attribute_by_equations, _source_by_equations, with_batch_norm=False),
+    "gradient": Inference(_attribute_by_gradient, _source_by_vote, _pictures_by_gradient, common_rounds=True),
+    "equations": Inference(_attribute_by_equations, _source_by_equations, with_batch_norm=False, common_rounds=True),
     "inputs": Inference(source=_source_by_inputs),
     "columns": Inference(_attribute_by_columns, takes_prior=False),
 }

@@ -18,7 +18,8 @@ table              keys
                    clients
 ``[federation]``   ``clients``, ``clients_per_round``, ``duplicates`` (the number of clients that appear a second
                    time), ``rounds``, ``every`` (n, if the server records every n-th round), ``steered_rounds`` (the
-                   number of rounds of a malicious server after the end, for methods that need one, by default 50)
+                   number of rounds of a malicious server after the end, for methods that need one, by default 50),
+                   ``weighting`` (the weight of a client in the average, ``"samples"`` or ``"uniform"``)
 ``[updates]``      ``per_update`` (the number of samples in one update), ``epochs_seen`` (the number of epochs),
                    ``same_batches`` (whether samples have the same order in every epoch), ``server_lr`` (the server's
                    learning rate for gradients)
@@ -50,7 +51,7 @@ from leakgauge.models.factories import find_factory
 from leakgauge.runtime.cache import source_digest
 from leakgauge.runtime.values import value_digest
 from leakgauge.workflows.documents import DEFENCE, NUMBER, TABLES, Keys, check_table
-from leakgauge.workflows.scenario import SOURCES, read_chain
+from leakgauge.workflows.scenario import SOURCES, further_settings, read_chain
 
 #: The keys of each set-up table, with the valid types of each value.
 SETTING: dict[str, Keys] = {
@@ -63,9 +64,10 @@ SETTING: dict[str, Keys] = {
     },
     "training": TABLES["training"],
     "attacker": TABLES["attacker"],
-    "federation": dict.fromkeys(
-        ("clients", "clients_per_round", "duplicates", "rounds", "every", "steered_rounds"), (int,)
-    ),
+    "federation": {
+        **dict.fromkeys(("clients", "clients_per_round", "duplicates", "rounds", "every", "steered_rounds"), (int,)),
+        "weighting": (str,),
+    },
     "updates": {"per_update": (int,), "epochs_seen": (int,), "same_batches": (bool,), "server_lr": NUMBER},
     "linear": {"size": (int,), "noise": NUMBER, "observed": (int,), "skip_rounds": (int,), "longest": (int,)},
 }
@@ -167,7 +169,9 @@ class Setting:
     @property
     def recipe(self) -> dict[str, Any]:
         """The settings of the clients' local training, as keyword arguments of :func:`leakgauge.fedavg`."""
-        return {key: self.training[key] for key in LOCAL_STEPS if key in self.training}
+        own = {key: self.training[key] for key in LOCAL_STEPS if key in self.training}
+        further = further_settings(self.training)
+        return own if further is None else {**own, "recipe": further}
 
     @property
     def exposure(self) -> dict[str, Any]:

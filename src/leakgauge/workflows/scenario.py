@@ -13,7 +13,8 @@ table                   keys
 ``[training]``          ``sends`` (``"weights"`` or ``"gradient"``), ``samples`` (the number of samples of a client),
                         ``lr``, ``epochs``, ``batch_size``, ``momentum``, ``weight_decay``, ``mode``, ``loss`` (a name
                         or ``module:function``), ``optimiser``, ``nesterov``, ``dampening``, ``betas``, ``eps``,
-                        ``schedule``, ``clip_norm``, ``proximal``, ``label_smoothing``, ``accumulation``
+                        ``schedule``, ``clip_norm``, ``proximal``, ``label_smoothing``, ``accumulation``,
+                        ``local_steps``
                         (:class:`leakgauge.LocalTraining`)
 ``[attacker]``          ``granted`` (labels, label_counts or label_batches that the attacker is given), ``hidden``
                         (parts of the recipe that the attacker does not know), ``knows_defence`` (whether there is also
@@ -59,7 +60,7 @@ from leakgauge.workflows.documents import DEFENCE, TABLES, Keys, check_table
 #: The settings of the recipe that a client gets as a ``LocalTraining``.
 FURTHER = (
     "optimiser", "nesterov", "dampening", "betas", "eps", "schedule", "clip_norm", "proximal", "label_smoothing",
-    "accumulation",
+    "accumulation", "local_steps",
 )  # fmt: skip
 #: The clients that train a model first: how many there are at most, and how many samples each has by default.
 TRAINERS, TRAINED_SAMPLES = 10, 100

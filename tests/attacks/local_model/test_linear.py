@@ -111,3 +111,30 @@ def wide():
     from leakgauge import models
 
     return models.build("mlp", shape=[6], classes=2, hidden=[700], seed=0)
+
+
+def test_small_batches_do_not_throw_the_estimate_far_away():
+    clients = linear_clients(11, rows=300)
+    rounds = watched(linear(11), clients, rounds=30, clients_per_round=4, batch_size=32, lr=0.01)[0]
+    assert distance(LeastSquares(penalised=False)(rounds), clients[0]) > 1  # further than the zero model
+    found = LeastSquares()(rounds)
+    assert distance(found, clients[0]) < 0.5 * distance(LastReturned()(rounds), clients[0])
+    assert found.figures["penalty"] > 0
+    optimum = flatten(least_squares_optimum(clients[0], bias=True))
+    assert found.uncertainty > float((flatten(found.weights) - optimum).norm())
+
+
+def test_without_noise_there_is_no_penalty():
+    clients = linear_clients(4)
+    rounds = watched(linear(4), clients, rounds=40, clients_per_round=3)[0]
+    found = LeastSquares()(rounds)
+    assert distance(found, clients[0]) < 1e-8
+
+
+def test_rounds_of_small_batches_are_not_called_determined():
+    clients = linear_clients(4, rows=60)
+    rounds = watched(linear(4), clients, rounds=60, clients_per_round=3, batch_size=8)[0]
+    found = Exact()(rounds)
+    assert "no single linear map explains the rounds" in found.outcome
+    optimum = flatten(least_squares_optimum(clients[0], bias=True))
+    assert found.uncertainty > 0.1 * float((flatten(found.weights) - optimum).norm())

@@ -202,6 +202,7 @@ class FullSimulation:
         if epochs * len(sizes) == 1:  # one gradient, which avoids the rounding of the weights
             return OneBatch().begin(observation, functional=functional)
         if self.one_batch:
+            _need_whole_epochs(training)
             training, sizes = _one_step_per_epoch(training), [samples]
         trainer = simulator(observation, training, functional=functional)
         buffers = observation.model_buffers()
@@ -224,7 +225,8 @@ class FullSimulation:
             passes = len(inputs) // samples
             batches = list(zip(inputs.split(sizes * passes), targets.split(sizes * passes), strict=True))
             start = trainer.start(sent, buffers)
-            state = trainer.run(start, batches * (epochs // passes), "graph" if functional else chosen)
+            taken = (batches * (epochs // passes))[: training.local_steps]
+            state = trainer.run(start, taken, "graph" if functional else chosen)
             return scale(subtract(sent, state.weights), 1 / lr)
 
         return ClientModel(predict, copies, _batches(observation, copies), epoch_labels=True)
@@ -238,7 +240,7 @@ class FullSimulation:
         """
         limits = {None: self.graph_limit, "graph": sys.maxsize}
         if self.one_batch:
-            training = replace(training, batch_size=training.samples, accumulation=1)
+            training = replace(training, batch_size=training.samples, accumulation=1, local_steps=None)
         limit = limits.get(self.gradients, 0)
         return simulation_of(training, weights, copies=self.per_epoch, graph_limit=limit)
 
@@ -281,6 +283,7 @@ class EpochInterpolation:
             raise InvalidInput(f"epoch {self.epoch} cannot be attacked, because the client trained for {epochs}")
         if epochs == 1 or len(sizes) == 1:
             return FullSimulation().begin(observation, functional=functional)
+        _need_whole_epochs(training)
         assert observation.returned is not None
         passed, share = _shares(training, self.epoch)
         start = elementwise(lambda a, b: a + passed * (b - a), observation.sent, observation.returned)
@@ -394,6 +397,15 @@ def simulator(observation: Observation, training: LocalTraining, *, functional: 
     return Trainer(observation.model, training, functional=functional, as_attacker=True)
 
 
+def _need_whole_epochs(training: LocalTraining) -> None:
+    """Raise an error if the client stops within an epoch."""
+    if not training.finishes_epochs:
+        raise InvalidInput(
+            f"this attack simulates whole epochs, but the client stops after {training.local_steps} local steps, "
+            "within an epoch. Use an attack that simulates every step, such as inverting_gradients."
+        )
+
+
 def _one_step_per_epoch(training: LocalTraining) -> LocalTraining:
     """Return training settings in which each epoch is one step on all samples.
 
@@ -403,7 +415,12 @@ def _one_step_per_epoch(training: LocalTraining) -> LocalTraining:
     lengths = factors.unflatten(0, (-1, steps)).mean(1).tolist()
     schedule = training.schedule if training.schedule in (None, CONSTANT) else tuple(lengths)
     return replace(
-        training, lr=training.need("lr") * steps, batch_size=training.samples, schedule=schedule, accumulation=1
+        training,
+        lr=training.need("lr") * steps,
+        batch_size=training.samples,
+        schedule=schedule,
+        accumulation=1,
+        local_steps=None,
     )
 
 

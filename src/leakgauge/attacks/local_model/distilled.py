@@ -17,9 +17,15 @@ Dummy samples are not the client's samples, and a long training fits the artefac
 dummy samples are fitted independently. Training stops when the model of one set no longer improves on the other set.
 Only the information on which both sets agree comes from the client.
 
-Some rounds are held out, which means that no set is fitted to them. If the client's gradients have vanished, a set may
-predict most held-out rounds no better than a prediction of zeros. Such a set holds no information about the client. The
-result is then the last known model, unchanged.
+Some rounds are held out, which means that no set is fitted to them. The result is the last known model, unchanged, in
+four cases. They are checked without the client's data.
+
+- The sets predict most held-out rounds no better than a prediction of zeros, or explain little of what their updates
+  have in common. For example, the client's gradients have vanished. Such sets hold little information about the client.
+- The client's own steps in held-out rounds do not lower the loss on the dummy samples as they lower the client's loss.
+  The dummy samples then do not stand for the client's data where the training starts.
+- The models that the two sets lead to differ too much on random inputs. The training has then left the region about
+  which the rounds hold information.
 """
 
 from __future__ import annotations
@@ -33,7 +39,7 @@ from torch import Tensor
 
 from leakgauge.attacks.local_model.base import Estimate, LocalModelAttack
 from leakgauge.attacks.local_model.dummies import Target
-from leakgauge.attacks.local_model.messages import Messages
+from leakgauge.attacks.local_model.messages import Messages, step_length_of
 from leakgauge.attacks.spec import AttackSpec, Cost, always
 from leakgauge.core.checks import positive, whole_number
 from leakgauge.core.params import Params
@@ -44,6 +50,16 @@ from leakgauge.federation.training import Batch
 #: The relative error at or above which dummy samples hold no information. A prediction of zeros has an error of 1. The
 #: true gradient under noise of ten times its length has an error of 0.995.
 NO_INFORMATION = 0.999
+#: The disagreement of the two sets above which a training on them is not used. Independent changes have 0.5.
+DISAGREEMENT = 0.3
+#: The number of last held-out rounds in which the client's own steps are compared with the dummy samples.
+LAST_ROUNDS = 5
+#: The least share of what the updates of held-out rounds have in common that the dummy samples must explain.
+EXPLAINED = 0.35
+#: The least share of the client's own decrease of the loss in held-out rounds that the dummy samples must show.
+DECREASE = 0.35
+#: The number of random inputs on which the models of the two sets are compared.
+PROBES = 500
 
 
 @dataclass(frozen=True)
@@ -98,9 +114,15 @@ class Distilled(LocalModelAttack):
             outcome += ". Zeros would do as well, so the result is the last model known"
             return Estimate(start, outcome, None, {"held_out_error": share, "steps": 0.0})
         weights, steps, before, after = self._train(target, messages.unflatten(start), sets)
-        outcome += f". {steps} steps on them lower the loss across sets from {before:.4g} to {after:.4g}"
         vector = torch.cat([value.reshape(-1) for value in weights.values()])
-        return Estimate(vector, outcome, None, {"held_out_error": share, "steps": float(steps), "loss_across": after})
+        figures = {"held_out_error": share, "steps": float(steps), "loss_across": after}
+        figures["disagreement"] = self._disagreement(target, messages.unflatten(start), sets, steps, seed)
+        figures |= _held_out_rounds(target, messages, sets, held_out, share)
+        problem = _why_not(figures)
+        if problem:
+            return Estimate(start, f"{outcome}. {problem}, so the result is the last model known", None, figures)
+        outcome += f". {steps} steps on them lower the loss across sets from {before:.4g} to {after:.4g}"
+        return Estimate(vector, outcome, None, figures)
 
     def _fit_samples(
         self, target: Target, held_out: Tensor, seed: int, number: int, report: Report
@@ -142,6 +164,82 @@ class Distilled(LocalModelAttack):
         both = (torch.cat([inputs for inputs, _ in sets]), torch.cat([targets for _, targets in sets]))
         weights = target.train(start, both, steps, self.training_lr)[0]
         return weights, steps, float(across[0]), float(across[steps])
+
+    def _disagreement(self, target: Target, start: Params, sets: list[Batch], steps: int, seed: int) -> float:
+        """Return how much the models that the two sets lead to differ, as a share of the mean square of their changes.
+
+        The models are compared on random inputs. 0 means equal models, and independent changes have 0.5.
+        """
+        if not steps:
+            return 0.0
+        inputs = target.inputs(target.region.draw(PROBES, generator(seed, "probes")))
+        before = target.predictions(start, inputs)
+        changes = [
+            target.predictions(target.train(start, batch, steps, self.training_lr)[0], inputs) - before
+            for batch in sets
+        ]
+        size = sum(float(change.square().sum()) for change in changes)
+        return float((changes[0] - changes[1]).square().sum()) / (2 * size) if size > 0 else 0.0
+
+
+def _held_out_rounds(
+    target: Target, messages: Messages, sets: list[Batch], held_out: Tensor, error: float
+) -> dict[str, float]:
+    """Compare the client's own steps in the last held-out rounds with the dummy samples.
+
+    The client's loss decreases in a round by the square of its update divided by the length of its steps. Noise on the
+    updates would count as decrease. So the square is the mean product of the updates of two different rounds, and the
+    loss on the dummy samples is compared along the mean update.
+
+    Args:
+        target: The client's gradients, and the loss on dummy samples.
+        messages: The messages of the client.
+        sets: The sets of dummy samples.
+        held_out: Whether each round is held out.
+        error: The relative error of the predicted gradients on the held-out rounds.
+
+    Returns:
+        ``explained``, the share of what the updates have in common that the dummy samples predict, and ``decrease``,
+        the decrease of their loss divided by that of the client's loss. Both are missing if the scale of the client's
+        gradient is unknown, or if the updates have nothing in common.
+    """
+    rounds = held_out.nonzero().flatten()[-LAST_ROUNDS:]
+    length = step_length_of(messages.last)
+    if not length or len(rounds) < 2:
+        return {}
+    updates = messages.updates[rounds].double()
+    squares = float(updates.square().sum())
+    product = (float(updates.sum(0).square().sum()) - squares) / (len(rounds) * (len(rounds) - 1))
+    if product <= 0:
+        return {}
+    mean, lower = updates.mean(0).to(messages.sent), 0.0
+    for start in messages.sent[rounds]:
+        before, after = messages.unflatten(start), messages.unflatten(start + mean)
+        lower += sum(target.loss(before, batch) - target.loss(after, batch) for batch in sets) / len(sets)
+    return {
+        "explained": (1 - error**2) * squares / len(rounds) / product,
+        "decrease": lower / len(rounds) / (product / length),
+    }
+
+
+def _why_not(figures: dict[str, float]) -> str:
+    """Return the reason why a training on the dummy samples is not used, or an empty text.
+
+    Args:
+        figures: The measured figures of the training.
+    """
+    if not figures["steps"]:
+        return ""
+    if figures["disagreement"] > DISAGREEMENT:
+        return f"The two sets lead to models that differ by {figures['disagreement']:.0%} of their changes"
+    if figures.get("explained", 1.0) < EXPLAINED:
+        return f"They explain {figures['explained']:.0%} of what the updates of held-out rounds have in common"
+    if figures.get("decrease", 1.0) < DECREASE:
+        return (
+            f"The client's own steps in held-out rounds lower the loss on them by {figures['decrease']:.0%} of what "
+            "they should"
+        )
+    return ""
 
 
 SPECS = (

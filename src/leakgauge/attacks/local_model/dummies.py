@@ -1,7 +1,8 @@
 r"""Dummy samples that explain the updates of a client, as used by :class:`Distilled`.
 
 The message of round :math:`t` is converted to the client's mean gradient :math:`g_t`. This is the update divided by the
-learning rate :math:`\eta` and by the number :math:`K` of local steps. To predict :math:`g_t`, the attack starts from
+learning rate :math:`\eta` and by the number :math:`K` of local steps. Momentum makes steps longer, which counts as a
+larger learning rate. To predict :math:`g_t`, the attack starts from
 the sent weights :math:`\theta_t` and takes :math:`K` steps on the dummy samples :math:`w`. These steps end at weights
 :math:`\theta_t^K`, and the prediction is :math:`G(w, \theta_t) = (\theta_t - \theta_t^K) / (K \eta)`. The steps have to
 be simulated, because the loss may be curved so much that the client's mean gradient is not the gradient at any single
@@ -21,7 +22,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from leakgauge.attacks.local_model.first_layer import input_statistics
-from leakgauge.attacks.local_model.messages import Messages, gradients_of, points_of, stacked, steps_in
+from leakgauge.attacks.local_model.messages import Messages, gradients_of, points_of, stacked, step_length_of, steps_in
 from leakgauge.core.observation import DataSpec
 from leakgauge.core.params import Params
 from leakgauge.federation.training import Batch, State, Trainer
@@ -98,7 +99,7 @@ class Target:
         gradients, self.scaled = gradients_of(messages)
         taken = (steps_in(last) or 1) if self.scaled else 1
         self.local = min(local, taken)
-        self.stride = float(last.training.lr or 1.0) * taken / self.local
+        self.stride = (step_length_of(last) or float(last.training.lr or 1.0)) / self.local
         points = messages.sent if self.local > 1 else points_of(messages)
         self.points, self.gradients = stacked(points, last.sent), stacked(gradients, last.sent)
         self.squares = _product(self.gradients, self.gradients).clamp_min(1e-30)
@@ -194,6 +195,18 @@ class Target:
     def loss(self, weights: Params, batch: Batch) -> float:
         """Return the loss of a model on dummy samples."""
         return float(self.trainer.loss_function(self._outputs(weights, batch[0]), batch[1]))
+
+    def predictions(self, weights: Params, inputs: Tensor) -> Tensor:
+        """Return the class probabilities of a model on inputs, or the predictions of a regression, (N, outputs).
+
+        Args:
+            weights: The weights of the model.
+            inputs: The inputs, normalised for the model.
+        """
+        outputs = self._outputs(weights, inputs).reshape(len(inputs), -1)
+        if self.data.classes is None:
+            return outputs
+        return outputs.sigmoid() if outputs.shape[1] == 1 else outputs.softmax(1)
 
     def _outputs(self, weights: Params, inputs: Tensor) -> Tensor:
         state = {**weights, **{name: value.clone() for name, value in self.buffers.items()}}

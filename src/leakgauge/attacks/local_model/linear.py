@@ -11,13 +11,17 @@ from torch import Tensor
 from leakgauge.attacks.local_model.base import Estimate, LocalModelAttack, relative
 from leakgauge.attacks.local_model.messages import Messages
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
-from leakgauge.core.checks import not_negative
+from leakgauge.core.checks import boolean, not_negative
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report
 
 #: The largest number of parameters d for which a d x d matrix is formed.
 LARGEST_LINEAR = 5_000
+#: The share of the updates' changes above which rounds contradict a single linear map. Rounding stays far below it.
+CONTRADICTION = 1e-3
+#: The penalties that cross-validation chooses from, as shares of the largest squared singular value of the models.
+PENALTIES = (0.0, *(10.0 ** (-exponent / 2) for exponent in range(24, -3, -1)))
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,29 @@ class Exact(LocalModelAttack):
         vector = sent.mean(0) + mixture @ moved
         remainder = float((updates.mean(0) + mixture @ changed).norm())
         rates = values[nonzero] / (left[:, nonzero].T @ moved).norm(dim=1) if rank else values.new_ones(1)
-        uncertainty = relative(remainder, float(rates.min()))
+        contradiction = _contradiction(moved, changed)
+        uncertainty = relative(remainder + contradiction * float(changed.norm()), float(rates.min()))
         outcome = _rank_in_words(rank, *sent.shape)
-        return Estimate(vector, outcome, uncertainty, {"rank": float(rank), "update_left": remainder})
+        if contradiction > CONTRADICTION:
+            outcome = (
+                f"no single linear map explains the rounds. The best one leaves {contradiction:.1%} of the updates' "
+                "changes, as with small batches or noise. LeastSquares() is made for such rounds"
+            )
+        figures = {"rank": float(rank), "update_left": remainder, "contradiction": contradiction}
+        return Estimate(vector, outcome, uncertainty, figures)
+
+
+def _contradiction(moved: Tensor, changed: Tensor) -> float:
+    """Return the share of the updates' changes that no linear map of the models explains.
+
+    The share is 0 if there are too few rounds to decide.
+    """
+    rounds, size = moved.shape
+    total = float(changed.norm())
+    if rounds <= size + 1 or total == 0:
+        return 0.0
+    fitted = torch.linalg.lstsq(moved, changed, driver="gelsd").solution
+    return float((changed - moved @ fitted).norm()) / total
 
 
 def _rank_in_words(rank: int, rounds: int, size: int) -> str:
@@ -83,8 +107,14 @@ class LeastSquares(LocalModelAttack):
     r"""The attack that estimates the optimum of a linear regression from noisy rounds (proposition 3).
 
     Updates :math:`u_t` are regressed on models :math:`\theta_t`. The estimates :math:`(\hat W, \hat v)` minimise
-    :math:`\sum_t \lVert u_t + W\theta_t - v \rVert^2` (equation 31), and :math:`\hat\theta = \hat W^{-1}\hat v`. The
-    ``uncertainty`` is the bound of equation 26 at confidence ``1 - failure``,
+    :math:`\sum_t \lVert u_t + W\theta_t - v \rVert^2` (equation 31), and :math:`\hat\theta = \hat W^{-1}\hat v`.
+
+    With small batches, the smallest eigenvalues of :math:`\hat W` are mostly noise, and their inverses move
+    :math:`\hat\theta` far away. So :math:`\lambda \lVert W - a I \rVert^2` is added to the sum (beyond the paper). The
+    number :math:`a` is the best map that treats all directions alike, and leave-one-out cross-validation over rounds
+    chooses :math:`\lambda`. Without noise, it chooses 0. ``penalised=False`` is the paper's estimate.
+
+    The ``uncertainty`` is the bound of equation 26 on the error of the paper's estimate at confidence ``1 - failure``,
 
     .. math:: \frac{2 d}{\lambda_{\min}(\hat W)} (\lVert\hat\theta\rVert + 1)\,
               \hat s \sqrt{\frac{d + 1 + \ln(2/\delta)}{n\,\underline\lambda}}.
@@ -96,17 +126,21 @@ class LeastSquares(LocalModelAttack):
     standard deviation of the residuals over coordinates, :math:`\hat s`, replaces the standard deviation of the noise
     (equation 30). The smallest eigenvalue of the symmetric part of :math:`\hat W` replaces the smallest eigenvalue of
     :math:`W`. The proof estimates each row of :math:`W` from its own set of rounds. This class uses all rounds for
-    every row. More rounds only make the estimate more accurate, so the bound still holds.
+    every row. More rounds only make the estimate more accurate, so the bound still holds. The distance between the two
+    estimates is added to the bound, so it also holds for the result.
 
     Args:
         failure: The probability :math:`\delta` that the optimum lies outside the bound.
+        penalised: Whether directions that the rounds hardly show are estimated by the mean of the others.
     """
 
     failure: float = 0.05
+    penalised: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.failure < 1:
             raise InvalidInput(f"failure is a probability between 0 and 1, not {self.failure!r}")
+        boolean("penalised", self.penalised)
 
     def run(self, messages: Messages, seed: int, report: Report) -> Estimate:
         """Regress the updates on the models, then solve for the model at which the update vanishes."""
@@ -123,6 +157,10 @@ class LeastSquares(LocalModelAttack):
         figures = {"noise": noise, "smallest_rate": slowest, "spread": spread}
         bound = self._bound(vector, rounds, figures)
         outcome = f"regression over {rounds} rounds"
+        if self.penalised:
+            estimate, figures["penalty"] = penalised_optimum(sent, updates)
+            bound += float((estimate - vector).norm())
+            vector = estimate
         if slowest <= 0:
             outcome += ". The bound is infinite because the fitted map is not positive definite. Record more rounds"
         else:
@@ -141,6 +179,37 @@ class LeastSquares(LocalModelAttack):
         size = len(vector)
         factor = math.sqrt((size + 1 + math.log(2 / self.failure)) / (rounds * max(figures["spread"], 1e-300)))
         return 2 * size / figures["smallest_rate"] * (float(vector.norm()) + 1) * figures["noise"] * factor
+
+
+def penalised_optimum(sent: Tensor, updates: Tensor) -> tuple[Tensor, float]:
+    """Estimate the optimum with a penalty on the map's distance to a multiple of the identity.
+
+    Args:
+        sent: The models that the server sent, (rounds, parameters).
+        updates: The client's updates, (rounds, parameters). There are more rounds than parameters plus one.
+
+    Returns:
+        The estimate, and the chosen penalty as a share of the largest squared singular value of the models.
+    """
+    rounds, size = sent.shape
+    moved, changed = sent - sent.mean(0), updates - updates.mean(0)
+    left, values, right = torch.linalg.svd(moved, full_matrices=False)
+    squares = values.square()
+    if not float(squares[0]) > 0:
+        return sent.mean(0) + updates.mean(0), 0.0
+    rate = min(max(-float((moved * changed).sum()) / float(squares.sum()), 1e-3), 1.0)
+    rest = left.T @ (changed + rate * moved)
+    best, shares, chosen = math.inf, torch.ones_like(values), 0.0
+    for penalty in PENALTIES:
+        kept = squares / (squares + penalty * squares[0]).clamp_min(1e-300)
+        error = changed + rate * moved - left @ (kept[:, None] * rest)
+        leverage = left.square() @ kept + 1 / rounds
+        across = float((error / (1 - leverage).clamp_min(1e-9)[:, None]).square().sum())
+        if across < best:
+            best, shares, chosen = across, kept, penalty
+    deviation = right.T @ ((shares / values.clamp_min(1e-150))[:, None] * rest)
+    matrix = rate * torch.eye(size, dtype=sent.dtype, device=sent.device) - deviation.T
+    return sent.mean(0) + torch.linalg.lstsq(matrix, updates.mean(0), driver="gelsd").solution, chosen
 
 
 def _check_size(rounds: int, size: int) -> None:

@@ -107,17 +107,28 @@ def points_of(messages: Messages) -> Tensor:
     return messages.sent if steps_in(messages.last) == 1 else messages.sent + messages.updates / 2
 
 
+def step_length_of(observation: Observation) -> float | None:
+    """Return the length of a round along the client's mean gradient, or ``None`` if it is unknown.
+
+    For plain SGD, this is the learning rate times the number of local steps. Momentum and a schedule change it
+    (:attr:`~leakgauge.core.local_training.LocalTraining.applied_gradients`). With Adam, it is unknown.
+    """
+    if observation.kind == "gradient":
+        return 1.0
+    training = observation.training
+    if steps_in(observation) is None or training.lr is None or not mixes_linearly(observation):
+        return None
+    return training.lr * training.applied_gradients
+
+
 def gradients_of(messages: Messages) -> tuple[Tensor, bool]:
     """Return the client's mean gradient of each round, (rounds, parameters), and whether the gradients' scale is known.
 
-    The scale follows from the client's learning rate and number of local steps. If one of these is unknown, only the
-    direction of the gradients is right. If the client uses Adam, even the direction is approximate.
+    The scale follows from the client's learning rate, momentum and number of local steps. If one of these is unknown,
+    only the direction of the gradients is right. If the client uses Adam, even the direction is approximate.
     """
-    last, steps = messages.last, steps_in(messages.last)
-    lr = 1.0 if last.kind == "gradient" else last.training.lr
-    if steps is None or lr is None or not mixes_linearly(last):
-        return -messages.updates, False
-    return -messages.updates / (lr * steps), True
+    length = step_length_of(messages.last)
+    return (-messages.updates, False) if not length else (-messages.updates / length, True)
 
 
 def weight_updates_of(messages: Messages) -> Tensor:

@@ -109,7 +109,7 @@ class DPSGD(TrainingDefence):
     def check(self, model: nn.Module, training: LocalTraining) -> None:
         """Raise an error if Opacus cannot train the model with these training settings."""
         _opacus()
-        for name in ("clip_norm", "proximal", "accumulation", "schedule"):
+        for name in ("clip_norm", "proximal", "accumulation", "schedule", "local_steps"):
             if getattr(training, name) != getattr(LocalTraining, name):
                 raise InvalidInput(f"DP-SGD cannot be combined with {name} in the recipe. Leave {name} out.")
         if takes_model(loss_of(training)):

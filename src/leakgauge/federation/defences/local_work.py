@@ -41,4 +41,8 @@ class LocalWork(RecipeDefence):
         size = training.batch_size if self.batch_size is None else self.batch_size
         if size is not None and training.samples is not None:
             size = min(size, training.samples)
+        if training.local_steps is not None:
+            if self.epochs is not None:
+                return replace(training, local_steps=None, epochs=epochs, batch_size=size)
+            epochs = None  # it follows from the local steps and the new batches
         return replace(training, epochs=epochs, batch_size=size)

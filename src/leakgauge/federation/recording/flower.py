@@ -73,6 +73,8 @@ class Recorder(Captures):
         super().__post_init__()
         #: The first node that reported a ``partition-id``, for each run and ``partition-id``.
         self._owners: dict[tuple[int, int | None], int] = {}
+        #: The rule of a malicious server for each node that it steers in this round. An honest server steers none.
+        self.steered: dict[int, str] = {}
 
     def strategy(self, strategy: AnyStrategy) -> AnyStrategy:
         """Return a copy of a strategy whose training rounds are recorded.
@@ -140,7 +142,7 @@ class Recorder(Captures):
         known = [(answer, sender) for answer, sender in pairs if sender is not None]
         content, contents = None, None
         for (answer, _), sender in zip(known, self._trusted([sender for _, sender in known]), strict=True):
-            if not self.selects(round, sender.node, sender.partition):
+            if not self.selects(round, sender.node, sender.partition) and sender.node not in self.steered:
                 continue
             if contents is None or content is not sent[sender.node][1]:  # most strategies send all clients the same
                 content = sent[sender.node][1]
@@ -180,7 +182,8 @@ class Recorder(Captures):
             self.warn(f"{sender.name}: {_NO_WEIGHTS}", f"{sender.name}: {_NO_WEIGHTS}")
             return
         settings = {**reported, **returned.reported}
-        self.keep(Exchange(sender.run, round, sender.name, received.decoded(), returned.decoded(), settings))
+        arrays, rule = (received.decoded(), returned.decoded()), self.steered.get(sender.node, "")
+        self.keep(Exchange(sender.run, round, sender.name, *arrays, settings, steered=rule))
 
     def _watch_results(self, strategy: Any) -> None:
         """Change a strategy of the older API (``flwr.server``) such that its rounds are recorded.
@@ -324,6 +327,16 @@ def _reported(content: RecordDict) -> dict[str, object]:
     for metrics in content.metric_records.values():
         reported |= metrics
     return reported
+
+
+def read_arrays(content: RecordDict) -> Arrays:
+    """Return the weights in the content of a message. Without weights, the result is empty."""
+    return _Contents.of(content).decoded()
+
+
+def reported_partition(answer: Message) -> int | None:
+    """Return the ``partition-id`` that a client reports in its answer, or ``None`` if it reports no valid one."""
+    return None if answer.has_error() else _claimed(_reported(answer.content))
 
 
 def _arrays(parameters: Parameters) -> Arrays:

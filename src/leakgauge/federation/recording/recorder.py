@@ -46,10 +46,13 @@ RECIPE_KEYS: dict[str, tuple[str, ...]] = {
     "clip_norm": ("clip-norm", "max-grad-norm", "gradient-clipping"),
     "proximal": ("proximal-mu", "proximal"),
     "label_smoothing": ("label-smoothing",),
+    "local_steps": ("local-steps", "num-local-steps"),
     "accumulation": ("accumulation", "gradient-accumulation-steps", "accumulation-steps"),
 }
 #: The settings that are words.
 _WORDS = ("optimiser", "schedule")
+#: The settings that are whole numbers.
+_WHOLE = ("epochs", "batch_size", "samples", "accumulation", "local_steps")
 
 
 #: A recipe of which only the loss and the mode are known.
@@ -72,6 +75,7 @@ class Exchange:
         reported: The settings in the round's configuration and the metrics in the client's answer.
         summed: The number of clients whose messages were averaged into this message. It is 1 for the message of a
             single client.
+        steered: The rule of a malicious server that sent weights of its own making. Empty for an honest server.
     """
 
     run: int
@@ -81,6 +85,7 @@ class Exchange:
     returned: Arrays = field(repr=False)
     reported: Mapping[str, object] = field(default_factory=dict)
     summed: int = 1
+    steered: str = ""
 
 
 @dataclass(eq=False)
@@ -178,8 +183,8 @@ class Captures:
 
     def observation(self, exchange: Exchange) -> Observation:
         """Return the message as an observation."""
-        sent, buffers = self._split("the weights sent", exchange.sent)
-        returned, buffers_after = self._split("the client's answer", exchange.returned)
+        sent, buffers = self.split("the weights sent", exchange.sent)
+        returned, buffers_after = self.split("the client's answer", exchange.returned)
         answer: dict[str, Any] = {"returned" if self.sends == "weights" else "gradient": returned}
         training = self.recipe(exchange.reported, exchange.client)
         if exchange.summed > 1 and training.batch_size is not None:
@@ -194,6 +199,7 @@ class Captures:
             returned_buffers=buffers_after,
             client=exchange.client,
             round=exchange.round,
+            steered=exchange.steered,
             **answer,
         )
 
@@ -220,11 +226,15 @@ class Captures:
                     )
         return training
 
-    def _split(self, source: str, arrays: Arrays) -> tuple[Params, Params | None]:
+    def split(self, source: str, arrays: Arrays) -> tuple[Params, Params | None]:
         """Split arrays into weights and batch-norm statistics, and convert them to the number types of the model.
 
         If the arrays have indices instead of names, they are in the order of the model's state dict. If statistics are
         missing, ``None`` is returned instead of the statistics.
+
+        Args:
+            source: The origin of the arrays, for error messages.
+            arrays: The arrays of a message.
         """
         state = self.model.state_dict()
         if arrays.keys() != state.keys() and list(arrays) == [str(index) for index in range(len(state))]:
@@ -251,7 +261,7 @@ def _setting(name: str, value: object) -> int | float | str | None:
     """Return a setting if it has the right type, and ``None`` otherwise. For a count, a float such as 3.0 becomes 3."""
     if name in _WORDS:
         return value.lower() if isinstance(value, str) else None
-    if isinstance(value, float) and value.is_integer() and name in ("epochs", "batch_size", "samples", "accumulation"):
+    if isinstance(value, float) and value.is_integer() and name in _WHOLE:
         return int(value)
     return value if isinstance(value, (int, float)) else None
 
