@@ -20,6 +20,7 @@ from math import isqrt, prod
 import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.local_training import LocalTraining, Mode
@@ -169,7 +170,8 @@ def _check_smallest_batch(observation: Observation) -> None:
     training = observation.training
     known = None not in (training.samples, training.batch_size)
     sizes = training.batch_sizes if known and observation.kind == "weights" else (samples_in(observation),)
-    if training.mode != "train" or 1 not in sizes:
+    normalises = any(isinstance(module, _BatchNorm) for module in observation.model.modules())
+    if training.mode != "train" or 1 not in sizes or not normalises:
         return
     try:
         _forward(observation, torch.device("meta"), "train")
