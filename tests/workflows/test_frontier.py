@@ -152,6 +152,16 @@ def test_the_example_is_a_plan():
     assert isinstance(read_frontier(changed, str(path)), FrontierPlan)
 
 
+def test_the_example_of_attributes_is_a_plan():
+    path = Path(__file__).parents[2] / "examples" / "frontier-attributes.toml"
+    found = tomllib.loads(path.read_text())
+    assert found["frontier"]["attack"] == "attribute_inference"
+    smaller = {"frontier": {**found["frontier"], "clients": 2, "federation": 2, "federation_samples": 10, "test": 100}}
+    data = {"name": "personal_effects", "options": {"clients": 10}}
+    plan = read_frontier(found | smaller | {"data": data}, str(path))
+    assert list(plan.chains) == [table["title"] for table in found["defence"]]
+
+
 def figures(points):
     return [
         (point.title, point.utility, {name: one.to_row() for name, one in point.leakage.items()}) for point in points
