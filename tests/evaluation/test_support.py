@@ -63,6 +63,17 @@ def test_attacks_on_attributes_need_no_control():
     assert with_support(about_sex, Evidence({})) is about_sex
 
 
+@pytest.mark.parametrize("metric", ["attribute_accuracy", "source_accuracy"])
+def test_inferring_less_than_a_guess_is_no_evidence_of_safety(metric):
+    below = finding(NOTHING, psnr=0.6, chance=0.83, metric=metric)
+    judged = with_support(below, Evidence({}, undefended=finding(ATTRIBUTES, 1.0, 0.83, metric=metric)))
+    assert judged.verdict is INCONCLUSIVE
+    assert "worse than a guess" in judged.reason
+    assert with_support(below, Evidence({}, proof="No attack can.")).verdict is NOTHING
+    leaks = finding(ATTRIBUTES, psnr=0.6, chance=0.83, metric=metric)
+    assert with_support(leaks, Evidence({})) is leaks
+
+
 def test_tables_can_be_below_chance_too():
     assert below_chance({"features": Measure("features", 0.4, chance=0.55)}) is not None
     assert below_chance({"features": Measure("features", 0.54, chance=0.55)}) is None

@@ -24,10 +24,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from leakgauge.core.measure import Measure
-from leakgauge.evaluation.verdict import Finding, Verdict
+from leakgauge.evaluation.verdict import ATTRIBUTES, Finding, Verdict
 
 #: A result that is this much worse than a guess is worse by more than rounding or luck.
-BELOW = {"psnr": 0.5, "features": 0.03}
+BELOW = {"psnr": 0.5, "features": 0.03, **dict.fromkeys(ATTRIBUTES, 0.03)}
 #: From this chance level on, a guess is already right. Images then differ from the guess by less than one grey level,
 #: and rows are exact. Lower levels may come from black pixels or zeros alone, and what differs from them is private.
 RIGHT = {"psnr": 48.0, "rows": 0.98}
@@ -89,7 +89,9 @@ def with_support(finding: Finding, evidence: Evidence) -> Finding:
         evidence: The evidence about the strength of the attack on this set-up.
     """
     labels_only = finding.verdict is Verdict.RECOVERS_ATTRIBUTES
-    if not finding.about_samples or not (labels_only or finding.verdict is Verdict.NOTHING_ABOVE_CHANCE):
+    if not finding.about_samples:
+        return _about_attributes(finding, evidence)
+    if not (labels_only or finding.verdict is Verdict.NOTHING_ABOVE_CHANCE):
         return finding
     if evidence.proof:
         return replace(finding, reason=evidence.proof)
@@ -103,6 +105,23 @@ def with_support(finding: Finding, evidence: Evidence) -> Finding:
     return replace(finding, reason=_strength(evidence))
 
 
+def _about_attributes(finding: Finding, evidence: Evidence) -> Finding:
+    """Add the reason for the verdict to a result about attributes or owners of records, which needs no controls."""
+    if finding.verdict is not Verdict.NOTHING_ABOVE_CHANCE:
+        return finding
+    if evidence.proof:
+        return replace(finding, reason=evidence.proof)
+    below = below_chance(finding.measures)
+    return finding if below is None else replace(finding, verdict=Verdict.INCONCLUSIVE, reason=_failed(below))
+
+
+def _failed(below: Measure) -> str:
+    return (
+        f"The result is worse than a guess ({below.name} {below.value:.3g}, chance {below.chance:.3g}), so the attack "
+        "failed."
+    )
+
+
 def _weakness(finding: Finding, evidence: Evidence) -> str:
     """Return a sentence about why an attack is too weak to show the absence of leakage, or an empty text."""
     if evidence.cut_short:
@@ -112,10 +131,7 @@ def _weakness(finding: Finding, evidence: Evidence) -> str:
         return f"The attack returned {missing} for some clients."
     below = below_chance(finding.measures)
     if below is not None:
-        return (
-            f"The result is worse than a guess ({below.name} {below.value:.3g}, chance {below.chance:.3g}), so the "
-            "attack failed."
-        )
+        return _failed(below)
     if evidence.undefended is not None and evidence.undefended.verdict is not Verdict.RECOVERS_DATA:
         if evidence.undefended.verdict is Verdict.NOTHING_ABOVE_CHANCE:
             return ""
@@ -145,7 +161,7 @@ def _guess_is_right(measures: Mapping[str, Measure]) -> bool:
 
 
 def below_chance(measures: Mapping[str, Measure]) -> Measure | None:
-    """Return a measure of the samples that is clearly worse than a guess, or ``None`` if there is no such measure."""
+    """Return a measure that is clearly worse than a guess, or ``None`` if there is no such measure."""
     for metric, margin in BELOW.items():
         measure = measures.get(metric)
         if measure is not None and measure.excess is not None and measure.excess < -margin:
