@@ -29,10 +29,13 @@ def test_a_column_is_inferred_from_one_gradient_and_the_verdict_says_so(tmp_path
     assert document["findings"][0]["measures"]["attribute_accuracy"]["n"] == 3
 
 
-def test_noise_hides_it(tmp_path):
+def test_noise_hides_it_but_an_attack_below_the_guess_proves_nothing(tmp_path):
     chain = [{"name": "gaussian_noise", "sigma": 1e6}]
     found = audit(DOCUMENT | {"defence": [{"title": "noise", "chain": chain}]}, tmp_path)
-    assert found.verdict is Verdict.NOTHING_ABOVE_CHANCE
+    (finding,) = found.findings
+    assert finding.measures["attribute_accuracy"].excess < 0
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "worse than a guess" in finding.reason
 
 
 @pytest.mark.parametrize("hidden", [[], ["lr"]])

@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from leakgauge.attacks import registry
+from leakgauge.attacks.spec import Cost
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.measure import Measure
 from leakgauge.evaluation.verdict import Finding, Verdict
@@ -279,3 +281,15 @@ def test_messages_that_may_determine_the_samples_are_recognised():
     network = {"name": "mlp", "options": {"shape": [1, 8, 8], "classes": 10, "hidden": [64]}}
     plan = read_audit(document(model=network, defence=defences), "audit.toml")
     assert plan.determined == {"no defence", "clipped", "many", "ten"}
+
+
+def test_nothing_else_runs_where_a_quick_exact_attack_has_every_sample(tmp_path):
+    smooth = {"name": "tests.known_answers.networks:dense", "options": {"hidden": [96, 48], "activation": "gelu"}}
+    training = {"sends": "gradient", "samples": 2}
+    plan = read_audit(document(model=smooth, training=training, audit={"clients": 2}, defence=[]), "audit.toml")
+    assert {"two_spans", "gauss_newton", "prior_path"} <= set(plan.attacks)
+    audit = run_audit(plan, tmp_path / "cache", HERE)
+    assert "two_spans" in {result.work.attack for result in audit.results}
+    assert all(registry.ATTACKS[result.work.attack].cost is Cost.INSTANT for result in audit.results)
+    assert not audit.controls
+    assert audit.verdict is Verdict.RECOVERS_DATA

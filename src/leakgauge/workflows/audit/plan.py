@@ -24,6 +24,7 @@ from functools import cached_property
 from typing import Any
 
 from leakgauge.attacks import registry
+from leakgauge.attacks.spec import Cost
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, shown
 from leakgauge.core.observation import Observation
 from leakgauge.evaluation.bounds import Bound
@@ -125,6 +126,10 @@ class AuditPlan:
     def is_exact(self, name: str) -> bool:
         """Return whether an attack solves equations for the samples and recognises its own success."""
         return registry.ATTACKS[name].exact
+
+    def exact_attacks(self, cost: Cost) -> list[Work]:
+        """Return the runs of all exact attacks of one cost class on the set-up itself."""
+        return [work for work in self.work if self.is_exact(work.attack) and registry.ATTACKS[work.attack].cost is cost]
 
     def controls_of(self, name: str) -> list[Work]:
         """Return the runs of an attack on easier versions of the set-up (positive controls).

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from leakgauge.attacks.spec import Cost
 from leakgauge.core.container import Location
 from leakgauge.core.errors import EngineUnavailable, LeakgaugeError, TasksFailed
 from leakgauge.core.progress import Report
@@ -131,7 +132,8 @@ def run_audit(
         samples: Whether clients' samples are stored in the cache. If it is false, those of earlier runs are removed.
     """
     run = _Run(plan, Cache(folder, samples=samples), running or Running(), stop_after)
-    run.stage([work for work in plan.work if plan.is_exact(work.attack)])
+    for cost in Cost:  # a slow exact attack is left out where a quick one has every sample
+        run.stage([work for work in plan.exact_attacks(cost) if not run.is_settled(work)])
     run.stage([work for work in plan.work if not plan.is_exact(work.attack) and not run.is_settled(work)])
     run.stage(run.further_attempts())
     run.stage([work for name in plan.attacks for work in plan.controls_of(name) if work.control == UNDEFENDED])
@@ -282,6 +284,7 @@ class _Run:
         results = self.best_results()
         leaking = {key_of(one) for one in judged(self.plan, results) if one.verdict is Verdict.RECOVERS_DATA}
         failed = [one for one in results if key_of_work(one.work) not in leaking and not one.cut_short]
+        failed = [one for one in failed if not self.is_settled(one.work)]
         every = [replace(one.work, attempt=1) for one in failed if one.document.get("searched")]
         falling = [replace(one.work, attempt=1) for one in failed if one.document.get("falling")]
         expected, left = self._expected(), self.plan.budget - self.spent
@@ -294,13 +297,17 @@ class _Run:
 
         These attacks failed in at least one case, had all of their steps, and did not succeed without a defence either.
         """
-        results = self.best_results()
-        findings = judged(self.plan, results) + findings_on_versions(self.results.values(), self.plan.controls)
-        plain = {title for title, chain in self.plan.chains.items() if not chain} | {UNDEFENDED}
+        plan, results = self.plan, self.best_results()
+        findings = judged(plan, results) + findings_on_versions(self.results.values(), plan.controls)
+        plain = {title for title, chain in plan.chains.items() if not chain} | {UNDEFENDED}
         strong = {one.attack for one in findings if one.setup in plain and one.verdict is Verdict.RECOVERS_DATA}
-        weak = {one.attack for one in findings if one.verdict is not Verdict.RECOVERS_DATA} - strong
+        settled = {  # another attack has every sample, so the failure of this one says nothing
+            title for title in plan.chains if all(self.is_settled(work) for work in plan.work if work.defence == title)
+        }
+        weak = {one.attack for one in findings if one.verdict is not Verdict.RECOVERS_DATA and one.setup not in settled}
+        weak -= strong
         complete = {result.work.attack for result in results if not result.cut_short}
-        return [name for name in self.plan.attacks if name in weak & complete]
+        return [name for name in plan.attacks if name in weak & complete]
 
     def climb(self, findings: Sequence[Finding]) -> list[Work]:
         """Return the runs that show how the strongest attack depends on single values of the set-up.
