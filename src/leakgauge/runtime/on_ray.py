@@ -38,12 +38,14 @@ from leakgauge.runtime.tasks import Task, execute, portable
 STARTS = 3
 #: The environment variables while a local cluster starts. With them, the cluster listens on the loopback address only,
 #: sends no usage statistics, prints no advice on devices that do not exist, and gives workers the priority of this
-#: process. With Ray's default niceness of 15, a busy machine takes minutes to start workers.
+#: process. With Ray's default niceness of 15, a busy machine takes minutes to start workers. The driver does not wait
+#: for the first workers, because it would wait forever if one of them died.
 SETTINGS = {
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray then binds to 127.0.0.1
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
+    "RAY_prestart_worker_first_driver": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 #: The memory in bytes for results. Twice the size of the shared arguments is added. Results that do not fit go to disk.
