@@ -103,6 +103,21 @@ def always(reason: str) -> Fits:
     return lambda observation: Fit(True, reason)
 
 
+def simulated(reason: str) -> Fits:
+    """Return a function that accepts gradients, and local training with a known learning rate.
+
+    Args:
+        reason: The phrase about the attack that is shown to people if the attack applies.
+    """
+
+    def rule(observation: Observation) -> Fit:
+        if observation.kind == "weights" and observation.training.lr is None:
+            return Fit(False, "needs the client's learning rate, which is unknown")
+        return Fit(True, reason)
+
+    return rule
+
+
 def one_gradient(observation: Observation) -> Fit:
     """Decide whether an attack on a single gradient applies, and warn if the model is piecewise linear.
 

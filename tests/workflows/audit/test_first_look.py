@@ -256,3 +256,12 @@ def test_an_update_of_zero_holds_nothing():
     look = first_look(observation.knowing(gradient=zero))
     assert look.risk == "low"
     assert "update is zero" in str(look)
+
+
+def test_an_unknown_learning_rate_rules_out_optimisation_and_not_the_read_off():
+    message, _ = fedavg(network("mlp", hidden=[32, 16]), digits().share([3]), lr=0.01, epochs=3, hidden=["lr"])
+    look = first_look(message)
+    assert look.missing == "the learning rate"
+    assert "dense_read_off" in look.applies
+    for name in ("prior_path", "inverting_gradients", "awa", "dlf"):
+        assert look.refused[name] == "needs the client's learning rate, which is unknown"

@@ -21,7 +21,7 @@ from leakgauge.attacks.inversion.solve import Descent
 from leakgauge.attacks.inversion.stopping import MaxSteps
 from leakgauge.attacks.inversion.unknown_recipe import complete_recipe
 from leakgauge.attacks.inversion.update_models import EpochInterpolation, in_precision
-from leakgauge.attacks.spec import AttackSpec, Cost, always
+from leakgauge.attacks.spec import AttackSpec, Cost, simulated
 from leakgauge.core.container import Location
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.observation import Observation
@@ -274,7 +274,7 @@ SPECS = (
         name="awa",
         factory=awa,
         summary="AWA (Song, Wang, Zuazua 2023): one epoch by interpolation, layers weighted by kind.",
-        fits=always("one epoch by interpolation, layers weighted"),
+        fits=simulated("one epoch by interpolation, layers weighted"),
         cost=Cost.MINUTES,
         rank=2,
     ),

@@ -11,7 +11,7 @@ from leakgauge.attacks.inversion.settings import Effort, Matching
 from leakgauge.attacks.inversion.solve import Descent
 from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Threshold
 from leakgauge.attacks.inversion.update_models import FullSimulation, in_precision
-from leakgauge.attacks.spec import AttackSpec, Cost, always
+from leakgauge.attacks.spec import AttackSpec, Cost, simulated
 
 
 def inverting_gradients(
@@ -62,7 +62,7 @@ SPECS = (
         name="inverting_gradients",
         factory=inverting_gradients,
         summary="Inverting Gradients (Geiping et al. 2020): the direction of the update is matched.",
-        fits=always("the direction of the update, for gradients and local training"),
+        fits=simulated("the direction of the update, for gradients and local training"),
         cost=Cost.MINUTES,
         rank=4,
     ),

@@ -11,7 +11,7 @@ from leakgauge.attacks.inversion.settings import Effort, Matching, Space
 from leakgauge.attacks.inversion.solve import Descent
 from leakgauge.attacks.inversion.stopping import MaxSteps
 from leakgauge.attacks.inversion.update_models import FullSimulation
-from leakgauge.attacks.spec import AttackSpec, Cost, always
+from leakgauge.attacks.spec import AttackSpec, Cost, simulated
 
 
 def prior_path(
@@ -55,7 +55,7 @@ SPECS = (
         name="prior_path",
         factory=prior_path,
         summary="Ours: the direction of the update is matched, and held-out entries choose the weight of the prior.",
-        fits=always("the direction of the update, with a prior whose weight the message chooses"),
+        fits=simulated("the direction of the update, with a prior whose weight the message chooses"),
         cost=Cost.MINUTES,
         rank=4,
         audit={"steps": 1000},

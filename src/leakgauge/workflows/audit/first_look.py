@@ -185,6 +185,8 @@ def _missing_for_optimisation(observation: Observation) -> str:
     """Name the knowledge that an attacker lacks for optimisation attacks. The text is empty if nothing is missing."""
     if observation.training.samples is None and count_samples(observation) is None:
         return "the number of samples"
+    if observation.kind == "weights" and observation.training.lr is None:
+        return "the learning rate"
     if granted_labels(observation) is not None or observation.label_batches is not None:
         return ""
     return "the targets" if observation.data.classes is None else ""
