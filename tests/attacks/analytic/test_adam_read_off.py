@@ -217,3 +217,19 @@ def test_the_derivatives_are_those_of_differences():
         difference = (problem.residual(point + move) - problem.residual(point - move)) / (2 * step)
         assert float((row - difference).norm() / difference.norm()) < 1e-4
     assert math.isclose(problem.misfit(point), 1, rel_tol=2)
+
+
+def test_a_long_search_can_be_interrupted():
+    model = mlp(shape=(1, 8, 8), classes=10, hidden=(48, 24), seed=0)
+    recipe = LocalTraining(optimiser="adam", lr=1e-3)
+    observation, _ = fedavg(model, data.load("digits").share([3]), epochs=20, recipe=recipe)
+    calls = []
+
+    def interrupting(step, total, loss):
+        calls.append(step)
+        raise KeyboardInterrupt
+
+    result = adam_read_off()(observation, progress=interrupting)
+    assert calls == [0]
+    assert result.outcome.kind == "interrupted"
+    assert len(result.samples) == len(result.labels) == 1

@@ -17,6 +17,7 @@ for which an entry that does not fit has nearly no weight. At the end, all entri
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from dataclasses import replace
 
@@ -29,6 +30,7 @@ from leakgauge.attacks.analytic.levenberg import State
 from leakgauge.attacks.analytic.whole_message import in_double
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params
+from leakgauge.core.progress import Report, silent
 from leakgauge.federation.training import Trainer
 from leakgauge.federation.update_rules import UpdateRule
 
@@ -74,6 +76,7 @@ class AdamMessage:
         self.noise = self._flat(noise)
         self.scale = self.noise
         self.cache: dict[str, Tensor] = {}  # shared by all copies
+        self.report: Report = silent  # called before derivatives are computed, so that a time limit can end the search
 
     def coarse(self, noise: float) -> AdamMessage:
         """Return the problem with a larger noise of all entries.
@@ -149,6 +152,7 @@ class AdamMessage:
         """
         known = self.cache.get("point")
         if known is None or not torch.equal(known, point):
+            self.report(0, None, math.nan)
             chunk = max(1, AT_ONCE // (self.steps * len(self.observed)))
             along = vmap(
                 lambda move: jvp(lambda inputs: self._updates(inputs, self.double), (point,), (move,))[1],

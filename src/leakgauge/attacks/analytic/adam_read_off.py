@@ -82,24 +82,25 @@ class AdamReadOff(Attack):
         Args:
             observation: The message of the client.
             seed: Not used, because the attack is deterministic.
-            report: Not used, because the attack takes only a moment.
+            report: A function ``report(step, total, loss)`` that shows progress. The number of steps is unknown.
         """
-        message = _Message(observation)
+        message = _Message(observation, report)
         if observation.training.samples != 1:
             return _of_batch(message)
-        found = self._one_step(message) if message.steps == 1 else self._several_steps(message)
-        dtype, data, labels = next(iter(observation.sent.values())).dtype, observation.data, message.targets
+        try:
+            found = self._one_step(message) if message.steps == 1 else self._several_steps(message)
+        except KeyboardInterrupt:
+            outcome = Outcome("interrupted", 0, "interrupted, so the sample is a first estimate")
+            return message.nothing(outcome) if message.best is None else message.result(message.best, outcome)
         if found is None or not found.error < NOISIEST:
             words = "nothing could be read off, because no sample explains the update up to the rounding of weights"
-            empty = torch.zeros(0, *data.shape, dtype=dtype, device=observation.device)
-            return Reconstruction(empty, None if labels is None else labels[:0], Outcome("finished", 0, words))
-        samples = data.denormalise(found.inputs.reshape(1, *data.shape)).to(dtype)
+            return message.nothing(Outcome("finished", 0, words))
         words = f"with an estimated relative error of {found.error:.1g}"
         if found.error < EXACT:
             outcome = Outcome("converged", 0, f"1 of 1 samples read off exactly, {words}")
         else:
             outcome = Outcome("finished", 0, f"1 of 1 samples read off, {words}")
-        return Reconstruction(samples.clamp(0, 1) if data.bounded else samples, labels, outcome)
+        return message.result(found, outcome)
 
     def _one_step(self, message: _Message) -> _Found | None:
         """Return the sample behind one step, or ``None`` if its rows do not agree on a sample."""
@@ -109,7 +110,7 @@ class AdamReadOff(Attack):
             return None
         inputs = message.model_inputs(fitted.values)
         error = fitted.relative_error * math.sqrt(max(1.0, fitted.misfit)) if agrees else math.inf
-        found = _Found(inputs, error)
+        found = message.best = _Found(inputs, error)
         problem = message.problem(message.rate * fitted.amplitude)
         if problem is None or not message.affordable:
             return found
@@ -124,7 +125,7 @@ class AdamReadOff(Attack):
         if line is None or problem is None:
             return None
         for start in _stretched(problem, message, line):
-            point = start.inputs[problem.unknown]
+            point, message.best = start.inputs[problem.unknown], message.best or start
             if not message.affordable:
                 apart = problem.disagreement(point)
                 if apart < AGREES:
@@ -153,12 +154,26 @@ class _Found:
 class _Message:
     """The update of the first dense layer, and other facts about a client's message."""
 
-    def __init__(self, observation: Observation) -> None:
-        self.chain = _chain(observation)
+    def __init__(self, observation: Observation, report: Report) -> None:
+        self.chain, self.report = _chain(observation), report
+        self.best: _Found | None = None
         self.observation, self.steps = observation, observation.training.steps
         self.rows, self.rate = layer_update(observation, self.chain.first)
         self.targets = _targets(observation) if observation.training.samples == 1 else None
         self.decays = decays(observation)
+
+    def nothing(self, outcome: Outcome) -> Reconstruction:
+        """Return a result without samples."""
+        observation, labels = self.observation, self.targets
+        dtype = next(iter(observation.sent.values())).dtype
+        empty = torch.zeros(0, *observation.data.shape, dtype=dtype, device=observation.device)
+        return Reconstruction(empty, None if labels is None else labels[:0], outcome)
+
+    def result(self, found: _Found, outcome: Outcome) -> Reconstruction:
+        """Return a result with one sample."""
+        data, dtype = self.observation.data, next(iter(self.observation.sent.values())).dtype
+        samples = data.denormalise(found.inputs.reshape(1, *data.shape)).to(dtype)
+        return Reconstruction(samples.clamp(0, 1) if data.bounded else samples, self.targets, outcome)
 
     def model_inputs(self, inputs: Tensor) -> Tensor:
         """Return inputs of the model as one vector, with pixels in [0, 1].
@@ -198,6 +213,7 @@ class _Message:
         try:
             problem = AdamMessage(observation, self.targets, known, entrance.order[changed])
             problem.residual(known[problem.unknown])
+            problem.report = self.report
         except (LeakgaugeError, RuntimeError, ValueError):  # such as batch norm in training, which refuses one sample
             return None
         return problem
