@@ -74,3 +74,21 @@ def test_checks(changes: dict[str, object], message: str) -> None:
 def test_share_of_rows_that_do_not_exist(rows: list[int]) -> None:
     with pytest.raises(InvalidInput, match="toy has rows 0 to 5"):
         toy().share(rows)
+
+
+def test_targets_with_several_entries_are_described() -> None:
+    spec = DataSpec((2,), None, bounded=False)
+    masks = Dataset(torch.zeros(3, 2), torch.tensor([[[0, 2]], [[1, 0]], [[0, 0]]]), spec)
+    assert (masks.spec.target_shape, masks.spec.target_values, masks.spec.outputs) == ((1, 2), 3, 3)
+    chosen = Dataset(torch.zeros(3, 2), torch.zeros(3, 1, 2), DataSpec((2,), None, bounded=False, target_values=7))
+    assert chosen.spec.target_values == 7
+    assert Dataset(torch.zeros(3, 2), torch.arange(3.0), spec).spec == spec
+    with pytest.raises(InvalidInput, match="classes=None for several labels"):
+        toy(targets=torch.zeros(6, 2, dtype=torch.long))
+
+
+def test_classes_and_values_of_entries_exclude_each_other() -> None:
+    with pytest.raises(InvalidInput, match="classes are for one class of each sample"):
+        DataSpec((2,), 3, bounded=False, target_values=2)
+    with pytest.raises(InvalidInput, match="each size of a target"):
+        DataSpec((2,), None, bounded=False, target_shape=(0,))

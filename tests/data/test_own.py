@@ -90,10 +90,46 @@ def test_targets_may_be_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("values", "shape", "count", "floats"),
+    [
+        (np.array([[0, 1, 1], [1, 0, 0]], np.uint8), (3,), 2, True),
+        (np.array([[0.0, 1.0], [1.0, 0.0]]), (2,), 2, True),
+        (np.array([[0.5, 1.0], [1.0, 0.0]]), (2,), None, True),
+        (np.array([[0.5], [2.0]]), (1,), None, True),
+        (np.array([[-3, 1], [2, 0]]), (2,), None, True),
+        (np.zeros((2, 4, 6), bool), (4, 6), 2, False),
+        (np.full((2, 4, 6), 3, np.uint8), (4, 6), 4, False),
+        (np.zeros((2, 1, 4, 6)), (1, 4, 6), 2, True),
+    ],
+    ids=["labels", "labels as floats", "numbers", "a column", "whole numbers", "mask", "mask of classes", "channels"],
+)
+def test_targets_may_have_several_entries(tmp_path, values, shape, count, floats):
+    loaded = from_npz(npz(tmp_path / "mine.npz", x=np.zeros((2, 4, 6), np.uint8), y=values))
+    assert loaded.spec.classes is None
+    assert (loaded.spec.target_shape, loaded.spec.target_values) == (shape, count)
+    assert loaded.targets.is_floating_point() == floats
+    assert loaded.share([1]).spec == loaded.spec
+    np.testing.assert_allclose(loaded.targets.numpy(), values)
+
+
+def test_a_column_of_whole_numbers_is_classes_and_masks_may_have_more_classes_than_they_show(tmp_path):
+    column = from_npz(npz(tmp_path / "a.npz", x=np.zeros((3, 2)), y=np.array([[0], [2], [1]])))
+    assert column.spec.classes == 3
+    assert column.targets.tolist() == [0, 2, 1]
+    path = npz(tmp_path / "b.npz", x=np.zeros((2, 4, 6)), y=np.zeros((2, 4, 6), int))
+    assert from_npz(path, classes=5).spec.target_values == 5
+    with pytest.raises(CorruptFile, match="classes from 0 to 7"):
+        from_npz(npz(tmp_path / "c.npz", x=np.zeros((2, 4)), y=np.full((2, 2), 7) * [[0], [1]]), classes=5)
+
+
+@pytest.mark.parametrize(
     ("arrays", "problem"),
     [
         ({"x": np.zeros((2, 2))}, "no array 'y'"),
         ({"x": np.zeros((2, 2)), "y": np.zeros(3)}, "targets of shape"),
+        ({"x": np.zeros((2, 2)), "y": np.zeros((3, 4))}, "targets of shape"),
+        ({"x": np.zeros((2, 2)), "y": np.full((2, 4), np.inf)}, "NaN or Inf"),
+        ({"x": np.zeros((2, 2)), "y": np.full((2, 4), "a")}, "targets of type"),
         ({"x": np.zeros(4), "y": np.zeros(4)}, "samples of shape"),
         ({"x": np.array([["a", "b"]]), "y": np.zeros(1)}, "samples of type"),
         ({"x": np.zeros((2, 2)), "y": np.array(["a", "b"])}, "targets of type"),
@@ -131,7 +167,8 @@ def test_a_regression_table(tmp_path):
     [
         ("x,y\n", {}, "holds 1 lines"),
         ("x,y\n1\n", {}, "line 2 has 1 values"),
-        ("x,y\n1,\n", {}, "line 2 has no 'y'"),
+        ("x,y\n1,\n", {}, "'y' holds no value"),
+        ("x,y\n1,0\n1,\n", {"missing": "refuse"}, "line 3 has no 'y'"),
         ("x,z\n1,2\n", {}, "for target 'y'"),
         ("x,y\n1,2\n", {"sensitive": "w"}, "for sensitive 'w'"),
         ("x,y\n1,2\n", {"sensitive": "y"}, "both the target"),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from leakgauge import Dataset, DataSpec, fedavg, fedsgd
 from leakgauge.core.errors import InvalidInput
@@ -22,6 +23,28 @@ def test_one_logit_for_two_classes_has_binary_cross_entropy_by_default():
     assert fedsgd(linear(6, 2), data)[0].training.loss == "cross_entropy"
     with pytest.raises(InvalidInput, match="one output for two classes, which needs the loss 'binary_cross_entropy'"):
         fedsgd(linear(), data, loss="cross_entropy")
+
+
+@pytest.mark.parametrize(
+    ("targets", "outputs", "loss"),
+    [
+        (torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]), 3, "binary_cross_entropy"),
+        (torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]), 3, "cross_entropy"),
+        (torch.tensor([[0.5, 1.0, 0.0], [1.0, 0.0, 0.0]]), 3, "mse"),
+        (torch.tensor([[0, 1, 2], [1, 0, 0]]), 9, "cross_entropy"),
+    ],
+    ids=["labels", "one-hot rows", "numbers", "classes in places"],
+)
+def test_the_default_loss_of_several_entries_fits_their_values(targets, outputs, loss):
+    model = linear(6, outputs)
+    if outputs == 9:
+        model = nn.Sequential(model, nn.Unflatten(1, (3, 3)))
+    data = Dataset(torch.rand(2, 6), targets, DataSpec((6,), None), "several")
+    observation, truth = fedsgd(model, data)
+    assert observation.training.loss == loss
+    assert observation.data.target_shape == (3,)
+    granted = fedsgd(model, data, granted=["labels"])[0]
+    assert torch.equal(granted.labels, truth.targets)
 
 
 @pytest.mark.parametrize(

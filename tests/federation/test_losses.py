@@ -108,3 +108,15 @@ def test_binary_cross_entropy_takes_the_probabilities_of_both_classes():
     logit, both = torch.randn(5, 1), torch.rand(5, 1)
     loss = LOSSES["binary_cross_entropy"]
     torch.testing.assert_close(loss(logit, torch.cat([1 - both, both], 1)), loss(logit, both[:, 0]))
+
+
+@pytest.mark.parametrize(("loss", "expected"), [("l1", F.l1_loss), ("huber", F.huber_loss), ("mse", F.mse_loss)])
+def test_losses_of_numbers_are_those_of_torch(loss, expected):
+    outputs, targets = torch.randn(5, 1, 3), 3 * torch.randn(5, 3)
+    torch.testing.assert_close(LOSSES[loss](outputs, targets), expected(outputs[:, 0], targets))
+
+
+def test_two_labels_of_each_sample_are_no_probabilities_of_two_classes():
+    outputs, targets = torch.randn(5, 2), torch.randint(2, (5, 2))
+    expected = F.binary_cross_entropy_with_logits(outputs, targets.float())
+    torch.testing.assert_close(LOSSES["binary_cross_entropy"](outputs, targets), expected)

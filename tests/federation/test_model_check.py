@@ -19,6 +19,7 @@ def two_outputs():
         (conv, client(0), {}, "client 'someone' has no samples"),
         (linear, client(3), {}, r"does not accept samples of shape \(1, 4, 4\)"),
         (two_outputs, client(3), {}, "2 outputs, but 'someone' has 3 classes. Build the model with 3 outputs"),
+        (lambda: linear(16, 7), client(3), {}, "lacks some classes of the model, describe it with classes=7"),
         (two_outputs, client(3), {"loss": "binary_cross_entropy"}, "'binary_cross_entropy' is for two classes, but"),
         (lambda: linear(6, 2), table(3), {}, "2 outputs, but 'table' with the loss 'mse' needs 1"),
         (linear, table(3), {"loss": "cross_entropy"}, "needs classes, but 'table' is a regression. Use loss='mse'"),

@@ -255,6 +255,8 @@ class Observation:
             sentences.append(f"Batch-norm statistics are {'withheld from' if withheld else 'shared with'} it.")
         if self.training.mode == "train" and any(draws_masks(module) for module in self.model.modules()):
             sentences.append("It does not know the masks of dropout layers.")
+        if self.data.classes is None and self.labels is None:
+            sentences.append("It does not know the client's targets.")
         sentences.append(
             f"It is granted the client's {' and '.join(granted)}." if granted else "It is granted nothing else."
         )

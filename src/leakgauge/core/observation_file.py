@@ -26,8 +26,9 @@ from leakgauge.core.seeding import seeded
 from leakgauge.models import MODELS, build, recipe_of
 
 KIND = "observation"
-#: Version 1 had no label batches and no defences, version 2 no optimiser but SGD, and version 3 no malicious server.
-VERSION = 4
+#: Version 1 had no label batches and no defences, version 2 no optimiser but SGD, version 3 no malicious
+#: server, version 4 no targets of several entries, and version 5 no series.
+VERSION = 6
 #: The largest number of characters in the name and options of a model. No network of Leakgauge has thousands of layers.
 #: To build so many layers takes time, even if no memory is allocated.
 _LONGEST_RECIPE = 10_000

@@ -10,6 +10,19 @@ from torch import Tensor, nn
 Params = dict[str, Tensor]
 
 
+def inside(path: str, name: str) -> str:
+    """Return the full name of a parameter of the module at a path in the model. The path of the model itself is empty.
+
+    >>> inside("body.head", "weight"), inside("", "weight")
+    ('body.head.weight', 'weight')
+
+    Args:
+        path: The path of the module.
+        name: The name of the parameter in the module.
+    """
+    return f"{path}.{name}" if path else name
+
+
 def parameters_of(model: nn.Module) -> Params:
     """Return detached copies of the model's parameters. Tied parameters appear once."""
     return {name: value.detach().clone() for name, value in model.named_parameters()}

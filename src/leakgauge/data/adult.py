@@ -123,7 +123,8 @@ def load(
         bounded=False,
         columns=columns,
     )
-    return Dataset(rows, classes, spec, name="adult", sensitive="sex")
+    words = {"sex": tuple(SEX), "income": tuple(_INCOME)}  # both are in the order of their numbers
+    return Dataset(rows, classes, spec, name="adult", sensitive="sex", target="income", words=words)
 
 
 def _graduates(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from leakgauge.core.data_spec import DataSpec
 from leakgauge.core.errors import InvalidInput
+
+#: The number of different whole numbers above which the entries of a target are numbers and not classes.
+MOST_VALUES = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,14 +24,20 @@ class Dataset:
 
     Args:
         inputs: The samples without normalisation, as pixels in [0, 1] or as table values in their own units.
-        targets: One target for each sample, which is the index of a class, or any number for a regression.
-        spec: The shape and the normalisation of one sample.
+        targets: One target for each sample, which is the index of a class, one or several numbers, several labels of 0
+            and 1, or a mask.
+        spec: The shape and the normalisation of one sample. If it has no classes and does not describe the targets,
+            their shape and the number of their values are added to it.
         name: The name of the dataset or of the client.
         groups: For each sample, the index of the person or device that it belongs to, such as the writer of a digit.
         group_names: The names of these people or devices, in the order of the indices in ``groups``.
         sensitive: The name of the column that attribute inference tries to recover.
         population: The larger dataset from which the samples of a client were taken. :meth:`share` sets it.
         rows: The indices of the client's samples in ``population``. :meth:`share` sets it.
+        target: The name of what a model predicts.
+        words: A dictionary from the name of the target, or of a table's column, to the words for its values 0, 1 and so
+            on.
+        notes: Sentences about how the data was read, such as the types of a table's columns.
     """
 
     inputs: Tensor
@@ -40,6 +49,9 @@ class Dataset:
     sensitive: str | None = None
     population: Dataset | None = field(default=None, repr=False)
     rows: Tensor | None = field(default=None, repr=False)
+    target: str = "target"
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    notes: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         for name in ("inputs", "targets"):
@@ -51,9 +63,14 @@ class Dataset:
         if len(self.targets) != len(self.inputs):
             raise InvalidInput(f"{self.name}: {len(self.inputs)} samples but {len(self.targets)} targets")
         if not self.inputs.is_floating_point():
-            raise InvalidInput(f"{self.name}: samples must be floats (pixels in [0, 1]), not {self.inputs.dtype}")
+            raise InvalidInput(
+                f"{self.name}: samples must be floats (pixels in [0, 1]), not {self.inputs.dtype}. "
+                "Convert token ids and other whole numbers with inputs.float(), and round them in the model"
+            )
         if self.targets.is_complex() or (len(self) and not self.targets.numel()):
             raise InvalidInput(f"{self.name}: each sample needs a target, which is a class or real numbers")
+        if self.targets.shape[1:].numel() > 0 and self.targets.dim() > 1 and not self.spec.target_shape:
+            object.__setattr__(self, "spec", self._spec_with_targets())
         if self.population is not None:
             return  # the samples of a share were checked when the population was made
         self._check_values()
@@ -76,6 +93,16 @@ class Dataset:
         if value.dim() == 0:
             raise InvalidInput(f"{self.name}: {name} must have one entry for each sample, but it is a single number")
         return value.detach()
+
+    def _spec_with_targets(self) -> DataSpec:
+        """Return the description of the data with the shape and the number of values of the targets."""
+        if self.spec.classes is not None:
+            raise InvalidInput(
+                f"{self.name}: targets have shape {tuple(self.targets.shape)}, but classes are one for each sample. "
+                "Set classes=None for several labels or masks"
+            )
+        values = self.spec.target_values or values_of(self.targets)
+        return replace(self.spec, target_shape=tuple(self.targets.shape[1:]), target_values=values)
 
     def _check_values(self) -> None:
         if self.targets.is_floating_point() and not bool(torch.isfinite(self.targets).all()):
@@ -141,6 +168,8 @@ class Dataset:
             self.sensitive,
             origin,
             origin_rows,
+            self.target,
+            self.words,
         )
 
     def others(self, limit: int = 512, seed: int = 0) -> Dataset | None:
@@ -161,3 +190,24 @@ class Dataset:
             return None
         chosen = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:limit]]
         return self.population.share(chosen.sort().values)
+
+
+def values_of(targets: Tensor) -> int | None:
+    """Return the number of values that each entry of the targets can have, or ``None`` if the entries are numbers.
+
+    Whole numbers below :data:`MOST_VALUES` are classes, and floats of 0 and 1 only are labels.
+
+    >>> values_of(torch.tensor([[0, 3], [1, 0]])), values_of(torch.tensor([[0.0, 1.0]])), values_of(torch.ones(1) / 2)
+    (4, 2, None)
+
+    Args:
+        targets: The targets of all samples.
+    """
+    if not targets.numel():
+        return None
+    if targets.dtype == torch.bool:
+        return 2
+    low, high = targets.min().item(), targets.max().item()
+    if targets.is_floating_point():
+        return 2 if bool(((targets == 0) | (targets == 1)).all()) else None
+    return max(2, int(high) + 1) if low >= 0 and high < MOST_VALUES else None

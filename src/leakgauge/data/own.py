@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,21 @@ from leakgauge.core.data_spec import DataSpec
 from leakgauge.core.errors import FileError, InvalidInput, shown
 from leakgauge.core.files import regular_file
 from leakgauge.core.limits import Limit
-from leakgauge.data.csv_table import MOST_CLASSES, check_columns, numeric_columns, read_table, target_of
-from leakgauge.data.dataset import Dataset
+from leakgauge.data.csv_columns import (
+    MOST_CLASSES,
+    Missing,
+    Types,
+    numeric_columns,
+    sign_of,
+    target_of,
+    without_missing,
+)
+from leakgauge.data.csv_notes import notes_of, target_note
+from leakgauge.data.csv_numbers import DecimalSign
+from leakgauge.data.csv_table import check_columns, read_table
+from leakgauge.data.dataset import MOST_VALUES, Dataset
 from leakgauge.data.formats import corrupt, open_npz, reading
+from leakgauge.data.npz_samples import Kind, to_samples
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 Statistic = float | Sequence[float] | None
@@ -89,23 +102,38 @@ def from_npz(
     *,
     inputs: str = "x",
     targets: str = "y",
+    kind: Kind | None = None,
+    time_axis: int | None = None,
     classes: int | None = None,
     mean: Statistic = None,
     std: Statistic = None,
 ) -> Dataset:
     """Load an npz file with two arrays, the samples and their targets.
 
-    Samples are pictures or rows of a table. Pictures are bytes or values in [0, 1], and their shape is N x height x
-    width, with colours first or last. Rows of a table have the shape N x columns. Targets of an integer type are
-    classes. Targets of a floating-point type are those of a regression.
+    Samples are pictures, series or rows of a table. Pictures are bytes or values in [0, 1], and their shape is N x
+    height x width, with colours first or last. Rows of a table have the shape N x columns. Series have the shape N x
+    time x channels or N x channels x time, and keep it. An array of three dimensions holds series if its values are not
+    bytes, not all in [0, 1], and its last two sizes differ. Otherwise it holds grey pictures.
+
+    The targets are one of four kinds, by their type and shape:
+
+    - Whole numbers, one for each sample, are classes.
+    - Whole numbers in an array of more dimensions are classes in each place, such as those of a mask.
+    - Zeros and ones in an array of more dimensions are several labels, or masks of one object.
+    - All other numbers are those of a regression, which may have several for each sample.
 
     Args:
         path: The path of the file.
         inputs: The name of the array of samples.
         targets: The name of the array of targets.
-        classes: The number of classes. The default is the largest target plus one, but at least 2.
-        mean: The mean for the normalisation, as one value or as one value for each colour or column. The default is
-            computed from the data.
+        kind: ``"picture"`` or ``"series"``. By default, the type, the shape and the values decide. Series of one
+            channel may have the shape N x time.
+        time_axis: The dimension of a series along which time runs, 0 for time x channels and 1 for channels x time.
+            The default is the longer one.
+        classes: The number of classes, of a sample or in each place of a mask. The default is the largest target plus
+            one, but at least 2.
+        mean: The mean for the normalisation, as one value or as one value for each colour, channel or column. The
+            default is computed from the data.
         std: The standard deviation for the normalisation, in the same form. The default is computed from the data.
     """
     file = Path(path)
@@ -116,26 +144,43 @@ def from_npz(
     with reading(file, expected), file.open("rb") as stream:
         arrays = open_npz(stream, file, (inputs, targets), expected)
     raw_samples, raw_targets = arrays[inputs], arrays[targets]
-    samples, bounded = _to_samples(file, raw_samples)
-    labels, class_count = _to_targets(file, raw_targets, len(samples), classes)
-    spec = _spec(samples, class_count, bounded=bounded, mean=mean, std=std)
-    return Dataset(samples, labels, spec, name=file.stem)
+    samples = to_samples(file, raw_samples, kind, time_axis)
+    if raw_targets.ndim > 1 and raw_targets.shape[1:] != (1,):
+        labels, class_count, in_each_place = _several(file, raw_targets, len(samples.values), classes), None, classes
+    else:
+        labels, class_count = _to_targets(file, raw_targets, len(samples.values), classes)
+        in_each_place = None
+    spec = _spec(samples.values, class_count, bounded=samples.pixels, mean=mean, std=std, time_axis=samples.time_axis)
+    spec = replace(spec, target_values=in_each_place)
+    return Dataset(samples.values, labels, spec, name=file.stem, notes=samples.notes)
 
 
-def from_csv(
+def from_csv(  # noqa: PLR0913
     path: str | Path,
     *,
     target: str,
     sensitive: str | None = None,
     regression: bool | None = None,
+    categories: Sequence[str] = (),
+    numbers: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    missing: Missing = "drop",
+    missing_words: Sequence[str] | None = None,
+    separator: str | None = None,
+    decimal: DecimalSign | None = None,
+    encoding: str = "utf-8",
     mean: Statistic = None,
     std: Statistic = None,
 ) -> Dataset:
     """Load a CSV table with a header.
 
-    Columns of numbers are not changed. This also holds for numbers that are codes of categories. Write such codes as
-    words, such as c1. A column of words becomes several columns of 0 and 1, one for each different word. A column that
-    mixes numbers and words raises an error.
+    A column is one of numbers if all of its values are numbers, and one of categories if none is. A column of
+    categories becomes several columns of 0 and 1, one for each different word. A column that mixes numbers and words
+    raises an error, unless it is named in ``categories``. The ``notes`` of the dataset state what was found.
+
+    A value is missing if its cell is empty, or holds ``?`` or one of the words NA, N/A, NaN and null in small or
+    capital letters. In a column of numbers, the words none, nil, missing and unknown, dashes and a point stand for a
+    missing value too.
 
     Args:
         path: The path of the file.
@@ -144,22 +189,41 @@ def from_csv(
             different words.
         regression: ``True`` if the target is a number to predict, and ``False`` if it is a class. By default, the
             target is a class if the column holds words, or at most 100 different whole numbers.
+        categories: The names of columns of categories, also if their values are numbers, such as codes.
+        numbers: The names of columns of numbers.
+        ignore: The names of columns to leave out.
+        missing: The rule for missing values. ``"drop"`` leaves out rows with a missing value. ``"fill"`` replaces a
+            missing number by the median of its column, and makes a missing category the category ``missing``.
+            ``"refuse"`` raises an error. Rows without a target are always left out or refused.
+        missing_words: The words for a missing value in every column. They replace those above.
+        separator: The character between columns, which is ``","``, ``";"``, ``"|"`` or ``"tab"``. By default, it is
+            the one that divides every line alike.
+        decimal: The decimal sign. By default, the one that a column of numbers shows.
+        encoding: The encoding of the file, such as ``"cp1252"``.
         mean: The mean for the normalisation, as one value or as one value for each column. The default is computed from
             the data.
         std: The standard deviation for the normalisation, in the same form. The default is computed from the data.
     """
-    file = Path(path)
-    table = read_table(file)
-    check_columns(file, table, target, sensitive)
-    target_values, are_classes = target_of(file, target, table.pop(target), regression)
-    columns = numeric_columns(file, table, sensitive)
+    file, types = Path(path), Types(categories, numbers, ignore, missing_words)
+    read = read_table(file, separator, encoding)
+    check_columns(read, target, sensitive, {"categories": categories, "numbers": numbers, "ignore": ignore})
+    read = read.without(ignore)
+    read = replace(read, decimal=decimal or sign_of(read, types))
+    kinds = {name: types.kind_of(read, name) for name in read.columns}
+    table = without_missing(read, kinds, types, missing, target)
+    quantity = True if regression is None and target in numbers else regression
+    target_values, classes, are_classes = target_of(table, target, kinds[target], quantity)
+    columns, words = numeric_columns(table.without([target]), kinds, sensitive)
     if sensitive is not None and (sensitive not in columns or set(columns[sensitive]) - {0.0, 1.0}):
         raise InvalidInput(f"{file}: the sensitive column {sensitive!r} must hold 0 and 1, or two words")
     samples = torch.tensor(list(columns.values()), dtype=torch.float32).T.contiguous()
     kind = np.int64 if are_classes else np.float32
     targets, class_count = _to_targets(file, np.array(target_values).astype(kind), len(samples), None)
     spec = _spec(samples, class_count, bounded=False, mean=mean, std=std, columns=tuple(columns))
-    return Dataset(samples, targets, spec, name=file.stem, sensitive=sensitive)
+    about = target_note(target, class_count, classes, named=regression is not None)
+    notes = (*notes_of(read, table, kinds, types, missing, target), about)
+    words |= {target: classes} if classes else {}
+    return Dataset(samples, targets, spec, name=file.stem, sensitive=sensitive, target=target, words=words, notes=notes)
 
 
 def _picture_files(folder: Path) -> list[Path]:
@@ -197,33 +261,12 @@ def _size_of(picture: NDArray[Any]) -> str:
     return f"{picture.shape[1]} x {picture.shape[2]} pixels"
 
 
-def _to_samples(file: Path, values: NDArray[np.generic]) -> tuple[Tensor, bool]:
-    """Convert an array to samples, with bytes scaled to [0, 1]. Also return whether the samples are pixels."""
-    if values.ndim == 0 or not values.size:
-        raise corrupt(file, f"holds samples of shape {tuple(values.shape)}", "at least one sample with a value")
-    if values.dtype == np.uint8:
-        samples = torch.from_numpy(values.astype(np.float32) / 255)
-    elif np.issubdtype(values.dtype, np.number) and not np.issubdtype(values.dtype, np.complexfloating):
-        with np.errstate(over="ignore"):  # a value that becomes infinite is refused later
-            samples = torch.from_numpy(values.astype(np.float32))
-    else:
-        raise corrupt(file, f"holds samples of type {values.dtype}", "bytes or numbers")
-    if samples.dim() == 3:
-        samples = samples.unsqueeze(1)
-    elif samples.dim() == 4 and samples.shape[1] not in (1, 3) and samples.shape[-1] in (1, 3):
-        samples = samples.permute(0, 3, 1, 2).contiguous()
-    elif samples.dim() not in (2, 4):
-        raise corrupt(file, f"holds samples of shape {tuple(values.shape)}", "N x columns, or N x pictures")
-    pixels = samples.dim() == 4 and samples.numel() > 0 and bool(samples.min() >= 0) and bool(samples.max() <= 1)
-    return samples, pixels
-
-
 def _to_targets(
     file: Path, values: NDArray[np.generic], samples: int, classes: int | None
 ) -> tuple[Tensor, int | None]:
     """Convert an array to targets. Also return the number of classes, which is ``None`` for a regression."""
-    if values.shape != (samples,):
-        raise corrupt(file, f"holds targets of shape {tuple(values.shape)}", f"one for each of {samples} samples")
+    values = values[:, 0] if values.ndim == 2 and values.dtype.kind in "iub" else values  # a column of classes
+    _check_count(file, values, samples)
     if np.issubdtype(values.dtype, np.integer) or values.dtype == np.bool_:
         if classes is None and int(values.max()) >= MOST_CLASSES:
             raise corrupt(file, f"holds the class {values.max()}", f"classes 0, 1, 2 and so on, below {MOST_CLASSES:,}")
@@ -234,11 +277,39 @@ def _to_targets(
         raise corrupt(file, f"holds targets of type {values.dtype}", "whole numbers, because classes is given")
     if not np.issubdtype(values.dtype, np.floating):
         raise corrupt(file, f"holds targets of type {values.dtype}", "whole numbers for classes, or floats")
+    return _to_numbers(file, values), None
+
+
+def _several(file: Path, values: NDArray[np.generic], samples: int, classes: int | None) -> Tensor:
+    """Convert an array with several entries for each sample to targets, such as several labels or a mask.
+
+    Several labels of 0 and 1 become floats, which losses for several labels need. Other whole numbers are classes.
+    """
+    _check_count(file, values, samples)
+    if values.dtype.kind not in "iufb":
+        raise corrupt(file, f"holds targets of type {values.dtype}", "whole numbers for classes, or floats")
+    if values.dtype.kind == "f":
+        if classes is not None:
+            raise corrupt(file, f"holds targets of type {values.dtype}", "whole numbers, because classes is given")
+        return _to_numbers(file, values)
+    low, high = int(values.min()), int(values.max())
+    if classes is not None and not 0 <= low <= high < classes:
+        raise corrupt(file, f"holds classes from {low} to {high}", f"classes 0 to {classes - 1}")
+    labels = values.ndim == 2 and low >= 0 and high <= 1 and classes is None
+    return torch.from_numpy(values.astype(np.float32 if labels or low < 0 or high >= MOST_VALUES else np.int64))
+
+
+def _check_count(file: Path, values: NDArray[np.generic], samples: int) -> None:
+    if values.ndim == 0 or len(values) != samples or not values.size:
+        raise corrupt(file, f"holds targets of shape {tuple(values.shape)}", f"one for each of {samples} samples")
+
+
+def _to_numbers(file: Path, values: NDArray[np.generic]) -> Tensor:
     with np.errstate(over="ignore"):
         numbers = torch.from_numpy(values.astype(np.float32))
     if not bool(numbers.isfinite().all()):
         raise InvalidInput(f"{file}: targets hold NaN or Inf. Clean or impute them first.")
-    return numbers, None
+    return numbers
 
 
 def _spec(
@@ -249,11 +320,13 @@ def _spec(
     mean: Statistic,
     std: Statistic,
     columns: tuple[str, ...] = (),
+    time_axis: int | None = None,
 ) -> DataSpec:
     """Return the shape and the normalisation of the samples. A missing mean or std is computed from the samples."""
     if not bool(inputs.isfinite().all()):
         raise InvalidInput("samples hold NaN or Inf. Clean or impute them first.")
-    other_dimensions = [dimension for dimension in range(inputs.dim()) if dimension != 1]
+    channels = 1 if time_axis is None else 1 + (1 - time_axis if inputs.dim() > 2 else inputs.dim())
+    other_dimensions = [dimension for dimension in range(inputs.dim()) if dimension != channels]
     means, deviations = inputs.double().mean(other_dimensions), inputs.double().std(other_dimensions, correction=0)
     deviations[deviations == 0] = 1
     return DataSpec(
@@ -263,11 +336,12 @@ def _spec(
         _statistic(std, deviations),
         bounded=bounded,
         columns=columns,
+        time_axis=time_axis,
     )
 
 
 def _statistic(given: Statistic, computed: Tensor) -> tuple[float, ...]:
     if given is None:
-        return tuple(computed.tolist())
+        return tuple(computed.reshape(-1).tolist())
     numbers = given if isinstance(given, (list, tuple)) else [given]
     return tuple(float(finite("each number of mean and std", value)) for value in numbers)

@@ -69,8 +69,8 @@ class Recipe:
 def default_loss(model: nn.Module, data: Dataset, recipe: LocalTraining | None = None) -> str:
     """Return the name of the loss that a client uses if the user names no loss.
 
-    The result is mean squared error for a regression, binary cross-entropy for two classes and a model with one output,
-    and cross-entropy otherwise.
+    The result is mean squared error for numbers, binary cross-entropy for labels of 0 and 1 if the model has one output
+    for each of them, and cross-entropy otherwise.
 
     Args:
         model: The model that the client trains.
@@ -81,12 +81,35 @@ def default_loss(model: nn.Module, data: Dataset, recipe: LocalTraining | None =
     if recipe is not None and recipe.loss != LocalTraining.loss:
         return recipe.loss
     if data.spec.classes is None:
-        return "mse"
+        return _loss_of_several(model, data)
     if data.spec.classes != 2:
         return "cross_entropy"
     outputs = outputs_of(model, data)
     single = isinstance(outputs, Tensor) and outputs.numel() == min(PROBED, len(data))
     return "binary_cross_entropy" if single else "cross_entropy"
+
+
+def _loss_of_several(model: nn.Module, data: Dataset) -> str:
+    """Return the name of the default loss for targets that are not one class of each sample."""
+    if data.spec.target_values is None:
+        return "mse"
+    everyone, outputs = data.population or data, outputs_of(model, data)
+    one_output_each = isinstance(outputs, Tensor) and outputs.numel() == data.targets[:PROBED].numel()
+    if data.spec.target_values != 2 or not one_output_each or is_one_hot(everyone.targets):
+        return "cross_entropy"
+    return "binary_cross_entropy"
+
+
+def is_one_hot(targets: Tensor) -> bool:
+    """Return whether targets are one class of each sample, which is written as a row with a single 1.
+
+    >>> is_one_hot(Tensor([[0, 1], [1, 0]])), is_one_hot(Tensor([[1, 1], [1, 0]]))
+    (True, False)
+
+    Args:
+        targets: The targets of all samples.
+    """
+    return targets.dim() == 2 and targets.shape[1] > 1 and bool((targets.sum(1) == 1).all())
 
 
 def of_one_gradient(recipe: LocalTraining | None) -> LocalTraining | None:

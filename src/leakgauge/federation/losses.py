@@ -30,29 +30,58 @@ Loss = Callable[..., Tensor]
 
 
 def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean squared error of a regression whose model returns one value for each sample."""
+    """Return the mean squared error of a regression whose model returns one value for each number of the targets."""
     return (outputs.reshape(targets.shape) - targets).square().mean()
 
 
+def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean absolute error of a regression."""
+    return (outputs.reshape(targets.shape) - targets).abs().mean()
+
+
+def huber(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the Huber loss of a regression, which is squared up to an error of 1 and linear above (Huber 1964)."""
+    return F.huber_loss(outputs.reshape(targets.shape), targets.to(outputs.dtype))
+
+
 def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy of a model that returns one logit for each sample.
+    """Return the cross-entropy of a model that returns one logit for each entry of the targets.
 
     Args:
         outputs: The logits.
         targets: The labels 0 and 1, the probabilities of label 1, or the probabilities of both classes in the last
             dimension.
     """
-    if targets.numel() == 2 * outputs.numel():
+    if targets.numel() == 2 * outputs.numel() and targets.dim() > 1 and targets.shape[-1] == 2:
         targets = targets[..., 1]
     return F.binary_cross_entropy_with_logits(outputs.reshape(targets.shape), targets.to(outputs.dtype))
+
+
+def smooth_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    r"""Return :math:`\sqrt{e^2 + w^2} - w` of each error :math:`e`, with a tenth of the mean error as the width."""
+    error = outputs.reshape(targets.shape) - targets
+    width = 0.1 * error.detach().abs().mean() + 1e-12
+    return ((error.square() + width.square()).sqrt() - width).mean()
+
+
+def smooth_huber(outputs: Tensor, targets: Tensor) -> Tensor:
+    r"""Return the pseudo-Huber loss :math:`\sqrt{e^2 + 1} - 1` of each error :math:`e`."""
+    error = outputs.reshape(targets.shape) - targets
+    return ((error.square() + 1).sqrt() - 1).mean()
 
 
 #: The losses by name. To add a function of outputs and targets, write ``LOSSES["mine"] = function``.
 LOSSES: dict[str, Loss] = {
     "cross_entropy": F.cross_entropy,
     "mse": mean_squared_error,
+    "l1": mean_absolute_error,
+    "huber": huber,
     "binary_cross_entropy": binary_cross_entropy,
 }
+
+
+#: The losses that only attackers use. They stand for losses whose derivatives do not depend on distant targets.
+SMOOTHED: dict[str, Loss] = {"l1 (smoothed)": smooth_absolute_error, "huber (smoothed)": smooth_huber}
 
 
 def named_loss(loss: str | Loss) -> str:
@@ -85,7 +114,8 @@ def loss_of(training: LocalTraining) -> Loss:
     Args:
         training: The settings of the client's training.
     """
-    if training.loss not in LOSSES:
+    loss = LOSSES.get(training.loss) or SMOOTHED.get(training.loss)
+    if loss is None:
         hint = f" Name it with loss={training.loss!r} or --know loss={training.loss}." if ":" in training.loss else ""
         raise (
             InvalidInput(f"{UnknownName('loss', training.loss, LOSSES)}.{hint}")
@@ -94,7 +124,7 @@ def loss_of(training: LocalTraining) -> Loss:
         )
     smoothing = float(training.label_smoothing or 0.0)
     if not smoothing:
-        return LOSSES[training.loss]
+        return loss
     if training.loss == "cross_entropy":
         return lambda outputs, targets: F.cross_entropy(outputs, targets, label_smoothing=smoothing)
     if training.loss == "binary_cross_entropy":

@@ -23,11 +23,18 @@ from leakgauge.federation.training import Batch, Trainer, in_mode
 from leakgauge.models.factories import in_words
 
 #: The losses of Leakgauge, which need a tensor of outputs.
-OWN_LOSSES = ("cross_entropy", "mse", "binary_cross_entropy")
+OWN_LOSSES = ("cross_entropy", "mse", "l1", "huber", "binary_cross_entropy")
+#: The losses that compare each output with one entry of the targets.
+VALUE_BY_VALUE = ("mse", "l1", "huber", "binary_cross_entropy")
 #: The number of samples with which a model is tried.
 PROBED = 2
 #: The largest number of samples with which the derivatives of a model are tried.
 MOST_PROBED = 8
+#: The advice for a model with an embedding that does not accept the samples.
+LOOKUP_HINT = (
+    ". Samples are real numbers here, also token ids and codes of categories. Begin forward with "
+    "inputs = inputs.round().long(), and describe the data with mean = 0 and std = 1, so that the ids stay whole"
+)
 #: A loss above this means that training diverged. Single precision ends at 3.4e38.
 DIVERGED = 1e30
 
@@ -127,9 +134,14 @@ def outputs_of(model: nn.Module, data: Dataset) -> object:
         with torch.no_grad(), in_mode(model, "eval"), seeded(0, "check"):
             return functional_call(model, {**weights, **buffers_of(model)}, (inputs,))
     except Exception as problem:  # a user's model may raise anything
+        hint = LOOKUP_HINT if _looks_up(model) else ""
         raise InvalidInput(
-            f"the model does not accept samples of shape {data.spec.shape}: {in_words(problem)}"
+            f"the model does not accept samples of shape {data.spec.shape}: {in_words(problem)}{hint}"
         ) from problem
+
+
+def _looks_up(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in model.modules())
 
 
 def _check_outputs(outputs: int, targets: int, data: Dataset, loss: str) -> None:
@@ -139,7 +151,9 @@ def _check_outputs(outputs: int, targets: int, data: Dataset, loss: str) -> None
     """
     if loss == "binary_cross_entropy" and data.spec.classes is not None and data.spec.classes > 2:
         raise InvalidInput(f"the loss {loss!r} is for two classes, but {data.name!r} has {data.spec.classes}")
-    expected = {"cross_entropy": data.spec.classes, "binary_cross_entropy": targets, "mse": targets}.get(loss, outputs)
+    expected = {"cross_entropy": _outputs_of_classes(targets, data), **dict.fromkeys(VALUE_BY_VALUE, targets)}.get(
+        loss, outputs
+    )
     if expected is None:
         raise InvalidInput(f"the loss {loss!r} needs classes, but {data.name!r} is a regression. Use loss='mse'.")
     if outputs != expected:
@@ -148,10 +162,25 @@ def _check_outputs(outputs: int, targets: int, data: Dataset, loss: str) -> None
                 f"the model has one output for two classes, which needs the loss 'binary_cross_entropy', not {loss!r}. "
                 "Set this loss, or leave the loss out."
             )
-        reason = f"has {expected} classes" if loss == "cross_entropy" else f"with the loss {loss!r} needs {expected}"
+        classes = loss == "cross_entropy" and data.spec.classes is not None
+        reason = f"has {expected} classes" if classes else f"with the loss {loss!r} needs {expected}"
+        more = f" If the data only lacks some classes of the model, describe it with classes={outputs}."
         raise InvalidInput(
             f"the model has {outputs} outputs, but {data.name!r} {reason}. Build the model with {expected} outputs."
+            f"{more if classes and outputs > expected else ''}"
         )
+
+
+def _outputs_of_classes(targets: int, data: Dataset) -> int | None:
+    """Return the number of outputs that cross-entropy needs, or ``None`` if the targets are no classes.
+
+    Args:
+        targets: The number of entries of one sample's target.
+        data: The client's samples.
+    """
+    if data.spec.classes is not None or data.spec.target_values is None:
+        return data.spec.classes
+    return targets if data.targets.is_floating_point() else data.spec.target_values * targets
 
 
 @contextmanager

@@ -176,7 +176,9 @@ def run_federation(  # noqa: PLR0913
 
 
 def evaluate(model: nn.Module, data: Dataset, weights: Params, buffers: Params, batch: int = 1024) -> float:
-    """Return the accuracy (classification) or the mean squared error (regression) of a model.
+    """Return the accuracy of a model, or its mean squared error for a regression.
+
+    For several labels and for masks, the accuracy is the share of right entries.
 
     Args:
         model: The architecture.
@@ -195,13 +197,30 @@ def evaluate(model: nn.Module, data: Dataset, weights: Params, buffers: Params, 
                     f"the model returns a {type(outputs).__name__}, so its accuracy cannot be computed. "
                     "Train without test data, and test the result yourself."
                 )
-            if data.spec.classes is None:
+            if data.spec.target_values is not None:
+                total += float((decided(outputs, targets) == targets).double().flatten(1).mean(1).sum())
+            elif data.spec.classes is None:
                 total += float((outputs.reshape(targets.shape) - targets).square().sum())
             elif outputs.shape[-1] == 1:
                 total += float(((outputs.reshape(targets.shape) > 0).long() == targets).sum())
             else:
                 total += float((outputs.argmax(-1) == targets).sum())
     return total / len(data)
+
+
+def decided(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the labels that the outputs of a model stand for, in the shape of the targets.
+
+    Args:
+        outputs: One logit for each entry of the targets, or one for each class of each entry in the second dimension.
+        targets: Several labels of each sample, or masks.
+
+    >>> decided(torch.tensor([[2.0, -1.0]]), torch.tensor([[1.0, 1.0]]))
+    tensor([[1., 0.]])
+    """
+    if outputs.numel() == targets.numel():
+        return (outputs.reshape(targets.shape) > 0).to(targets.dtype)
+    return outputs.argmax(1).reshape(targets.shape).to(targets.dtype)
 
 
 class _Training:

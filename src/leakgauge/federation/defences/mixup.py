@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from leakgauge.core.checks import positive
+from leakgauge.core.errors import InvalidInput
 from leakgauge.federation.defence import Batch, BatchDefence
 
 
@@ -47,6 +48,8 @@ class Mixup(BatchDefence):
         partner = torch.randperm(len(inputs), generator=draw).to(inputs.device)
         if classes is not None and not targets.is_floating_point():
             targets = F.one_hot(targets, classes).to(inputs)
+        if not targets.is_floating_point():
+            raise InvalidInput("mixup cannot mix masks of whole numbers. Store labels of 0 and 1 as floats")
         return torch.lerp(inputs[partner], inputs, weight), torch.lerp(targets[partner], targets, weight)
 
     def _weight(self, draw: torch.Generator) -> float:
