@@ -11,16 +11,18 @@ inputs shows both layers. This works for any module that a user has written.
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from leakgauge.attacks.analytic.lookups import lookups_of
+from leakgauge.attacks.analytic.model_copy import copy_of_model
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import DataSpec, Observation
 from leakgauge.core.one_gradient import gradient_of, why_no_gradient
+from leakgauge.core.params import inside
 from leakgauge.federation.losses import loss_of
 
 #: The rows of dummy inputs. Two determine the map from samples to inputs, and the third one checks it.
@@ -83,11 +85,13 @@ class DenseChain:
     """
 
     def __init__(self, observation: Observation, on_samples: bool = True, needs_bias: bool = True) -> None:
-        self.shape, self.device, self.on_samples = observation.data.shape, observation.device, on_samples
+        self.data, self.device, self.on_samples = observation.data, observation.device, on_samples
+        self.shape = observation.data.shape
         self.loss, self.loss_function = observation.training.loss, loss_of(observation.training)
         self.needs_bias = needs_bias
         _check_cheaply(observation, on_samples)
         self.model = copy_of_model(observation, torch.double)
+        self.lookups = lookups_of(observation)
         self._given: Tensor | None = None
         self._seen: dict[str, Tensor] = {}
         self.calls = self._record_calls()
@@ -188,7 +192,9 @@ class DenseChain:
         do features without a derivative with respect to the samples, as those of embeddings.
         """
         before = next(inputs for path, inputs in self.calls if path == self.first)
-        changed = torch.cat([self._dummies[:1], self._random(1, *self.shape, seed=1)]).requires_grad_()
+        changed = self.lookups.valid(
+            torch.cat([self._dummies[:1], self._random(1, *self.shape, seed=1)])
+        ).requires_grad_()
         handle = self.layer(self.first).register_forward_pre_hook(stop_at_input)
         try:
             with torch.enable_grad():
@@ -223,7 +229,7 @@ class DenseChain:
             for path, module in self.model.named_modules()
             if isinstance(module, nn.Linear)
         ]
-        self._dummies = self._random(DUMMIES, *self.shape)
+        self._dummies = self.lookups.valid(self._random(DUMMIES, *self.shape))
         try:
             with torch.no_grad():
                 self.model(self._dummies)
@@ -279,7 +285,7 @@ class DenseChain:
         if self.needs_bias and not self.has_bias(path):
             raise DoesNotFit(f"{words} has no bias")
         original = dict(observation.model.named_parameters())
-        names = (f"{path}.weight", f"{path}.bias") if self.has_bias(path) else (f"{path}.weight",)
+        names = (inside(path, "weight"), inside(path, "bias")) if self.has_bias(path) else (inside(path, "weight"),)
         if not all(name in original and original[name].requires_grad for name in names):
             raise DoesNotFit(f"{words} is not trained")
         owners = sum(value is layer.weight for module in self.model.modules() for value in module.parameters(False))
@@ -318,7 +324,7 @@ def augmented(gradient: dict[str, Tensor], path: str) -> Tensor:
         gradient: A dictionary from the name of each parameter of the model to its gradient.
         path: The path of the layer in the model. If the layer has no bias, the matrix is the gradient of its kernel.
     """
-    kernel, bias = gradient[f"{path}.weight"], gradient.get(f"{path}.bias")
+    kernel, bias = gradient[inside(path, "weight")], gradient.get(inside(path, "bias"))
     return kernel if bias is None else torch.cat([kernel, bias[:, None]], 1)
 
 
@@ -339,22 +345,3 @@ def _check_cheaply(observation: Observation, on_samples: bool) -> None:
         raise DoesNotFit("no dense layer gets the samples themselves")
     if not on_samples and len(dense) < 2:
         raise DoesNotFit("the model has fewer than two dense layers, and two consecutive ones are needed")
-
-
-def copy_of_model(observation: Observation, dtype: torch.dtype) -> nn.Module:
-    """Return a copy of the model with the weights that the server sent, in the mode of the client's training.
-
-    Args:
-        observation: The message of the client.
-        dtype: The precision of the copy.
-    """
-    model = copy.deepcopy(observation.model).to(observation.device, dtype)
-    model.train(observation.training.mode == "train")
-    buffers = observation.model_buffers()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(observation.sent[name])
-            parameter.requires_grad_(False)
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
-    return model

@@ -29,10 +29,10 @@ from torch import Tensor
 from leakgauge.attacks.analytic.dense import (
     DoesNotFit,
     Reached,
-    copy_of_model,
     one_gradient_of,
     stop_at_input,
 )
+from leakgauge.attacks.analytic.model_copy import copy_of_model
 from leakgauge.attacks.analytic.peeling import (
     Peeling,
     SearchSettings,
@@ -97,7 +97,7 @@ class DenseTailFeatures(Attack):
         interrupted = peeling.run(lambda *_: report(0, None, math.nan))
         features, labels = peeling.result()
         dtype = next(iter(observation.sent.values())).dtype
-        extract = _extractor(observation, peeling.chain.first, dtype)
+        extract = extractor(observation, peeling.chain.first, dtype)
         descent = _Descent(extract, features.to(dtype), observation.data, random)
         schedule = _Schedule(0 if interrupted else self.steps, self.lr, self.restarts)
         interrupted = descent.run(schedule, report) or interrupted
@@ -193,7 +193,7 @@ def _part_of(report: Report, before: int) -> Report:
     return part
 
 
-def _extractor(observation: Observation, path: str, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+def extractor(observation: Observation, path: str, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     """Return the function that maps samples to the inputs of a dense layer."""
     model = copy_of_model(observation, dtype)
     model.get_submodule(path).register_forward_pre_hook(stop_at_input)

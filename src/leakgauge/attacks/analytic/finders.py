@@ -17,6 +17,7 @@ from torch import Tensor
 from leakgauge.attacks.analytic.layer_span import LayerSpan
 from leakgauge.attacks.analytic.levenberg import Problem, search
 from leakgauge.attacks.analytic.mixture import Branches, Fitted, Mixture
+from leakgauge.attacks.analytic.one_hot import OneHotProblem
 from leakgauge.attacks.analytic.smooth_search import CurveProblem
 from leakgauge.attacks.analytic.two_layers import TwoLayers
 
@@ -85,10 +86,35 @@ class SecondSpanFinder:
         """
         if len(second.core) < len(first.core):
             return Found(first.core[:0], first.core[:0, 0])
-        layer = self.chain.augmented_weight() @ first.right
-        problem = Problem(layer, first.right[-1], second.right, self.chain.activation)
+        problem = self._problem(first, second)
         points = starting_points(first, first.right[-1], self.starts, self.random)
         return _distinct(*search(problem, points, self.iterations))
+
+    def _problem(self, first: LayerSpan, second: LayerSpan) -> Problem:
+        layer = self.chain.augmented_weight() @ first.right
+        return Problem(layer, first.right[-1], second.right, self.chain.activation)
+
+
+class OneHotFinder(SecondSpanFinder):
+    """The search for rows of a table, with equations for its one-hot columns.
+
+    Args:
+        chain: The two dense layers.
+        columns: The matrix that maps augmented inputs of the first layer to the values of the one-hot columns.
+        starts: The number of starting points of each search.
+        iterations: The largest number of iterations of each search.
+        random: The generator of the starting points.
+    """
+
+    def __init__(
+        self, chain: TwoLayers, columns: Tensor, starts: int, iterations: int, random: torch.Generator
+    ) -> None:
+        super().__init__(chain, starts, iterations, random)
+        self.columns = columns
+
+    def _problem(self, first: LayerSpan, second: LayerSpan) -> Problem:
+        layer = self.chain.augmented_weight() @ first.right
+        return OneHotProblem(layer, first.right[-1], second.right, self.chain.activation, self.columns @ first.right)
 
 
 class CurveFinder(SecondSpanFinder):

@@ -28,8 +28,8 @@ class LayerSpan:
     """The gradient of one layer as a product ``left @ core @ right.T``, without singular values that are only noise.
 
     Args:
-        left: The orthonormal basis of the column space, (outputs, rank).
-        core: The gradient as a matrix in the bases ``left`` and ``right``, (rank, rank).
+        left: The orthonormal basis of the column space, (outputs, rank), or of all outputs.
+        core: The gradient as a matrix in the bases ``left`` and ``right``, (rank, rank) or (outputs, rank).
         right: The orthonormal basis of the row space, (inputs + 1, rank). The last row belongs to the bias.
     """
 
@@ -47,6 +47,15 @@ class LayerSpan:
         """
         left, values, right = torch.linalg.svd(gradient, full_matrices=False)
         return cls(left[:, :rank], torch.diag(values[:rank]), right[:rank].T)
+
+    def in_all_outputs(self) -> LayerSpan:
+        r"""Return the same gradient with the layer's outputs as the basis ``left``, and with a core of :math:`L S`.
+
+        If the inputs of a layer are linearly dependent, the gradients :math:`\delta_i` of single samples do not lie in
+        the column space of the layer's gradient. They can then be subtracted without an error in this form only.
+        """
+        identity = torch.eye(len(self.left), dtype=self.left.dtype, device=self.left.device)
+        return LayerSpan(identity, self.left @ self.core, self.right)
 
     def reduced(self, rank: int) -> LayerSpan:
         """Return the gradient with only its largest singular values. The attribute ``core`` of the result is diagonal.

@@ -13,11 +13,13 @@ from leakgauge.attacks.analytic.finders import (
     CurveFinder,
     Finder,
     KinkFinder,
+    OneHotFinder,
     SecondSpanFinder,
     inputs_from,
     starting_points,
 )
-from leakgauge.attacks.analytic.layer_span import LayerSpan, largest_rank, rank_of
+from leakgauge.attacks.analytic.layer_span import NOISE, LayerSpan, largest_rank, rank_of
+from leakgauge.attacks.analytic.one_hot import one_hot_columns
 from leakgauge.attacks.analytic.proof import Candidates, Prover
 from leakgauge.attacks.analytic.two_layers import TwoLayers
 from leakgauge.attacks.base import Reconstruction
@@ -95,13 +97,12 @@ class Peeling:
         gradient = one_gradient_of(observation)
         matrices = [augmented(gradient, path) for path in (self.chain.first, self.chain.second)]
         precision = torch.finfo(next(iter(observation.sent.values())).dtype).eps / 2
-        rank = rank_of(matrices[0], precision, observation.training.samples or 0)
-        self.samples = observation.training.samples or rank
-        self.rank = min(rank, self.samples)
-        values = torch.linalg.svdvals(matrices[1])
-        above_rounding = int((values > ROUNDING * precision * values[0]).sum())
-        ranks = (self.rank, max(1, min(self.rank, above_rounding, separable_samples(chain))))
+        self.samples, self.rank, ranks = _ranks(matrices, precision, observation.training.samples or 0, chain)
         self.spans = [LayerSpan.of(matrix, rank) for matrix, rank in zip(matrices, ranks, strict=True)]
+        self.hidden = self.rank < self.samples
+        if ranks[0] < self.rank or self.hidden:
+            self.spans[0] = self.spans[0].in_all_outputs()
+        self.rounding = [NOISE * precision * float(span.core.norm()) for span in self.spans]
         self.proven: list[Candidates] = []
         self.searches = self.failures = self.distinct = self.recovered = 0
         self.residual = float("nan")
@@ -127,11 +128,13 @@ class Peeling:
     def search_once(self) -> None:
         """Search for inputs that may be samples, try to prove that they are, and subtract the proven samples."""
         left = self.rank - self.distinct
-        first, second = (span.reduced(min(left, len(span.core))) for span in self.spans)
+        first, second = (
+            self._remaining(span, rounding) for span, rounding in zip(self.spans, self.rounding, strict=True)
+        )
         search = self.finders[self.searches % len(self.finders)](first, second)
         points, residuals, progress, strictness, gradients = search
         most_copies = self.samples - self.recovered - left + 1
-        prove = Prover(self.chain, self.observation.data.classes, self.samples, most_copies)
+        prove = Prover(self.chain, self.observation.data.classes, self.samples, most_copies, left, self.hidden)
         wrong = self._wrong(first)
         if len(points) and len(wrong):
             prove = prove.weighted(wrong, (first, second), self.settings.tolerance)
@@ -146,10 +149,20 @@ class Peeling:
             self.failures = 0 if progress else self.failures + 1
             return
         rows = found.error.argsort()[:left]
-        rows = rows[found.error[rows] < tolerance]
+        sharp = found.error[rows] < min(SHARP, tolerance)
+        rows = rows[sharp] if bool(sharp.any()) else rows[found.error[rows] < tolerance]
         rows = rows[found.copies[rows].cumsum(0) <= self.samples - self.recovered]
         self._subtract(found.rows(rows))
         self.failures, self.residual = 0, float(residuals[rows].max().sqrt())
+
+    def _remaining(self, span: LayerSpan, rounding: float) -> LayerSpan:
+        """Return the gradient of a layer without its singular values that are zero after the subtraction of samples."""
+        left = self.rank - self.distinct
+        if (
+            span.right.shape[1] < self.rank or self.hidden
+        ):  # The inputs of this layer are linearly dependent, and may stay so.
+            left = min(left, max(1, int((torch.linalg.svdvals(span.core) > rounding).sum())))
+        return span.reduced(min(left, span.right.shape[1]))
 
     def _refined(
         self, found: Candidates, gradients: Tensor, prove: Prover, spans: tuple[LayerSpan, LayerSpan]
@@ -248,6 +261,32 @@ class Peeling:
         return Outcome("finished", self.searches, f"{counted}, after {searches}{reason}")
 
 
+def _ranks(
+    matrices: Sequence[Tensor], precision: float, samples: int, chain: TwoLayers
+) -> tuple[int, int, tuple[int, int]]:
+    """Return the number of samples, the number of distinct samples that are visible, and the ranks of both gradients.
+
+    The rank of a layer's gradient is lower than the number of distinct samples if the layer's inputs are linearly
+    dependent, as rows of a table with one-hot columns, if the layer has few outputs, or if the model has learned some
+    samples so well that their gradients are only rounding errors.
+
+    Args:
+        matrices: The gradients of both layers.
+        precision: The relative precision of their values.
+        samples: The number of samples, or 0 if it is unknown.
+        chain: The two dense layers.
+    """
+    first = rank_of(matrices[0], precision, samples)
+    values = [torch.linalg.svdvals(matrix) for matrix in matrices]
+    second = int((values[1] > ROUNDING * precision * values[1][0]).sum())
+    largest = min(separable_samples(chain), largest_rank(matrices[1]))
+    without_noise = first < len(values[0]) and float(values[0][first]) < ROUNDING * precision * float(values[0][0])
+    limited = second >= largest and second != samples
+    distinct = second if without_noise and not limited else first
+    distinct = min(distinct, samples or distinct)
+    return samples or distinct, distinct, (min(first, distinct), max(1, min(distinct, second, largest)))
+
+
 def factor_finders(chain: TwoLayers, settings: SearchSettings, random: torch.Generator) -> list[Finder]:
     """Return the searches that use the column spaces of both layers' gradients.
 
@@ -263,14 +302,18 @@ def factor_finders(chain: TwoLayers, settings: SearchSettings, random: torch.Gen
 
 
 def span_finders(chain: TwoLayers, settings: SearchSettings, random: torch.Generator) -> list[Finder]:
-    """Return the only search that uses the row spaces of both layers' gradients, as a list.
+    """Return the searches that use the row spaces of both layers' gradients.
 
     Args:
         chain: The two dense layers.
         settings: The settings of the search.
         random: The generator of the random starts.
     """
-    return [SecondSpanFinder(chain, settings.starts, settings.iterations, random)]
+    plain = SecondSpanFinder(chain, settings.starts, settings.iterations, random)
+    columns = one_hot_columns(chain)
+    if columns is None:
+        return [plain]
+    return [OneHotFinder(chain, columns, 2 * settings.starts, settings.iterations, random), plain]
 
 
 def chain_of(observation: Observation, on_samples: bool = True, needs_bias: bool = True) -> TwoLayers:
@@ -308,30 +351,32 @@ def separable_samples(chain: TwoLayers) -> int:
 
 
 def visible_samples(chain: TwoLayers, observation: Observation) -> str:
-    """Return a note if the rank of the first layer's gradient is lower than the number of samples.
+    """Return a note if the gradients of the two layers show fewer samples than there are.
 
-    Some samples can then not be found, for example copies of other samples. The note is empty if the rank is high
-    enough. If the gradient has its full rank and there are still more samples, :class:`DoesNotFit` is raised.
+    Some samples can then not be found, for example copies of other samples. The note is empty if all are visible. If
+    the first layer's gradient has its full rank and there are still more samples, :class:`DoesNotFit` is raised.
 
     Args:
         chain: The two dense layers.
         observation: The message of the client.
     """
-    matrix, samples = augmented(one_gradient_of(observation), chain.first), observation.training.samples
-    if samples is None or (matrix.numel() > RANKED and samples <= largest_rank(matrix)):
+    gradient, samples = one_gradient_of(observation), observation.training.samples
+    matrices = [augmented(gradient, path) for path in (chain.first, chain.second)]
+    if samples is None or (matrices[0].numel() > RANKED and samples <= largest_rank(matrices[0])):
         return ""
     precision = torch.finfo(next(iter(observation.sent.values())).dtype).eps / 2
-    rank, largest = rank_of(matrix, precision, samples), largest_rank(matrix)
-    if rank >= samples:
+    _, visible, (rank, _) = _ranks(matrices, precision, samples, chain)
+    if visible >= samples:
         return ""
+    largest = largest_rank(matrices[0])
     if rank == largest:
         raise DoesNotFit(
             f"the gradient of the dense layer {chain.first!r} has a rank of at most {largest}, so it does not separate "
             f"{samples} samples"
         )
     return (
-        f". The gradient shows {rank} of {samples} samples. The others are copies, were learned before, or are hidden "
-        "by noise"
+        f". The gradient shows {visible} of {samples} samples. The others are copies, were learned before, or are "
+        "hidden by noise"
     )
 
 
@@ -346,5 +391,6 @@ def check_size(chain: TwoLayers, samples: int | None, most: int | None = None) -
     width = chain.layer(chain.first).out_features
     if samples is not None and most is not None and samples > most:
         raise DoesNotFit(f"the dense layer {chain.second!r} separates at most {most} samples, and here are {samples}")
-    if samples is not None and 2 * samples > width:
+    separates = width if one_hot_columns(chain) is not None and most is not None else width // 2
+    if samples is not None and samples > separates:
         raise DoesNotFit(f"{samples} samples are too many for the {width} neurons of the dense layer {chain.first!r}")

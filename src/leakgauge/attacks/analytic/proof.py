@@ -6,8 +6,9 @@ with respect to the outputs of each layer :math:`k`. Let :math:`G_k` be the obse
 :math:`\delta_k^T (G_k^+)^T [\text{input}_k, 1] = N` in both layers. The gradient :math:`\delta_k` also lies in the
 column space of :math:`G_k`. For other points and labels, at least one of these conditions fails.
 
-The gradient of the second layer may have a lower rank than that of the first layer, for example in an output layer with
-few classes. The equation then does not hold in the second layer and is not used there.
+The gradient of a layer may have a lower rank than there are samples, for example in an output layer with few classes,
+or in a first layer whose inputs are linearly dependent. The equation then does not hold in this layer and is not used
+there. If the gradients of both layers show fewer samples than there are, the equation may hold in one layer only.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ TELLING = 0.1
 #: The factor by which the proof of copies must be better. The mean of several samples with the same active neurons and
 #: nearly the same gradients fulfils the equations of copies nearly.
 COPIED = 1000.0
+#: The factor by which the proof by one layer must be better if some samples are hidden. The others may be mixtures.
+ALONE = 100.0
+#: The least difference of a layer's outputs and its gradient's rank with which this layer can prove samples alone.
+MARGIN = 8
 #: The sizes of a layer's outputs among which the scale of an input is searched for, if the layer has no bias.
 SCALES = torch.logspace(-2, 2, 66, dtype=torch.double)
 #: The number of times that this search is narrowed by a factor of four.
@@ -74,6 +79,8 @@ class Prover:
         classes: The number of classes, or ``None`` for a regression.
         samples: The number of samples in the batch.
         most_copies: The largest possible number of copies of one sample.
+        distinct: The number of distinct samples in the gradients that the prover gets.
+        hidden: Whether the gradients show fewer samples than there are.
         weights: For each layer, a factor in the error of a candidate. The factor multiplies the distance of the
             candidate's gradient from the column space of the layer's observed gradient.
     """
@@ -82,6 +89,8 @@ class Prover:
     classes: int | None
     samples: int
     most_copies: int
+    distinct: int
+    hidden: bool = False
     weights: tuple[float, float] = (1.0, 1.0)
 
     def weighted(self, wrong: Tensor, spans: tuple[LayerSpan, LayerSpan], tolerance: float) -> Prover:
@@ -97,10 +106,11 @@ class Prover:
             tolerance: The largest error with which a point still counts as proven.
         """
         labelled = self._labelled(wrong, spans)
-        outside = [span.outside(gradients) for span, gradients in zip(spans, labelled.gradients, strict=True)]
         # The first layer decides. In the second layer, all points are near the column space if it is an output layer.
-        typical = float(outside[0].nan_to_num(0.0).median())
-        return replace(self, weights=(max(1.0, tolerance / max(TELLING * typical, 1e-300)), 1.0))
+        decides = next(iter(self._separating(spans)), 0)
+        typical = float(spans[decides].outside(labelled.gradients[decides]).nan_to_num(0.0).median())
+        weight = max(1.0, tolerance / max(TELLING * typical, 1e-300))
+        return replace(self, weights=(weight, 1.0) if decides == 0 else (0.0, weight))
 
     def __call__(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Candidates:
         """Return each point with the label that explains the observed gradients best, and with the error that is left.
@@ -159,17 +169,45 @@ class Prover:
     ) -> Candidates:
         of_first, of_second = self.chain.gradients(first, targets, self.chain.second)
         gradients = (of_first, of_second)
-        pairs = list(zip(spans, gradients, inputs, strict=True))[: _separating(spans)]
-        numbers = [span.coefficients(*pair) for span, *pair in pairs]
+        separating = self._separating(spans)
+        if self.hidden:
+            return self._proven_by_one_layer(inputs, gradients, spans, targets)
+        numbers = [spans[layer].coefficients(gradients[layer], inputs[layer]) for layer in separating]
         copies = (self.samples / numbers[0]).nan_to_num(1.0).round().clamp(1, self.most_copies)
         errors = [(number * copies / self.samples - 1).abs() for number in numbers]
-        errors += [
-            weight * span.outside(gradient)
-            for weight, span, gradient in zip(self.weights, spans, gradients, strict=True)
-        ]
+        errors += [self.weights[layer] * spans[layer].outside(gradients[layer]) for layer in sorted({*separating, 1})]
         error = torch.stack(errors).amax(0).nan_to_num(torch.inf)
         error = torch.where(copies > 1, COPIED * error, error)
         return Candidates(inputs, gradients, targets, copies, error)
+
+    def _proven_by_one_layer(
+        self,
+        inputs: tuple[Tensor, Tensor],
+        gradients: tuple[Tensor, Tensor],
+        spans: tuple[LayerSpan, LayerSpan],
+        targets: Tensor,
+    ) -> Candidates:
+        """Return the candidates with the errors of the layer that explains each of them best.
+
+        A layer can prove samples alone if the column space of its gradient has much fewer dimensions than the layer
+        has outputs.
+        """
+        best: Candidates | None = None
+        for layer in self._separating(spans):
+            span, gradient = spans[layer], gradients[layer]
+            if span.right.shape[1] + MARGIN > gradient.shape[1]:
+                continue
+            numbers = span.coefficients(gradient, inputs[layer])
+            copies = (self.samples / numbers).nan_to_num(1.0).round().clamp(1, self.most_copies)
+            missed = (numbers * copies / self.samples - 1).abs()
+            error = torch.maximum(missed, max(1.0, self.weights[layer]) * span.outside(gradient)).nan_to_num(torch.inf)
+            error = torch.where(copies > 1, COPIED, ALONE) * error
+            proven = Candidates(inputs, gradients, targets, copies, error)
+            best = proven if best is None else _better(best, proven)
+        if best is not None:
+            return best
+        nothing = torch.full_like(gradients[0][:, 0], torch.inf)
+        return Candidates(inputs, gradients, targets, torch.ones_like(nothing), nothing)
 
     def _regression_targets(
         self, first: Tensor, inputs: tuple[Tensor, Tensor], spans: tuple[LayerSpan, LayerSpan]
@@ -183,17 +221,16 @@ class Prover:
         """
         with torch.no_grad():
             outputs = self.chain.outputs(first).reshape(-1)
-        index = _separating(spans) - 1
+        index = max(self._separating(spans), default=0)
         one_below = self.chain.gradients(first, outputs - 1, self.chain.second)[index]
         return outputs - self.samples / spans[index].coefficients(one_below, inputs[index])
 
+    def _separating(self, spans: tuple[LayerSpan, LayerSpan]) -> list[int]:
+        """Return the indices of the layers whose gradients have as high a rank as there are distinct samples.
 
-def _separating(spans: tuple[LayerSpan, LayerSpan]) -> int:
-    """Return the number of layers whose equations can be used to prove samples.
-
-    It is 2 if the rank of the second layer's gradient is at least that of the first layer's gradient, and otherwise 1.
-    """
-    return 2 if len(spans[1].core) >= len(spans[0].core) else 1
+        The equations of these layers can be used to prove samples.
+        """
+        return [layer for layer, span in enumerate(spans) if len(span.core) >= self.distinct]
 
 
 def _better(one: Candidates, other: Candidates) -> Candidates:

@@ -9,6 +9,8 @@ The gradient of a dense layer with a bias is :math:`[\partial W \mid \partial b]
 3. A point of :math:`S_1` has as many coordinates as the client has samples. The condition that its activation lies in
    :math:`S_2` gives as many equations as the first layer has neurons. The Levenberg-Marquardt method solves these
    equations from many starting points, for any activation, without labels or priors.
+   The rows of a table are linearly dependent more often. Their one-hot columns give further equations
+   (:mod:`.one_hot`).
 4. The attacker proves each solution with the known network, which also gives the label (:mod:`.proof`).
 5. The gradients of proven samples are subtracted, and the search is repeated for the other samples.
 
