@@ -115,10 +115,17 @@ def test_small_local_steps_are_corrected():
     assert ", exact, " in outcome
 
 
-@pytest.mark.parametrize("number", [3])
-def test_five_local_steps_are_solved(number):
-    """Positions of the size of patches keep the tokens apart, so that corrections converge."""
-    observation, truth = fedavg(Encoder(norm_first=True), DIGITS.share([number]), lr=0.1, epochs=5)
+@pytest.mark.parametrize("rounding", [None, 1, 4, 7])
+def test_five_local_steps_are_solved(rounding):
+    """Positions of the size of patches keep the tokens apart, so corrections converge, however weights are rounded."""
+    observation, truth = fedavg(Encoder(norm_first=True), DIGITS.share([3]), lr=0.1, epochs=5)
+    if rounding is not None:
+        draws = torch.Generator().manual_seed(rounding)
+        returned = {
+            name: value * (1 + 6e-8 * torch.randn(value.shape, generator=draws))
+            for name, value in observation.returned.items()
+        }
+        observation = replace(observation, returned=returned)
     psnr, outcome = attacked(observation, truth)
     assert psnr > 60
     assert ", exact, " in outcome

@@ -8,6 +8,9 @@ Both are known functions. If :math:`\Phi` solves one gradient, the sample is a f
 
 The iteration is accelerated as by Anderson (1965), because it converges slowly where the weights move far. The replayed
 message :math:`S(x)` shows which iterate is the best. In the message's rounding, it stops to improve.
+
+Everything is computed in double precision. In single precision, the rounding of :math:`S(x)` differs from iterate to
+iterate, and a combination of nearly equal iterates amplifies it.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.analytic.replay import Replay, message_of, replay, work_of_gradient
+from leakgauge.attacks.analytic.whole_message import in_double
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params
 from leakgauge.core.progress import Report
@@ -64,6 +68,8 @@ def corrected(
         solve: The function that solves one gradient for the sample.
         report: A function ``report(step, total, loss)`` that shows progress.
     """
+    observation = in_double(observation)
+    start = Iterate(start.sample, replay(observation, start.sample))
     best, current, since = start, start, 0
     samples: list[Tensor] = []
     moves: list[Tensor] = []
