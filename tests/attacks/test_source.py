@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from leakgauge import fedsgd, models
-from leakgauge.attacks import source
+from leakgauge.attacks import record_shares, source
 from leakgauge.attacks.local_model import LastReturned, LocalModel
 from leakgauge.attacks.registry import ATTACKS, build, specs
 from leakgauge.core.errors import InvalidInput
@@ -112,7 +112,7 @@ def test_gradients_need_not_be_held_all_at_once(monkeypatch):
     rounds = list(watched(network(), clients, rounds=2, watch=(0, 1, 2)).values())
     inputs, targets, _ = pooled(clients)
     whole = source.by_equations(rounds, inputs, targets)
-    monkeypatch.setattr(source, "ROOM", 4 * 200)
+    monkeypatch.setattr(record_shares, "ROOM", 4 * 200)
     assert torch.allclose(source.by_equations(rounds, inputs, targets).scores, whole.scores, atol=1e-3)
 
 

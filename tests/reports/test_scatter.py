@@ -4,10 +4,11 @@ import math
 from itertools import combinations
 
 import pytest
+from PIL import Image
 
 from leakgauge.core.errors import InvalidInput
 from leakgauge.reports.drawing import round_numbers
-from leakgauge.reports.scatter import scatter
+from leakgauge.reports.scatter import scatter, stacked
 from tests.reports.pixels import box
 
 ORANGE, BLUE, WHITE = (213, 94, 0), (0, 114, 178), (255, 255, 255)
@@ -84,3 +85,10 @@ def test_points_that_are_not_finite_are_left_out(texts):
 def test_a_plot_without_a_finite_point_is_refused():
     with pytest.raises(InvalidInput, match="at least one point"):
         draw({"a": (math.nan, 1.0, True)})
+
+
+def test_pictures_stand_below_each_other():
+    first, second = (Image.new("RGB", (4, height), colour) for height, colour in ((2, "red"), (3, "blue")))
+    whole = stacked([first, second])
+    assert whole.size == (4, 5)
+    assert [whole.getpixel((0, y)) for y in range(5)] == [(255, 0, 0)] * 2 + [(0, 0, 255)] * 3

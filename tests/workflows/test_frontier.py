@@ -6,13 +6,15 @@ import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
 
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
 from leakgauge.core.measure import Measure
 from leakgauge.evaluation.verdict import Verdict
-from leakgauge.reports.frontier import sentence, write_frontier
+from leakgauge.reports.frontier import _own_chance, sentence, write_frontier
 from leakgauge.workflows import frontier
 from leakgauge.workflows.frontier import FrontierPlan, Point, read_frontier, run_frontier
 
@@ -112,6 +114,64 @@ def test_a_tables_sensitive_column_against_the_error_of_a_regression(tmp_path):
     assert [point.seconds for point in again] == [plain.seconds, noise.seconds]
 
 
+OWNERS: dict[str, Any] = TABLE | {
+    "frontier": {
+        "attack": "attribute_inference", "clients": 4, "federation": 4, "federation_samples": 5, "rounds": 2,
+        "test": 50, "sources": "source_by_equations",
+    },
+    "defence": [
+        {"title": "no defence"},
+        {"title": "8 clients", "clients": 8},
+        {"title": "pairs", "chain": [{"name": "secure_aggregation", "clients": 2}]},
+        {"title": "one sum", "chain": [{"name": "secure_aggregation", "clients": 4}]},
+        {"title": "noise", "chain": [{"name": "gaussian_noise", "sigma": 1e6}]},
+    ],
+}  # fmt: skip
+
+
+def test_owners_of_records_beside_attributes(tmp_path):
+    plan = read_frontier(OWNERS, "f.toml")
+    found = run_frontier(plan, tmp_path / "cache")
+    shares = {point.title: point.leakage["source_accuracy"] for point in found.points}
+    assert {title: one.chance for title, one in shares.items()} == {
+        "no defence": 1 / 4, "8 clients": 1 / 8, "pairs": 1 / 4, "one sum": 1 / 4, "noise": 1 / 4,
+    }  # fmt: skip
+    assert {point.title: point.clients for point in found.points}["8 clients"] == 8
+    assert shares["no defence"].value > 0.9
+    assert shares["8 clients"].value > 1 / 8 + 0.2
+    assert 0.4 < shares["pairs"].value <= 0.5  # the right sum, and one of its two clients
+    assert (shares["one sum"].value, shares["one sum"].low) == (1 / 4, None)
+    owners = {point.title: point.owners.verdict for point in found.points}
+    assert owners["no defence"] is owners["pairs"] is owners["8 clients"] is Verdict.RECOVERS_ATTRIBUTES
+    assert owners["one sum"] is Verdict.NOTHING_ABOVE_CHANCE
+    assert not owners["noise"].leaks
+    assert len(found.findings) == 10
+    labels = [_own_chance(shares[title], "source_accuracy", 1 / 4) for title in ("no defence", "8 clients")]
+    assert labels == ["", " (guess 12%)"]
+    page = write_frontier(found, tmp_path).read_text()
+    assert "Share of sensitive values inferred, and share of records whose client is found" in page
+    with Image.open(tmp_path / "frontier.png") as picture:
+        assert picture.height > picture.width  # two charts below each other
+    rows = list(csv.DictReader((tmp_path / "frontier.csv").read_text().splitlines()))
+    assert [row["clients"] for row in rows] == ["4", "8", "4", "4", "4"]
+    assert len(run_frontier(plan, tmp_path / "cache").points) == 5
+
+
+WRONG_OWNERS = [
+    ({"frontier": {**OWNERS["frontier"], "sources": "source_by_loss"}}, "attack on the owners of records"),
+    ({"frontier": {**OWNERS["frontier"], "clients": 3}}, "multiple of 2"),
+    ({"defence": [{"clients": 8}, {"clients": 8, "title": "again"}]}, "the same chain"),
+    ({"defence": [{"clients": 0}]}, "clients must be"),
+    ({"defence": [{"title": "many", "clients": 1000}]}, "too few for"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), WRONG_OWNERS, ids=[words for _, words in WRONG_OWNERS])
+def test_rounds_whose_owners_cannot_be_inferred_are_refused(changes, words):
+    with pytest.raises((InvalidInput, UnknownName), match=words):
+        read_frontier(OWNERS | changes, "f.toml")
+
+
 WRONG = [
     ({"defence": []}, r"no \[\[defence\]\] to try"),
     ({"defence": [{"chains": []}]}, r"\[\[defence\]\] 1 called 'chains'; did you mean 'chain'"),
@@ -157,10 +217,15 @@ def test_the_example_of_attributes_is_a_plan():
     path = Path(__file__).parents[2] / "examples" / "frontier-attributes.toml"
     found = tomllib.loads(path.read_text())
     assert found["frontier"]["attack"] == "attribute_inference"
-    smaller = {"frontier": {**found["frontier"], "clients": 2, "federation": 2, "federation_samples": 10, "test": 100}}
-    data = {"name": "personal_effects", "options": {"clients": 10}}
-    plan = read_frontier(found | smaller | {"data": data}, str(path))
+    smaller = {
+        "frontier": {**found["frontier"], "federation": 2, "federation_samples": 10, "test": 100},
+        "training": {**found["training"], "samples": 5},
+        "data": {"name": "personal_effects", "options": {"clients": 10}},
+    }
+    plan = read_frontier(found | smaller, str(path))
     assert list(plan.chains) == [table["title"] for table in found["defence"]]
+    assert plan.sources.name == "source_by_equations"
+    assert {plan.clients_of(title) for title in plan.chains} == {10, 40}
 
 
 def figures(points):

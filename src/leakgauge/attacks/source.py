@@ -11,29 +11,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from leakgauge.attacks.local_model.base import LocalModel, needs_step_length
 from leakgauge.attacks.local_model.baselines import LastReturned
 from leakgauge.attacks.local_model.first_layer import input_statistics
-from leakgauge.attacks.local_model.messages import Messages, gradients_of, losses_of, stacked
+from leakgauge.attacks.local_model.messages import Messages, gradients_of, stacked
+from leakgauge.attacks.record_shares import normalises_over_batches, record_shares
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit, always
 from leakgauge.core.checks import not_negative, whole_number
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import Observation
-from leakgauge.core.params import Params, flatten
 from leakgauge.core.progress import Report, silent
-
-#: The largest number of values in the records' gradients that are held in memory at a time.
-ROOM = 2**27
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,71 +154,9 @@ def by_equations(
         raise InvalidInput(f"rounds must be at least 1, not {rounds}")
     if not ridge > 0:
         raise InvalidInput(f"ridge must be above 0, not {ridge}")
-    chosen = _common_rounds(clients)[:rounds]
-    gram, products = torch.zeros((), dtype=torch.double), torch.zeros((), dtype=torch.double)
-    for number, messages in enumerate(chosen):
-        updates = torch.stack([flatten(observation.difference()) for observation in messages])
-        round_gram, round_products = _inner_products(messages, inputs, targets, updates)
-        weight = 1 / updates.double().square().sum().clamp_min(1e-30)  # Late rounds count as much as early ones.
-        gram, products = gram + weight * round_gram, products + weight * round_products
-        report(number + 1, len(chosen), math.nan)
-    penalty = ridge * gram.diagonal().mean().clamp_min(1e-30)
-    shares = torch.linalg.solve(gram + penalty * torch.eye(len(gram)).to(gram), products)
+    shares = record_shares(_common_rounds(clients)[:rounds], inputs, targets, ridge, report)
     scores = (shares - shares.mean(0)) / shares.std(0, correction=0).clamp_min(1e-30)
     return Sources(scores.argmax(1), scores)
-
-
-def _inner_products(
-    messages: Sequence[Observation], inputs: Tensor, targets: Tensor, updates: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return inner products of the records' gradients, computed with the model of one round.
-
-    The first result holds the products of the gradients with each other, (N, N). The second result holds the products
-    of the gradients with the clients' updates, (N, clients).
-    """
-    first = messages[0]
-    if any(not torch.equal(message.sent[name], value) for message in messages for name, value in first.sent.items()):
-        raise InvalidInput(f"in round {first.round} the clients were not sent the same model; use by_loss()")
-    if _normalises_over_batches(first):
-        raise InvalidInput(
-            "the model normalises over its batches, so a single record has no gradient of its own; use by_vote()"
-        )
-    like = next(iter(first.sent.values()))
-    normalised = first.data.normalise(inputs.to(like))
-    targets = targets.to(like if targets.is_floating_point() else like.device)
-    blocks = torch.arange(len(normalised), device=like.device).split(max(1, ROOM // updates.shape[1]))
-    gram = torch.zeros(len(normalised), len(normalised), dtype=torch.double, device=like.device)
-    products = []
-    for place, rows in enumerate(blocks):
-        gradients = _gradients(first, normalised[rows], targets[rows])
-        products.append((gradients @ updates.T).double())
-        for columns in blocks[place:]:
-            others = gradients if columns is rows else _gradients(first, normalised[columns], targets[columns])
-            block = (gradients @ others.T).double()
-            gram[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] = block
-            gram[columns[0] : columns[-1] + 1, rows[0] : rows[-1] + 1] = block.T
-    return gram, torch.cat(products)
-
-
-def _normalises_over_batches(observation: Observation) -> bool:
-    batch_norm = any(isinstance(module, _BatchNorm) for module in observation.model.modules())
-    return batch_norm and observation.training.mode == "train"
-
-
-def _gradients(observation: Observation, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the gradient of each single record, (N, parameters)."""
-
-    def loss(weights: Params, record: Tensor, target: Tensor) -> Tensor:
-        return losses_of(observation, weights, record[None], target[None])[0]
-
-    per_record = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
-    try:
-        gradients = per_record(dict(observation.sent), inputs, targets)
-    except RuntimeError as problem:
-        raise InvalidInput(
-            f"the model cannot be run record by record ({str(problem).splitlines()[0]}); use by_vote()"
-        ) from problem
-    return torch.cat([value.flatten(1) for value in gradients.values()], dim=1)
 
 
 def _common_rounds(clients: Sequence[Sequence[Observation]]) -> list[list[Observation]]:
@@ -360,7 +292,7 @@ def _first_layer_shows_inputs(observation: Observation) -> Fit:
 
 
 def _records_have_gradients(observation: Observation) -> Fit:
-    if _normalises_over_batches(observation):
+    if normalises_over_batches(observation):
         return Fit(False, "the model normalises over its batches, so a single record has no gradient of its own")
     return Fit(True, "solves for the records that each gradient is of; the recipe may be unknown")
 

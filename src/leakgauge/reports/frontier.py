@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from leakgauge.core.container import output_folder
@@ -16,13 +17,15 @@ from leakgauge.evaluation.verdict import Verdict
 from leakgauge.reports.findings import document, shared_sections, write_csv, write_json
 from leakgauge.reports.page import Page, Section, write_page
 from leakgauge.reports.pictures import to_png
-from leakgauge.reports.scatter import scatter
+from leakgauge.reports.scatter import scatter, stacked
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from leakgauge.workflows.frontier import Frontier, FrontierPlan, Point
 
+#: The metric of attacks on the owners of records.
+SOURCES = "source_accuracy"
 #: The description, the factor and the unit of each metric of leakage. A value is shown as factor times value, with the
 #: unit.
 LEAKAGE: dict[str, tuple[str, float, str]] = {
@@ -30,13 +33,15 @@ LEAKAGE: dict[str, tuple[str, float, str]] = {
     "features": ("share of a record's features that come back", 100.0, "%"),
     "attribute_accuracy": ("share of sensitive values inferred", 100.0, "%"),
     "recovered": ("share of samples recovered", 100.0, "%"),
+    SOURCES: ("share of records whose client is found", 100.0, "%"),
 }
 
 
 def write_frontier(frontier: Frontier, folder: Path, command: str = "") -> Path:
     """Write the page, the pictures, ``frontier.json`` and ``frontier.csv``, and return the path of the page.
 
-    ``frontier.png`` shows the first metric of leakage. Each other metric is shown in ``frontier-METRIC.png``.
+    ``frontier.png`` shows the first metric of leakage, and below it the owners of records, if there is an attack on
+    them. Each other metric is shown in ``frontier-METRIC.png``.
 
     Args:
         frontier: The measured frontier.
@@ -48,15 +53,17 @@ def write_frontier(frontier: Frontier, folder: Path, command: str = "") -> Path:
     rows = [_row(point, plan) for point in points]
     write_csv(rows, folder / "frontier.csv")
     write_json({**document(frontier), "points": [_plain(point) for point in points]}, folder / "frontier.json")
+    first, *others = points[0].leakage
+    together = [first] if plan.sources is None else [first, SOURCES]
     sections: list[Section] = []
-    for metric in points[0].leakage:
-        description = LEAKAGE[metric][0]
-        picture = to_png(draw_frontier(points, plan, metric))
-        write_own(folder / (f"frontier-{metric}.png" if sections else "frontier.png"), picture)
-        reading = () if sections else (_reading(plan),)
-        heading = description[0].upper() + description[1:]
-        sections.append(Section(heading, reading, picture=picture, alt=f"{description}, by defence"))
-    by_verdict = {one: [point.title for point in points if point.verdict is one] for one in Verdict}
+    for number, metrics in enumerate([together, *([metric] for metric in others if metric not in together)]):
+        picture = to_png(stacked([draw_frontier(points, plan, metric) for metric in metrics]))
+        write_own(folder / (f"frontier-{metrics[0]}.png" if number else "frontier.png"), picture)
+        reading = () if number else (_reading(plan),)
+        described = ", and ".join(LEAKAGE[metric][0] for metric in metrics)
+        heading = described[0].upper() + described[1:]
+        sections.append(Section(heading, reading, picture=picture, alt=f"{described}, by defence"))
+    by_verdict = {one: [point.title for point in points if point.worst is one] for one in Verdict}
     words = [f"{str(one).capitalize()}: {'; '.join(titles)}." for one, titles in by_verdict.items() if titles]
     page = Page(
         "Leakgauge frontier",
@@ -89,9 +96,7 @@ def sentence(point: Point, plan: FrontierPlan) -> str:
         cost += f", epsilon {point.epsilon:.2g} spent"
     attacker = " The attacker knows the defence." if point.knows_defence else ""
     leakage = "; ".join(parts)
-    return (
-        f"{point.title}: {point.verdict}. {leakage[0].upper()}{leakage[1:]}, over {clients} clients. {cost}.{attacker}"
-    )
+    return f"{point.title}: {point.worst}. {leakage[0].upper()}{leakage[1:]}, over {clients} clients. {cost}.{attacker}"
 
 
 def _leakage(metric: str, measure: Measure, *, short: bool) -> str:
@@ -113,26 +118,35 @@ def draw_frontier(points: Sequence[Point], plan: FrontierPlan, metric: str) -> I
     """
     description, factor, unit = LEAKAGE[metric]
     samples = plan.scenario.samples
+    attack = plan.sources.name if metric == SOURCES and plan.sources is not None else plan.attack.name
     better = "right and down" if plan.classifies else "left and down"
     chances = [point.leakage[metric].chance or 0.0 for point in points]
+    line = median(chances)
     return scatter(
         {
-            _title(point): (
+            _title(point) + _own_chance(point.leakage[metric], metric, line): (
                 100 * point.utility if plan.classifies else point.utility,
                 factor * point.leakage[metric].value,
-                bool(point.verdict.leaks),
+                bool(point.verdict_on(metric).leaks),
             )
             for point in points
         },
         across="test accuracy, %" if plan.classifies else "mean squared error of the model",
         up=f"{description}, {unit.strip()}",
-        line=(factor * sum(chances) / len(points), "guessing"),
+        line=(factor * line, "guessing"),
         title=(
-            f"{plan.attack.name}, {plan.clients} clients of {plan.scenario.dataset.name}, "
+            f"{attack}, {plan.clients} clients of {plan.scenario.dataset.name}, "
             f"{samples} sample{'s' * (samples > 1)} each"
         ),
-        legend=("leaks", str(Verdict.NOTHING_ABOVE_CHANCE), f"better: {better}"),
+        legend=("leaks", "nothing found", f"better: {better}"),
     )
+
+
+def _own_chance(measure: Measure, metric: str, line: float) -> str:
+    """Return a remark if a guess is right much less or much more often than at the line of the picture."""
+    _, factor, unit = LEAKAGE[metric]
+    chance = measure.chance or 0.0
+    return "" if abs(chance - line) <= 0.2 * abs(line) else f" (guess {factor * chance:.2g}{unit})"
 
 
 def _title(point: Point) -> str:
@@ -151,7 +165,17 @@ def _reading(plan: FrontierPlan) -> str:
         f"more than guessing without any update. The model is that of a federation of {plan.federation} clients with "
         f"{plan.federation_samples} samples each, after {plan.rounds} rounds with the defence. The attacked clients "
         "are in their first round. Each was attacked by an attacker who knows the defence and by one who does not, and "
-        "the stronger one counts."
+        "the stronger one counts. A ring on or near the dashed line may also be an attack that failed. The verdicts "
+        f"below say which.{_reading_of_owners(plan)}"
+    )
+
+
+def _reading_of_owners(plan: FrontierPlan) -> str:
+    if plan.sources is None:
+        return ""
+    return (
+        " For owners, the attacker sees the messages of all clients of one round and knows their records, but not "
+        "whose they are. From sums of several clients, it guesses one client of the sum."
     )
 
 
@@ -167,12 +191,13 @@ def _row(point: Point, plan: FrontierPlan) -> dict[str, Any]:
         row[f"{metric} by chance"] = f"{measure.chance:.4g}"
     return {
         **row,
-        "clients": plan.clients,
+        "clients": plan.clients_of(point.title),
         "attacker": "knows the defence" if point.knows_defence else "does not know it",
-        "verdict": str(point.verdict),
+        "verdict": str(point.worst),
     }
 
 
 def _plain(point: Point) -> dict[str, Any]:
     leakage = {name: measure.to_row() for name, measure in point.leakage.items()}
-    return {**vars(point), "leakage": leakage, "verdict": str(point.verdict)}
+    owners = None if point.owners is None else str(point.owners.verdict)
+    return {**vars(point), "leakage": leakage, "verdict": str(point.verdict), "owners": owners}

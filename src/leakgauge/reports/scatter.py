@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from PIL import Image
@@ -72,6 +72,20 @@ def scatter(
         _draw_point(canvas, x, y, alarming=finite[name][2])
         labels.write(name, x, y)
     return canvas.image
+
+
+def stacked(pictures: Sequence[Image.Image]) -> Image.Image:
+    """Return one picture with several pictures of equal width below each other.
+
+    Args:
+        pictures: The pictures, from the top to the bottom.
+    """
+    whole = Image.new("RGB", (pictures[0].width, sum(picture.height for picture in pictures)), PAPER)
+    top = 0
+    for picture in pictures:
+        whole.paste(picture, (0, top))
+        top += picture.height
+    return whole
 
 
 def _draw_ticks(canvas: Canvas, axes: Axes, x_ticks: list[float], y_ticks: list[float]) -> None:

@@ -8,8 +8,15 @@ The TOML file has the tables of :mod:`leakgauge.workflows.scenario` and one more
                         PSNR in dB above which a sample counts as recovered), ``federation`` (the number of clients that
                         train the model), ``federation_samples`` (the number of samples of each of these clients),
                         ``federation_lr`` (the learning rate of these clients), ``rounds`` (the number of rounds of
-                        training), ``test`` (the number of samples that test the model)
+                        training), ``test`` (the number of samples that test the model), ``sources`` (the name of an
+                        attack that infers which client holds a record, such as ``"source_by_equations"``)
+``[[defence]]``         ``clients`` (the number of clients of a round, if it differs from that in ``[frontier]``. The
+                        number of clients that train changes by the same factor)
 ======================  ===========================================================================================
+
+For owners, the attacker sees the messages of one round of all attacked clients and knows their records, but not which
+record belongs to which client. With secure aggregation of K clients, these clients form sums of K, and the attacker
+guesses a client of the sum.
 
 The clients that train and the clients that are attacked use the same defence. If the attack adapts to known defences,
 there are two attackers, and only one of them knows the defence. The result of the stronger attacker counts.
@@ -20,7 +27,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +46,22 @@ from leakgauge.federation.rounds import run_federation
 from leakgauge.runtime import Task, Watch
 from leakgauge.runtime.cache import run_cached
 from leakgauge.workflows.audit.attackers import Attacker, Trial, measures_of, read_attacker
+from leakgauge.workflows.determined import may_determine
 from leakgauge.workflows.documents import CLIENTS, DECIBELS, ROUNDS, SAMPLES, Keys, read_config
+from leakgauge.workflows.owners import METRIC as SOURCES
+from leakgauge.workflows.owners import OwnerAttacker, check_sums, read_owner_attacker
 from leakgauge.workflows.result import Running, WorkflowResult, conclude, measuring
 from leakgauge.workflows.scenario import Scenario, load_parts, read_chains, read_scenario
 
 FRONTIER: Keys = {
     "attack": (str,), "options": (dict,), "clients": CLIENTS, "threshold": DECIBELS, "federation": CLIENTS,
-    "federation_samples": SAMPLES, "federation_lr": RECIPE["lr"], "rounds": ROUNDS, "test": SAMPLES,
+    "federation_samples": SAMPLES, "federation_lr": RECIPE["lr"], "rounds": ROUNDS, "test": SAMPLES, "sources": (str,),
 }  # fmt: skip
 
 #: The metrics of leakage. The first metric of this list that an attack has decides which attacker is stronger.
-LEAKAGE = ("psnr", "features", "attribute_accuracy", "recovered")
+LEAKAGE = ("psnr", "features", "attribute_accuracy", "recovered", SOURCES)
+#: The key of ``[[defence]]`` that only a frontier reads.
+COHORT: Keys = {"clients": CLIENTS}
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,8 @@ class Point:
         knows_defence: Whether the stronger attacker knew the defence.
         verdict: The worse of the verdicts on the two attackers.
         seconds: The time in seconds that the measurement took.
+        clients: The number of clients of a round.
+        owners: The result of the attack on the owners of records, or ``None`` if there is no such attack.
     """
 
     title: str
@@ -76,6 +90,17 @@ class Point:
     knows_defence: bool
     verdict: Verdict
     seconds: float
+    clients: int | None = None
+    owners: Finding | None = None
+
+    @property
+    def worst(self) -> Verdict:
+        """The worst of the verdicts on all attacks."""
+        return worst_of([self.verdict, *([] if self.owners is None else [self.owners.verdict])])
+
+    def verdict_on(self, metric: str) -> Verdict:
+        """Return the verdict on the attack that a metric of leakage belongs to."""
+        return self.owners.verdict if metric == SOURCES and self.owners is not None else self.verdict
 
 
 @dataclass(frozen=True)
@@ -93,6 +118,8 @@ class FrontierPlan:
         federation_lr: The learning rate of the clients that train. The default is that of the attacked clients.
         rounds: The number of rounds of training.
         test: The number of test samples.
+        sources: The attack on the owners of records, if there is one.
+        cohorts: A dictionary from titles to the number of clients of a round, where it differs from ``clients``.
     """
 
     scenario: Scenario
@@ -105,6 +132,16 @@ class FrontierPlan:
     federation_lr: float | None = None
     rounds: int = 20
     test: int = 1000
+    sources: OwnerAttacker | None = None
+    cohorts: Mapping[str, int] = field(default_factory=dict)
+
+    def clients_of(self, title: str) -> int:
+        """Return the number of clients of a round, with a defence."""
+        return self.cohorts.get(title, self.clients)
+
+    def federation_of(self, title: str) -> int:
+        """Return the number of clients that train, which changes with the number of clients of a round."""
+        return max(1, round(self.federation * self.clients_of(title) / self.clients))
 
     @property
     def classifies(self) -> bool:
@@ -113,12 +150,14 @@ class FrontierPlan:
 
     def definition(self, title: str) -> dict[str, Any]:
         """Return everything that the measurement of one defence depends on, as a plain dictionary."""
-        numbers = {item.name for item in fields(self)} - {"scenario", "attack", "chains"}
+        numbers = {item.name for item in fields(self)} - {"scenario", "attack", "chains", "sources", "cohorts"}
         return {
             **self.scenario.document,
             **{name: getattr(self, name) for name in numbers},
             "content": self.scenario.fingerprint,
             "attack": repr(self.attack),
+            "sources": repr(self.sources),
+            "cohort": self.clients_of(title),
             "defences": list(map(repr, self.chains[title])),
             "title": title,
         }
@@ -139,7 +178,7 @@ class Frontier(WorkflowResult):
     @property
     def clients(self) -> dict[str, int]:
         """A dictionary from the title of each defence to the number of attacked clients."""
-        return dict.fromkeys(self.plan.chains, self.plan.clients)
+        return {title: self.plan.clients_of(title) for title in self.plan.chains}
 
 
 @measuring()
@@ -177,7 +216,11 @@ def frontier(  # noqa: PLR0913
     check_output(output, [*names, *(f"frontier-{metric}.png" for metric in LEAKAGE)], junit)
     running = Running(engine, jobs, device, watch)
     plan = config if isinstance(config, FrontierPlan) else read_frontier(*read_config(config))
-    conditions = [read_condition(text, [plan.attack.name]) for text in fail_if]
+    if watch is not None:
+        for sentence in plan.scenario.dataset.notes:
+            watch.note(sentence)
+    attacks = [plan.attack.name, *([plan.sources.name] if plan.sources else [])]
+    conditions = [read_condition(text, attacks) for text in fail_if]
     result = run_frontier(plan, Path(output) / "cache", running)
     if not result.points:
         if result.failed is not None:
@@ -202,20 +245,37 @@ def read_frontier(document: Mapping[str, Any], where: str) -> FrontierPlan:
     name, options = table.pop("attack", "inverting_gradients"), table.pop("options", {})
     load_parts(scenario, where)
     attack = read_attacker(name, options, scenario.dataset.sensitive, f"{where}: [frontier] attack")
-    chains = read_chains(document.get("defence", []), scenario, where)
+    sources = table.pop("sources", None)
+    owners = None if sources is None else read_owner_attacker(sources, f"{where}: [frontier] sources")
+    tables = document.get("defence", [])
+    chains = read_chains(tables, scenario, where, COHORT)
     if not chains:
         raise InvalidInput(f"{where}: there is no [[defence]] to try. Add some, and one with chain = [] for none")
-    plan = FrontierPlan(scenario, attack, chains, **table)
-    scenario.check_size(plan.clients, chains.values(), others=plan.federation * plan.federation_samples + plan.test)
+    given = zip(chains, tables, strict=True)
+    cohorts = {title: defence["clients"] for title, defence in given if "clients" in defence}
+    plan = FrontierPlan(scenario, attack, chains, sources=owners, cohorts=cohorts, **table)
+    _check_plan(plan, where)
+    return plan
+
+
+def _check_plan(plan: FrontierPlan, where: str) -> None:
+    """Raise an error if the data is too small, or if an attack does not apply to the message of the first client."""
+    scenario = plan.scenario
+    for title, chain in plan.chains.items():
+        others = plan.federation_of(title) * plan.federation_samples + plan.test
+        scenario.check_size(plan.clients_of(title), [chain], others=others)
+        if plan.sources is not None:
+            check_sums(plan.clients_of(title), clients_in_a_sum(chain), f"{where}: {shown(title)}")
     # The first client's round refuses what the model, the recipe or a defence does not allow.
     undefended = scenario.first_message()
-    scenario.check_attackable(undefended, [attack.name])
-    for title, chain in chains.items():
+    scenario.check_attackable(undefended, [plan.attack.name])
+    attacks = {"attack": plan.attack.name} | ({} if plan.sources is None else {"sources": plan.sources.name})
+    for title, chain in plan.chains.items():
         message = scenario.observe(0, chain, participations=plan.rounds)[0] if chain else undefended
-        fit = registry.ATTACKS[attack.name].fits(message)
-        if not fit.applies:
-            raise InvalidInput(f"{where}: [frontier] attack: {name} does not apply to {shown(title)}: {fit.reason}")
-    return plan
+        for key, name in attacks.items():
+            fit = registry.ATTACKS[name].fits(message)
+            if not fit.applies:
+                raise InvalidInput(f"{where}: [frontier] {key}: {name} does not apply to {shown(title)}: {fit.reason}")
 
 
 def run_frontier(plan: FrontierPlan, folder: Location | None, running: Running | None = None) -> Frontier:
@@ -238,23 +298,26 @@ def run_frontier(plan: FrontierPlan, folder: Location | None, running: Running |
     measured = [points[title] for title in plan.chains if title in points]
     findings = _findings(plan, measured)
     ordered = tuple(replace(point, verdict=finding.verdict) for point, finding in zip(measured, findings, strict=True))
-    return Frontier(plan=plan, points=ordered, findings=tuple(findings), failed=failed, complete=complete)
+    owners = [point.owners for point in ordered if point.owners is not None]
+    return Frontier(plan=plan, points=ordered, findings=(*findings, *owners), failed=failed, complete=complete)
 
 
 def _findings(plan: FrontierPlan, points: Sequence[Point]) -> list[Finding]:
     """Return the measures and the verdict for each defence.
 
     The set-up without a defence is the positive control. If the attack fails there too, its failure against a defence
-    is inconclusive.
+    is inconclusive. It is also inconclusive if the defended message may determine the samples, as a clipped gradient
+    does.
     """
-    found = {
-        point.title: Finding(plan.attack.name, point.title, point.leakage, point.verdict, point.knows_defence)
-        for point in points
-    }
+    found = {}
+    for point in points:
+        measures = {name: measure for name, measure in point.leakage.items() if name != SOURCES}
+        found[point.title] = Finding(plan.attack.name, point.title, measures, point.verdict, point.knows_defence)
     plain = next((title for title in found if not plan.chains[title]), None)
-    baseline = None if plain is None else with_support(found[plain], Evidence({}))
+    reasons = {title: may_determine(plan.scenario, plan.chains[title]) for title in found}
+    baseline = None if plain is None else with_support(found[plain], Evidence({}, determined=reasons[plain]))
     return [
-        with_support(finding, Evidence({}, undefended=None if title == plain else baseline))
+        with_support(finding, Evidence({}, None if title == plain else baseline, determined=reasons[title]))
         for title, finding in found.items()
     ]
 
@@ -278,23 +341,36 @@ def measure_point(plan: FrontierPlan, title: str, report: Report, device: str | 
         device: The device of the attacks.
     """
     began = time.perf_counter()
-    chain = plan.chains[title]
-    utility, epsilon = _train(plan, chain)
+    chain, clients = plan.chains[title], plan.clients_of(title)
+    utility, epsilon = _train(plan, title)
     defended = plan.scenario.observe(0, chain, knows_defence=True, participations=plan.rounds)[0] if chain else None
     attackers = [False, True] if defended is not None and plan.attack.adapts(defended) else [False]
     scores: dict[bool, list[dict[str, Measure]]] = {knows: [] for knows in attackers}
-    for number, (knows, index) in enumerate((knows, index) for knows in attackers for index in range(plan.clients)):
+    for number, (knows, index) in enumerate((knows, index) for knows in attackers for index in range(clients)):
         observation, truth = plan.scenario.observe(index, chain, knows_defence=knows, participations=plan.rounds)
         trial = Trial(observation, truth, plan.scenario.seed + index, plan.threshold, device)
         document, _ = plan.attack(trial, silent)
         scores[knows].append(measures_of(document))
-        report(number + 1, len(attackers) * plan.clients, math.nan if document["loss"] is None else document["loss"])
+        report(number + 1, len(attackers) * clients, math.nan if document["loss"] is None else document["loss"])
     leakage = {knows: _leakage(scores[knows]) for knows in attackers}
     strongest = max(attackers, key=lambda knows: next(iter(leakage[knows].values())).value)
     verdict = worst_of(judge(scores[knows], labels_granted=plan.scenario.labels_granted) for knows in attackers)
+    owners = _owners(plan, title)
+    measures = leakage[strongest] if owners is None else {**leakage[strongest], **owners.measures}
     defences = ", ".join(map(repr, chain)) or "none"
     seconds = time.perf_counter() - began
-    return Point(title, defences, utility, epsilon, leakage[strongest], strongest, verdict, seconds)
+    return Point(title, defences, utility, epsilon, measures, strongest, verdict, seconds, clients, owners)
+
+
+def _owners(plan: FrontierPlan, title: str) -> Finding | None:
+    """Return the result of the attack on the owners of the records of one round, if the plan has such an attack."""
+    if plan.sources is None:
+        return None
+    chain = plan.chains[title]
+    in_a_sum = clients_in_a_sum(chain)
+    sums = plan.clients_of(title) // in_a_sum
+    parts = [plan.scenario.observe(index, chain, participations=plan.rounds, start=0) for index in range(sums)]
+    return plan.sources(parts, in_a_sum, title, silent)
 
 
 def _leakage(scores: Sequence[Mapping[str, Measure]]) -> dict[str, Measure]:
@@ -302,15 +378,15 @@ def _leakage(scores: Sequence[Mapping[str, Measure]]) -> dict[str, Measure]:
     return {name: measures[name] for name in LEAKAGE if name in measures}
 
 
-def _train(plan: FrontierPlan, chain: Sequence[Defence]) -> tuple[float, float | None]:
+def _train(plan: FrontierPlan, title: str) -> tuple[float, float | None]:
     """Train a model in a federation whose clients use the given defences.
 
     Return the model's utility and the largest epsilon that a client has spent.
     """
-    scenario = plan.scenario
-    attacked = clients_in_a_sum(chain) * plan.clients * scenario.samples
-    clients = [scenario.share(index, plan.federation_samples, first=attacked) for index in range(plan.federation)]
-    used = attacked + plan.federation * plan.federation_samples
+    scenario, chain, number = plan.scenario, plan.chains[title], plan.federation_of(title)
+    attacked = clients_in_a_sum(chain) * plan.clients_of(title) * scenario.samples
+    clients = [scenario.share(index, plan.federation_samples, first=attacked) for index in range(number)]
+    used = attacked + number * plan.federation_samples
     recipe = scenario.recipe | ({} if plan.federation_lr is None else {"lr": plan.federation_lr})
     federation = run_federation(
         scenario.network(),
