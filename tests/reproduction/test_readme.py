@@ -44,6 +44,34 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "mine"
 
 
+def test_values_on_another_scale_stand_apart_and_have_no_status(folder):
+    path = folder / "table2" / "digits.toml"
+    before = read_paper("mine").statuses("table2")
+    path.write_text(ROW + "[methods.other]\nattack = 'idlg'\nother_scale = { psnr = 99.5 }\n")
+    paper = read_paper("mine")
+    assert paper.statuses("table2")[: len(before)] == before
+    page = pages()[folder / "README.md"]
+    assert "| `digits` | `other` | psnr | 99.5 |" in page
+    assert page.count("99.5") == 1
+
+
+def test_a_row_shows_the_measurements_of_a_row_with_the_same_setting(folder):
+    path = folder / "figure1" / "digits.toml"
+    path.write_text(ROW.replace('kind = "reconstruction"', 'kind = "reconstruction"\nsame_as = "table2/digits"'))
+    lines = {row: [figure.line for figure in found] for row, found in read_paper("mine").figures.items()}
+    assert lines["figure1/digits"] == lines["table2/digits"]
+    assert lines["figure1/digits"][0] is not None
+    assert "The setting is that of `table2/digits`" in pages()[folder / "README.md"]
+    path.write_text(path.read_text().replace('name = "lenet"', 'name = "lenet"\noptions = { classes = 9 }'))
+    with pytest.raises(InvalidInput, match="same_as: table2/digits differs in setting"):
+        read_paper("mine")
+    path.write_text(
+        ROW.replace("[methods.idle]", "[methods.lazy]").replace("[model]", 'same_as = "table2/digits"\n[model]')
+    )
+    with pytest.raises(InvalidInput, match=r"differs in \[methods.lazy\]"):
+        read_paper("mine")
+
+
 def test_the_committed_pages_are_current():
     stale = [str(path) for path, text in pages().items() if not path.exists() or path.read_text() != text]
     assert not stale, "run: leakgauge bench --readme"

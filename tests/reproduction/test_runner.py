@@ -1,5 +1,7 @@
 import csv
 import json
+import os
+import stat
 from dataclasses import replace
 
 import pytest
@@ -209,11 +211,83 @@ def test_pictures_of_others_are_refused_before_any_work_and_left(folder, command
     assert mine.read_text() == "mine"
 
 
+#: Rows of each kind whose jobs draw pictures, and the picture of the method "good".
+DRAWN = {
+    "stopping": ("", "digits-good-failed-losses.png"),
+    "search": ("", "digits-lenet-1x2x1-good-client0.png"),
+    "local_models": (
+        "measures = ['ssim']\n[federation]\nclients = 3\nrounds = 2\nclients_per_round = 3",
+        "faces-good.png",
+    ),
+}
+
+
+@pytest.fixture
+def row_of_kind(folder, monkeypatch):
+    """Return a function that writes a row of a kind, none of whose jobs may run."""
+    monkeypatch.setattr(runner, "run_cached", lambda *_, **__: pytest.fail("a task ran"))
+
+    def write(kind):
+        further, _ = DRAWN.get(kind, ("", None))
+        lines = ROW.replace('"reconstruction"', f'"{kind}"').replace("threshold = 15.0", further)
+        lines = lines.replace("samples = 2", "samples = 1").replace("{ steps = 4 }", "{ trials = 2 }")
+        if kind in ("epochs", "matching"):
+            lines += "[updates]\nper_update = 1"
+        (folder / "table1" / "digits.toml").write_text(lines)
+
+    return write
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_pictures_of_others_are_refused_by_every_kind_that_draws(row_of_kind, command, tmp_path, kind):
+    row_of_kind(kind)
+    mine = tmp_path / "pictures" / DRAWN[kind][1]
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    options = ("--row", "table1/digits", "--method", "good", "--no-save", "--pictures", mine.parent)
+    code, _, errors = command("bench", "mine", *options)
+    assert (code, len(errors.strip().splitlines())) == (2, 1), errors
+    assert f"{mine.name}: is not a file that Leakgauge wrote" in errors
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "linear"])
+def test_more_clients_than_data_are_refused_before_any_work(row_of_kind, command, kind):
+    row_of_kind(kind)
+    code, _, errors = command("bench", "mine", "--row", "table1/digits", "--no-save", "--clients", 1798)
+    assert (code, len(errors.strip().splitlines())) == (2, 1), errors
+    assert "Attack fewer clients" in errors
+
+
+def test_clients_beyond_the_data_after_those_left_out_are_refused(row_of_kind, command):
+    row_of_kind("reconstruction")
+    options = ("--row", "table1/digits", "--no-save", "--clients", 2)
+    code, _, errors = command("bench", "mine", *options, "--skip", 1796)
+    assert code == 2
+    assert "has 1797 clients of 1 samples" in errors
+
+
+def test_a_table_of_others_is_refused_before_any_work_and_left(row_of_kind, folder, command):
+    row_of_kind("reconstruction")
+    (folder / "results.csv").write_text("mine,yours\n1,2\n")
+    code, _, errors = command("bench", "mine", "--row", "table1/digits")
+    assert (code, len(errors.strip().splitlines())) == (2, 1), errors
+    assert "results.csv: is not a table of results that Leakgauge wrote" in errors
+    assert (folder / "results.csv").read_text() == "mine,yours\n1,2\n"
+
+
 def test_pictures_of_an_earlier_run_are_replaced(folder, command, tmp_path):
     options = ("--row", "table1/digits", "--method", "good", "--clients", 1, "--steps", 2, "--no-save", "--quiet")
-    for _ in range(2):
-        code, _, errors = command("bench", "mine", *options, "--pictures", tmp_path / "pictures")
-        assert code == 0, errors
+    before = os.umask(0)
+    try:
+        for _ in range(2):
+            code, _, errors = command("bench", "mine", *options, "--pictures", tmp_path / "pictures")
+            assert code == 0, errors
+    finally:
+        os.umask(before)
+    drawn = list((tmp_path / "pictures").rglob("*.png"))
+    assert drawn
+    assert {stat.S_IMODE(path.stat().st_mode) for path in drawn} == {0o600}
 
 
 def test_the_command_line_lists_rows_and_shows_tables(folder, command):

@@ -47,7 +47,7 @@ _ROW_METRICS: dict[str, RowMetric] = {
     "aia": RowMetric(limits=_SHARE),
     "aia_prior": RowMetric(limits=_SHARE),
     **dict.fromkeys(("sia", "sia_10", "sia_client"), RowMetric(limits=_SHARE)),
-    "sia_gain": RowMetric(limits=(-1.0, 1.0)),
+    **dict.fromkeys(("sia_gain", "aia_gain"), RowMetric(limits=(-1.0, 1.0))),
     "relative_error": RowMetric("lower"),
     "worst_relative_error": RowMetric("lower"),
     "relative_bound": RowMetric("lower"),

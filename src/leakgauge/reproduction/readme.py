@@ -97,7 +97,7 @@ def figures_of(row: Row, lines: Iterable[Line]) -> list[Figure]:
         row: The benchmark row.
         lines: The paper's measurements, oldest first.
     """
-    of_row = [line for line in lines if line.row == row.name]
+    of_row = [line for line in lines if line.row in (row.name, row.same_as)]
     figures = []
     for method in row.methods.values():
         measured = latest_of(row, method, [line for line in of_row if line.method == method.name])
@@ -192,13 +192,29 @@ def _counts(statuses: Sequence[Status]) -> list[str]:
 
 def _table_section(paper: Paper, table: str) -> str:
     rows = [row for row in paper.rows if row.table == table]
-    titles = "\n".join(f"- `{_short_name(row)}`: {row.title}" for row in rows)
+    same = {row.name: f". The setting is that of `{row.same_as}`, whose measurements hold here too" for row in rows}
+    titles = "\n".join(f"- `{_short_name(row)}`: {row.title}{same[row.name] if row.same_as else ''}" for row in rows)
     head = ["row", "method", "metric", "ours (95% interval)", "published", "chance", "clients", "steps", "s/client"]
     lines = [line for row in rows for line in _row_lines(paper.figures[row.name])]
     text = f"{titles}\n\n{_markdown([*head, 'status'], lines)}"
+    text += _other_scales(rows)
     if len(lines) > FOLDED:
         text = f"<details><summary>{len(rows)} rows, {len(lines)} lines</summary>\n\n{text}\n\n</details>"
     return f"## {_heading(table)}\n\n{text}"
+
+
+def _other_scales(rows: Sequence[Row]) -> str:
+    """Return a paragraph with a table of the published values that are on another scale than ours."""
+    lines = [
+        [f"`{_short_name(row)}`", f"`{method.name}`", metric, f"{value:g}"]
+        for row in rows
+        for method in row.methods.values()
+        for metric, value in method.other_scale.items()
+    ]
+    if not lines:
+        return ""
+    table = _markdown(["row", "method", "metric", "published"], lines)
+    return f"\n\nPublished on another scale than ours, so there is nothing to compare:\n\n{table}"
 
 
 def _row_lines(figures: Sequence[Figure]) -> list[list[str]]:

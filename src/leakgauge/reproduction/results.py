@@ -81,6 +81,7 @@ def check_saving(folders: Iterable[Path]) -> None:
         try:
             with path.open("a"):
                 pass
+            first = _first_line(path)
         except OSError as problem:
             reason = problem.strerror or problem
             raise FileError(
@@ -88,6 +89,19 @@ def check_saving(folders: Iterable[Path]) -> None:
             ) from problem
         if not existed:
             path.unlink()
+        if first.strip() not in ("", ",".join(COLUMNS)):
+            raise FileError(
+                f"{path}: is not a table of results that Leakgauge wrote, so nothing is added. Move it away, or use "
+                "--no-save to only print the results"
+            )
+
+
+def _first_line(path: Path) -> str:
+    """Return the first line of a table, or an empty text if there is no table yet."""
+    if not path.exists():
+        return ""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline(4096)
 
 
 def save_result(result: RowResult, command: str) -> Path:
@@ -98,7 +112,7 @@ def save_result(result: RowResult, command: str) -> Path:
         command: The command line of the measurement.
     """
     path = result.row.folder / "results.csv"
-    is_new = not path.exists()
+    is_new = not _first_line(path).strip()
     with path.open("a", newline="") as file:
         lines = [
             [

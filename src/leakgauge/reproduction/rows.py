@@ -11,12 +11,13 @@ table                   keys
                         recovered), ``measures`` (the metrics of a federation), ``reference`` (how a client's own model
                         is trained, ``"converged"`` or ``"recipe"``), ``references`` (the number of samples per client
                         on which models are compared), ``records`` (the number of records per client whose owner is
-                        inferred)
+                        inferred), ``same_as`` (another row with the same setting, whose measurements hold here too)
 set-up tables           the keys in :mod:`leakgauge.reproduction.setting`
 ``[short]``             ``steps`` and ``clients`` of a short run, and changes of set-up tables, such as
                         ``federation = { rounds = 200 }``
 ``[methods.NAME]``      ``attack``, ``options``, ``published`` (the paper's figures), ``compared_with`` (for a method
-                        that is not in the paper, the method whose published figures it is compared with)
+                        that is not in the paper, the method whose published figures it is compared with),
+                        ``other_scale`` (the paper's figures on another scale than ours)
 ======================  ===========================================================================================
 """
 
@@ -35,7 +36,7 @@ from leakgauge.reproduction.setting import SETTING, Setting, read_setting
 from leakgauge.workflows.documents import NUMBER, Keys, check_table, read_toml
 
 ROW: Keys = {
-    **dict.fromkeys(("title", "kind", "timed_against", "reference"), (str,)),
+    **dict.fromkeys(("title", "kind", "timed_against", "reference", "same_as"), (str,)),
     **dict.fromkeys(("clients", "references", "records"), (int,)),
     "threshold": NUMBER,
     "measures": (list,),
@@ -43,7 +44,10 @@ ROW: Keys = {
 #: The keys of ``[row]`` about the measurement.
 MEASURING = ("threshold", "measures", "reference", "references", "records")
 SHORT: Keys = {"steps": (int,), "clients": (int,), **dict.fromkeys(SETTING, (dict,))}
-METHOD: Keys = {"attack": (str,), "options": (dict,), "published": (dict,), "compared_with": (str,)}
+METHOD: Keys = {
+    **dict.fromkeys(("attack", "compared_with"), (str,)),
+    **dict.fromkeys(("options", "published", "other_scale"), (dict,)),
+}
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ class Method:
         published: A dictionary from metrics to the values that the paper reports.
         compared_with: The name of another method of the row, for a method that is not in the paper. The results are
             compared with the published values of this other method.
+        other_scale: A dictionary from metrics to values that the paper reports on another scale than ours. They are
+            shown apart and not compared.
     """
 
     name: str
@@ -64,6 +70,7 @@ class Method:
     options: dict[str, Any] = field(default_factory=dict)
     published: dict[str, float] = field(default_factory=dict)
     compared_with: str = ""
+    other_scale: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,8 @@ class Row:
         measuring: The values of the other keys of ``[row]``, which are threshold, measures, reference, references and
             records.
         short: The short setting.
+        same_as: The name of another row with the same setting, whose measurements hold for this row too. Empty if there
+            is none.
     """
 
     paper: str
@@ -111,6 +120,7 @@ class Row:
     clients: int = 1
     measuring: dict[str, Any] = field(default_factory=dict)
     short: Short = field(default_factory=Short)
+    same_as: str = ""
 
     @property
     def table(self) -> str:
@@ -190,7 +200,7 @@ def _read_row(folder: Path, name: str) -> Row:
     timed_against = head.get("timed_against", "")
     if timed_against and timed_against not in methods:
         raise UnknownName(f"method for {where}: [row] timed_against", timed_against, methods)
-    return Row(
+    row = Row(
         paper=folder.name,
         name=name,
         title=head["title"],
@@ -202,7 +212,27 @@ def _read_row(folder: Path, name: str) -> Row:
         clients=head.get("clients", 1),
         measuring={key: head[key] for key in MEASURING if key in head},
         short=_read_short(document.get("short", {}), where),
+        same_as=head.get("same_as", ""),
     )
+    if row.same_as:
+        _check_same(row, _read_row(folder, row.same_as), where)
+    return row
+
+
+def _check_same(row: Row, other: Row, where: str) -> None:
+    """Raise an error if a row is not measured by another one, because they differ in more than their measures."""
+    differing = [name for name in ("kind", "setting", "clients", "short") if getattr(row, name) != getattr(other, name)]
+    differing += [
+        name for name in MEASURING if name != "measures" and row.measuring.get(name) != other.measuring.get(name)
+    ]
+    if not set(row.measuring.get("measures", ())) <= set(other.measuring.get("measures", ())):
+        differing.append("measures")
+    for name, method in row.methods.items():
+        same = other.methods.get(name)
+        if same is None or (method.attack, method.options) != (same.attack, same.options):
+            differing.append(f"[methods.{name}]")
+    if differing:
+        raise InvalidInput(f"{where}: [row] same_as: {other.name} differs in {', '.join(differing)}. Remove same_as.")
 
 
 def _read_methods(tables: object, where: str) -> dict[str, Method]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from leakgauge.core.container import Location
 from leakgauge.core.errors import InvalidInput, TasksFailed, UnknownName
+from leakgauge.core.own_files import check_own
 from leakgauge.core.progress import Report
 from leakgauge.reproduction.kinds import KINDS, Job, Kind, Outcome
 from leakgauge.reproduction.metrics import over_clients
@@ -71,6 +72,7 @@ def run_rows(
     if choice.clients is not None and choice.clients < 1:
         raise InvalidInput(f"clients must be at least 1, not {choice.clients}")
     planned = [job for row in rows for job in _jobs(row, choice)]
+    _check(planned)
     tasks = [Task(_task_name(job), run_job, {"job": job}, kind=f"{job.row.name} {job.method.name}") for job in planned]
     cached = [] if cache is None else zip(tasks, planned, strict=True)  # a definition needs the data
     definitions = {task.name: job.definition for task, job in cached}
@@ -110,6 +112,16 @@ def _jobs(row: Row, choice: Choice) -> Iterator[Job]:
         return
     for index in range(choice.skip, choice.skip + clients):
         yield from (Job(row, method, index=index, **common) for method in methods)
+
+
+def _check(planned: Sequence[Job]) -> None:
+    """Raise an error if any planned job cannot run, or would replace a file that Leakgauge did not write."""
+    last = {(job.row.name, job.method.name): job for job in planned}  # of one method, the client with the highest index
+    for job in last.values():
+        KINDS[job.row.kind].check(job)
+    for job in planned:
+        for path in KINDS[job.row.kind].drawn(job):
+            check_own(path)
 
 
 def _kind_of(row: Row) -> Kind:

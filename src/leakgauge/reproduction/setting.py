@@ -157,7 +157,7 @@ class Setting:
             seed: The seed of the initial weights.
         """
         name = self.model["name"]
-        fitting = {"shape": list(spec.shape), "classes": spec.classes or 1}
+        fitting = {"shape": list(spec.shape), "classes": spec.outputs}
         taken = {key: value for key, value in fitting.items() if key in models.parameters(name)}
         return models.build(name, **({"seed": seed} | taken | self.model.get("options", {})))
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from leakgauge.attacks.local_model import Exact, LastReturned, Secant
+from leakgauge.attacks.local_model import Exact, GlobalModel, LastReturned, Secant
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.params import flatten
 from tests.attacks.local_model.cases import linear, linear_clients, network, table_clients, watched
@@ -49,3 +49,10 @@ def test_a_local_model_returns_the_outputs_of_the_network():
         found.losses(client.inputs, client.targets),
         torch.nn.functional.cross_entropy(found(client.inputs), client.targets, reduction="none"),
     )
+
+
+@pytest.mark.parametrize("attack", [GlobalModel(), LastReturned()], ids=["global", "last returned"])
+def test_a_model_does_not_keep_the_messages_of_all_rounds(attack):
+    weights = attack(watched(network(), table_clients(), rounds=20)[0]).weights
+    held = {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in weights.values()}
+    assert sum(held.values()) == sum(value.nbytes for value in weights.values())

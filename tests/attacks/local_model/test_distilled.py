@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from leakgauge.attacks.local_model import Distilled, GlobalModel, LastReturned, Messages, distilled
-from leakgauge.attacks.local_model.distilled import _held_out_rounds, _why_not
+from leakgauge.attacks.local_model.distilled import _held_out_rounds, _steps_for, _why_not
 from leakgauge.attacks.local_model.dummies import Target
 from leakgauge.attacks.local_model.messages import gradients_of
 from leakgauge.core.params import flatten
@@ -53,6 +53,14 @@ def test_regressions_are_distilled_too():
     optimum = flatten(least_squares_optimum(clients[0], bias=True))
     found = Distilled(samples=24, steps=150, training=100, training_lr=0.05)(rounds)
     assert (flatten(found.weights) - optimum).norm() < (flatten(LastReturned()(rounds).weights) - optimum).norm()
+
+
+def test_the_training_of_a_regression_stops_at_a_share_of_the_improvement():
+    course = torch.tensor([10.0, 7.0, 5.5, 4.0, 2.0, 3.0])
+    assert [_steps_for(course, share) for share in (0.0, 0.3, 0.5, 0.7, 1.0)] == [0, 1, 2, 3, 4]
+    assert _steps_for(torch.tensor([1.0, 2.0, 3.0]), 0.5) == 0
+    assert _steps_for(torch.tensor([1.0, 1.0]), 0.5) == 0
+    assert _steps_for(torch.tensor([float("inf"), 2.0, 1.0]), 0.5) == 2
 
 
 def test_the_clients_own_records_explain_held_out_rounds_and_wrong_labels_do_not():

@@ -62,7 +62,7 @@ DIABETES = """
 title = "A regression"
 kind = "local_models"
 clients = 4
-measures = ["zest", "zest_gain", "mse", "mape", "aia", "aia_prior"]
+measures = ["zest", "zest_gain", "mse", "mape", "aia", "aia_gain", "aia_prior"]
 [model]
 name = "mlp"
 options = { hidden = [8], batch_norm = true }
@@ -213,10 +213,13 @@ def test_the_same_seed_gives_the_same_figures(folder):
 
 def test_regressions_and_private_statistics(folder):
     found = diabetes_figures()
-    assert set(found["secant"].measures) == {"zest", "zest_gain", "mse", "mape", "aia", "aia_prior"}
+    assert set(found["secant"].measures) == {"zest", "zest_gain", "mse", "mape", "aia", "aia_gain", "aia_prior"}
     assert found["last-returned"].measures["mse"].value > 0
     assert found["last-returned"].measures["mape"].value > 0
     assert 0.5 <= found["last-returned"].measures["aia"].chance <= 1
+    gains = [found[name].measures["aia"].value - found[name].measures["aia_gain"].value for name in found]
+    assert gains == pytest.approx([gains[0]] * len(found))  # what the other columns predict
+    assert gains[0] >= 0.4
 
 
 def test_errors_are_a_share_of_the_target_as_it_was_before_it_was_standardised(folder):

@@ -158,7 +158,7 @@ class LocalModelAttack(ABC):
         last = messages.last
         return LocalModel(
             last.model,
-            messages.unflatten(estimate.vector.detach()),
+            messages.unflatten(estimate.vector.detach().clone()),  # A view would keep all rounds in memory.
             _last_buffers(last),
             last.data,
             last.training.loss,

@@ -15,7 +15,9 @@ end of a training on the dummy samples.
 
 Dummy samples are not the client's samples, and a long training fits the artefacts of the dummy samples. So two sets of
 dummy samples are fitted independently. Training stops when the model of one set no longer improves on the other set.
-Only the information on which both sets agree comes from the client.
+Only the information on which both sets agree comes from the client. The training of a regression stops earlier, at half
+of this improvement. The targets of its dummy samples are free numbers, so the loss on both sets can fall far below the
+client's loss, whose remainder leaves no trace in gradients.
 
 Some rounds are held out, which means that no set is fitted to them. The result is the last known model, unchanged, in
 four cases. They are checked without the client's data.
@@ -58,6 +60,8 @@ LAST_ROUNDS = 5
 EXPLAINED = 0.35
 #: The least share of the client's own decrease of the loss in held-out rounds that the dummy samples must show.
 DECREASE = 0.35
+#: The share of the improvement across sets at which the training of a regression stops.
+SHARE = 0.5
 #: The number of random inputs on which the models of the two sets are compared.
 PROBES = 500
 
@@ -152,7 +156,8 @@ class Distilled(LocalModelAttack):
         """Train a model on both sets of dummy samples, for a number of steps that cross-validation chooses.
 
         In the cross-validation, each set trains one model, whose loss on the other set is measured at each step. The
-        number of steps with the lowest mean loss is chosen. Return the weights, the number of steps, and the mean loss
+        number of steps with the lowest mean loss is chosen. For a regression, it is the first number of steps with a
+        share of this improvement. Return the weights, the number of steps, and the mean loss
         before and after the training.
         """
         courses = []
@@ -160,7 +165,7 @@ class Distilled(LocalModelAttack):
             watch = partial(target.loss, batch=sets[other])
             courses.append(target.train(start, sets[this], self.training, self.training_lr, watch)[1])
         across = torch.tensor(courses).mean(0).nan_to_num(math.inf)
-        steps = int(across.argmin())
+        steps = _steps_for(across, 1.0 if target.data.classes is not None else SHARE)
         both = (torch.cat([inputs for inputs, _ in sets]), torch.cat([targets for _, targets in sets]))
         weights = target.train(start, both, steps, self.training_lr)[0]
         return weights, steps, float(across[0]), float(across[steps])
@@ -180,6 +185,20 @@ class Distilled(LocalModelAttack):
         ]
         size = sum(float(change.square().sum()) for change in changes)
         return float((changes[0] - changes[1]).square().sum()) / (2 * size) if size > 0 else 0.0
+
+
+def _steps_for(course: Tensor, share: float) -> int:
+    """Return the first number of steps at which a loss has made a share of its largest improvement.
+
+    Args:
+        course: The loss after each number of steps.
+        share: The share, from 0 to 1.
+    """
+    best = int(course.argmin())
+    if share >= 1 or not math.isfinite(float(course[0])):
+        return best
+    level = course[0] - share * (course[0] - course[best])
+    return int((course[: best + 1] <= level).nonzero()[0]) if course[best] < course[0] else 0
 
 
 def _held_out_rounds(

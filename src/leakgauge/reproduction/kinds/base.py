@@ -6,7 +6,7 @@ or wrong labels. A job measures one method of a row and returns an outcome.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from leakgauge.core.measure import Measure
 from leakgauge.core.progress import Report
 from leakgauge.evaluation import Score
+from leakgauge.reproduction.clients import clients_of
 from leakgauge.reproduction.metrics import single
 from leakgauge.reproduction.rows import Method, Row
 from leakgauge.reproduction.setting import Setting
@@ -95,11 +96,25 @@ class Kind:
         run: The function that runs one job and returns its outcome.
         tables: The names of the set-up tables that rows of this kind may have. Any other set-up table is an error.
         together: Whether one job attacks all clients together. Otherwise, there is one job for each client.
+        check: The function that raises an error if a job cannot run, for example because there are too few clients. It
+            is called before any job runs.
+        drawn: The function that returns the files that a job with a folder for pictures may write.
     """
 
     run: Callable[[Job, Report], Outcome]
     tables: frozenset[str]
     together: bool = False
+    check: Callable[[Job], object] = lambda job: None
+    drawn: Callable[[Job], Iterable[Path]] = lambda job: ()
+
+
+def check_client(job: Job) -> None:
+    """Raise an error if the data has no such client.
+
+    Args:
+        job: The job, which attacks a single client.
+    """
+    clients_of(job.setting, job.seed, job.index)
 
 
 #: The set-up tables of a kind whose clients send one message each.

@@ -10,7 +10,7 @@ import torch
 from leakgauge import attacks
 from leakgauge.core.progress import Report
 from leakgauge.evaluation import score
-from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome, measures_of
+from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome, check_client, measures_of
 from leakgauge.reproduction.updates import updates_of
 
 
@@ -35,4 +35,4 @@ def reconstruct_epochs(job: Job, report: Report) -> Outcome:
     return Outcome(measures_of(scored), options.get("steps", 0), time.perf_counter() - began)
 
 
-EPOCHS = Kind(reconstruct_epochs, ONE_MESSAGE | {"updates"})
+EPOCHS = Kind(reconstruct_epochs, ONE_MESSAGE | {"updates"}, check=check_client)

@@ -14,7 +14,7 @@ from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
 from leakgauge.evaluation import label_error_chance, label_errors
 from leakgauge.reproduction.clients import client_of
-from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome
+from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome, check_client
 from leakgauge.reproduction.metrics import single
 
 
@@ -44,4 +44,4 @@ def estimate_labels(job: Job, report: Report) -> Outcome:
     return Outcome({"label_errors": measure}, 1, seconds)
 
 
-LABELS = Kind(estimate_labels, ONE_MESSAGE)
+LABELS = Kind(estimate_labels, ONE_MESSAGE, check=check_client)

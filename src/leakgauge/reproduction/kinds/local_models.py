@@ -25,6 +25,8 @@ measure        meaning
 ``aia``        The share of sensitive attributes that are inferred correctly (equation 3). The chance level is the share
                of the value that is more frequent among the client's records.
 ``aia_prior``  The same share as ``aia``, for an attacker who is given the frequencies of the values among all clients.
+``aia_gain``   The ``aia`` of the method minus the share that the other columns predict without any message (the method
+               ``columns``). The chance level is 0.
 ``sia``        The share of records whose client is found. The attacker gets the records of all clients at once. The
                chance level is one divided by the number of attacked clients.
 ``sia_10``     The same for groups of ten records, of which the attacker knows that they belong to one client.
@@ -40,7 +42,8 @@ The methods are described in :mod:`leakgauge.reproduction.inferences`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -56,7 +59,7 @@ from leakgauge.data import Dataset
 from leakgauge.evaluation import ssim, zest, zest_published
 from leakgauge.evaluation.inferred import WHOLE, groups_of
 from leakgauge.reports import contact_sheet, to_png
-from leakgauge.reproduction.federations import REFERENCES, target_scale, watch_federation
+from leakgauge.reproduction.federations import REFERENCES, federation_clients, target_scale, watch_federation
 from leakgauge.reproduction.inferences import WITHOUT_MODEL, Attacked, Prior, inference_of, rebuild, secret
 from leakgauge.reproduction.kinds.base import Job, Kind, Outcome
 from leakgauge.reproduction.metrics import mean_of
@@ -69,12 +72,7 @@ Values = tuple[Tensor, float] | None
 
 def rebuild_models(job: Job, report: Report) -> Outcome:
     """Attack clients of a recorded federation with one method, and measure the results."""
-    names = job.row.measuring.get("measures", ["zest", "aia", "sia"])
-    for name in names:
-        if name not in MEASURES:
-            raise UnknownName("measure for [row] measures called", name, MEASURES)
-    if _reference(job) not in REFERENCES:
-        raise UnknownName("training for [row] reference called", _reference(job), REFERENCES)
+    names = _measures(job)
     federation = watch_federation(job.setting, job.seed, report)
     chosen = spread(len(federation.clients), job.clients)
     began = time.perf_counter()
@@ -95,6 +93,28 @@ def rebuild_models(job: Job, report: Report) -> Outcome:
         len(chosen),
         {"federation_seconds": federation.seconds},
     )
+
+
+def _measures(job: Job) -> list[str]:
+    """Return the names of the measures of a row, or raise an error if the row names unknown ones."""
+    names: list[str] = job.row.measuring.get("measures", ["zest", "aia", "sia"])
+    for name in names:
+        if name not in MEASURES:
+            raise UnknownName("measure for [row] measures called", name, MEASURES)
+    if _reference(job) not in REFERENCES:
+        raise UnknownName("training for [row] reference called", _reference(job), REFERENCES)
+    return names
+
+
+def _check(job: Job) -> None:
+    _measures(job)
+    spread(len(federation_clients(job.setting, job.seed)), job.clients)
+
+
+def _drawn(job: Job) -> Iterator[Path]:
+    """Yield the picture of a method, if the row measures pictures and the job has a folder for them."""
+    if job.pictures is not None and "ssim" in _measures(job):
+        yield job.pictures / f"faces-{job.method.name}.png"
 
 
 def spread(count: int, number: int) -> list[int]:
@@ -211,8 +231,14 @@ def _aia_prior(job: Job, attacked: Attacked) -> Values:
     return _attributes(job, attacked, (1 - share, share))
 
 
-def _attributes(job: Job, attacked: Attacked, prior: Prior | None) -> Values:
-    inference = inference_of(job.method.attack)
+def _aia_gain(job: Job, attacked: Attacked) -> Values:
+    own = _attributes(job, attacked, None)
+    columns = _attributes(job, attacked, None, "columns")
+    return None if own is None or columns is None else (own[0] - columns[0], 0.0)
+
+
+def _attributes(job: Job, attacked: Attacked, prior: Prior | None, attack: str | None = None) -> Values:
+    inference = inference_of(attack or job.method.attack)
     if inference.attribute is None or (prior is not None and not inference.takes_prior):
         return None
     correct = [
@@ -288,12 +314,13 @@ def _draw(job: Job, client: Dataset, classes: Sequence[int], samples: Tensor, la
     """Draw an original and a rebuilt sample of each class, if the job has a folder for pictures."""
     if job.pictures is None:
         return
+    output_folder(job.pictures)
     rows = {
         "original": torch.stack([client.inputs[client.targets == label][0] for label in classes]),
         job.method.name: torch.stack([samples[labels == label][0] for label in classes]),
     }
-    target = output_folder(job.pictures) / f"faces-{job.method.name}.png"
-    write_own(target, to_png(contact_sheet(rows)))
+    for target in _drawn(job):
+        write_own(target, to_png(contact_sheet(rows)))
 
 
 def frequent_classes(client: Dataset, count: int = 4) -> list[int]:
@@ -334,6 +361,7 @@ MEASURES: dict[str, Callable[[Job, Attacked], Values]] = {
     "mse": _mse,
     "mape": _mape,
     "aia": _aia,
+    "aia_gain": _aia_gain,
     "aia_prior": _aia_prior,
     "sia": _sia,
     "sia_10": _sia_10,
@@ -342,5 +370,9 @@ MEASURES: dict[str, Callable[[Job, Attacked], Values]] = {
     "ssim": _ssim,
 }
 LOCAL_MODELS = Kind(
-    rebuild_models, frozenset({"model", "data", "training", "attacker", "defence", "federation"}), together=True
+    rebuild_models,
+    frozenset({"model", "data", "training", "attacker", "defence", "federation"}),
+    together=True,
+    check=_check,
+    drawn=_drawn,
 )

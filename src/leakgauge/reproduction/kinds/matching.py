@@ -19,7 +19,7 @@ from leakgauge.attacks.inversion.joint import JointInversion, Update
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.progress import Report
 from leakgauge.evaluation import pair
-from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome
+from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome, check_client
 from leakgauge.reproduction.metrics import single
 from leakgauge.reproduction.updates import ClientUpdates, updates_of
 
@@ -77,4 +77,4 @@ def _identities(client: ClientUpdates, updates: list[Update], epoch: int) -> Ten
     return torch.cat(identities)
 
 
-MATCHING = Kind(match_samples, ONE_MESSAGE | {"updates"})
+MATCHING = Kind(match_samples, ONE_MESSAGE | {"updates"}, check=check_client)

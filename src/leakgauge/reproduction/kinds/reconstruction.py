@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from leakgauge import attacks
@@ -14,7 +15,7 @@ from leakgauge.core.truth import Truth
 from leakgauge.evaluation import Score, pair, psnr, score, ssim
 from leakgauge.reports import contact_sheet, course, loss_curves, stacked, to_png
 from leakgauge.reproduction.clients import client_of
-from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome, measures_of
+from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome, check_client, measures_of
 
 
 def reconstruct_client(job: Job, report: Report) -> Outcome:
@@ -29,10 +30,21 @@ def reconstruct_client(job: Job, report: Report) -> Outcome:
         raise KeyboardInterrupt
     scored = score(result, truth, threshold=job.row.measuring.get("threshold"))
     if job.pictures is not None and truth.data.is_image:
-        folder = output_folder(job.pictures / job.row.name)
-        draw(folder / f"{job.method.name}-client{job.index}", result, truth, scored)
+        output_folder(job.pictures / job.row.name)
+        draw(_stem(job, job.pictures), result, truth, scored)
     steps = 0 if result.trace is None else len(result.trace.losses)
     return Outcome(measures_of(scored), steps, result.seconds)
+
+
+def _stem(job: Job, pictures: Path) -> Path:
+    """Return the common beginning of the paths of all files that a job writes."""
+    return pictures / job.row.name / f"{job.method.name}-client{job.index}"
+
+
+def _drawn(job: Job) -> Iterator[Path]:
+    if job.pictures is not None:
+        for ending in (".png", "-course.csv", "-course.png"):
+            yield Path(f"{_stem(job, job.pictures)}{ending}")
 
 
 def draw(stem: Path, result: Reconstruction, truth: Truth, scored: Score) -> None:
@@ -82,4 +94,4 @@ def course_of(result: Reconstruction, truth: Truth) -> dict[int, tuple[float, fl
     return qualities
 
 
-RECONSTRUCTION = Kind(reconstruct_client, ONE_MESSAGE)
+RECONSTRUCTION = Kind(reconstruct_client, ONE_MESSAGE, check=check_client, drawn=_drawn)

@@ -9,7 +9,7 @@ until the rule stops the attack, times the mean time of an evaluation in the rec
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,15 @@ from leakgauge.reproduction.kinds.together import (
     attack_all,
     attack_of,
     chance_levels,
+    check_together,
     clients_together,
     measure_all,
     trace_of,
     values_of,
 )
+
+#: The groups of clients that are drawn, and what is drawn of each group.
+GROUPS, ENDINGS = ("recovered", "failed"), ("progress", "losses")
 
 
 def apply_rule(job: Job, report: Report) -> Outcome:
@@ -49,9 +53,19 @@ def apply_rule(job: Job, report: Report) -> Outcome:
     recorded, truths, seconds = _recorded(job, recorder, report)
     stopped = [stopped_by(attack, result, truth) for result, truth in zip(recorded, truths, strict=True)]
     if job.pictures is not None:
-        draw(job.pictures, f"{job.setting.data_name}-{job.method.name}", recorded, stopped, truths)
+        draw(job.pictures, _name(job), recorded, stopped, truths)
     spent = seconds / _evaluations(recorded) * _evaluations(stopped)
     return measure_all(stopped, truths, spent, chance_levels(job.setting, job.clients, job.seed))
+
+
+def _name(job: Job) -> str:
+    """Return the first part of the names of a job's pictures."""
+    return f"{job.setting.data_name}-{job.method.name}"
+
+
+def _drawn(job: Job) -> Iterator[Path]:
+    if job.pictures is not None:
+        yield from (job.pictures / f"{_name(job)}-{group}-{ending}.png" for group in GROUPS for ending in ENDINGS)
 
 
 def _evaluations(results: Sequence[Reconstruction]) -> int:
@@ -124,7 +138,8 @@ def draw(
         truths: The clients' samples.
     """
     values = values_of(torch.cat([result.samples for result in stopped]), torch.cat([truth.inputs for truth in truths]))
-    groups = {"recovered": (values["asr"] > 0).nonzero().flatten(), "failed": (values["asr"] == 0).nonzero().flatten()}
+    recovered = values["asr"] > 0
+    groups = {group: chosen.nonzero().flatten() for group, chosen in zip(GROUPS, (recovered, ~recovered), strict=True)}
     for group, clients in groups.items():
         rows = {f"client {row}": row for row in clients[:4].tolist()}
         if not rows:
@@ -134,8 +149,8 @@ def draw(
         courses = {title: [pair for pair in pairs if pair[0] <= ends[title] + 1] for title, pairs in iterates.items()}
         strip = progress_strip(courses, {title: truths[row].inputs[0] for title, row in rows.items()})
         curves = loss_curves({title: trace_of(recorded[row]).losses for title, row in rows.items()}, ends, title=group)
-        for ending, image in (("progress", strip), ("losses", curves)):
+        for ending, image in zip(ENDINGS, (strip, curves), strict=True):
             write_own(output_folder(folder) / f"{name}-{group}-{ending}.png", to_png(image))
 
 
-STOPPING = Kind(apply_rule, ONE_MESSAGE, together=True)
+STOPPING = Kind(apply_rule, ONE_MESSAGE, together=True, check=check_together, drawn=_drawn)

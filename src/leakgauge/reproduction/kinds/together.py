@@ -30,7 +30,7 @@ from leakgauge.core.truth import Truth
 from leakgauge.evaluation import Ruler, blind_guesses
 from leakgauge.evaluation.chance import other_samples
 from leakgauge.evaluation.metrics.pixels import ssim
-from leakgauge.reproduction.clients import client_of
+from leakgauge.reproduction.clients import client_of, clients_of
 from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome
 from leakgauge.reproduction.metrics import mean_of, share_of, single
 from leakgauge.reproduction.one_by_one import OneByOne
@@ -72,13 +72,27 @@ def clients_together(setting: Setting, clients: int, seed: int) -> tuple[list[Ob
         clients: The number of clients.
         seed: The seed of the run.
     """
+    _check_samples(setting)
+    pairs = [client_of(setting, index, seed) for index in range(clients)]
+    return [observation for observation, _ in pairs], [truth for _, truth in pairs]
+
+
+def _check_samples(setting: Setting) -> None:
     if setting.training["samples"] != 1:
         raise InvalidInput(
             f"Clients that are attacked together have one sample each here, not {setting.training['samples']}. "
             "Set [training] samples = 1."
         )
-    pairs = [client_of(setting, index, seed) for index in range(clients)]
-    return [observation for observation, _ in pairs], [truth for _, truth in pairs]
+
+
+def check_together(job: Job) -> None:
+    """Raise an error if there are fewer clients than a job attacks, or if they have several samples each.
+
+    Args:
+        job: The job, which attacks clients together.
+    """
+    _check_samples(job.setting)
+    clients_of(job.setting, job.seed, job.clients - 1)
 
 
 def attack_all(
@@ -229,4 +243,4 @@ def trace_of(result: Reconstruction) -> Trace:
     return result.trace
 
 
-TOGETHER = Kind(attack_together, ONE_MESSAGE, together=True)
+TOGETHER = Kind(attack_together, ONE_MESSAGE, together=True, check=check_together)

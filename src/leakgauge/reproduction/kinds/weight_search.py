@@ -6,6 +6,7 @@ The baseline is an attack in which all layers have equal weights.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from leakgauge import attacks
@@ -16,7 +17,7 @@ from leakgauge.core.progress import Report
 from leakgauge.evaluation import score
 from leakgauge.reports import running_minimum, to_png
 from leakgauge.reproduction.clients import client_of
-from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome, measures_of
+from leakgauge.reproduction.kinds.base import ONE_MESSAGE, Job, Kind, Outcome, check_client, measures_of
 from leakgauge.reproduction.metrics import single
 from leakgauge.runtime import Task, Watch
 
@@ -39,7 +40,8 @@ def search_weights(job: Job, report: Report) -> Outcome:
     weights = options.pop("Q", {})
     began = time.perf_counter()
     if "trials" in search:
-        stem = None if job.pictures is None else output_folder(job.pictures) / _file_name(job)
+        if job.pictures is not None:
+            output_folder(job.pictures)
         history = attacks.search_awa(
             observation,
             seed=seed,
@@ -49,9 +51,9 @@ def search_weights(job: Job, report: Report) -> Outcome:
             **options,
         )
         weights = history.best.numbers
-        if stem is not None:
+        for path in _drawn(job):
             image = running_minimum({f"client {job.index}": history.running_minimum}, guided=history.random)
-            write_own(Path(f"{stem}.png"), to_png(image))
+            write_own(path, to_png(image))
     trial = RecAttack(observation, attacks.awa(Q={}, **options), seed)
     result, unexplained = trial.attempt(weights, lambda step, value: None, report)
     measures = measures_of(score(result, truth, threshold=job.row.measuring.get("threshold")))
@@ -71,11 +73,14 @@ class _ForwardSteps(Watch):
         self._report(step, total, loss)
 
 
-def _file_name(job: Job) -> str:
-    """Return the common beginning of the names of the files of one search."""
+def _drawn(job: Job) -> Iterator[Path]:
+    """Yield the picture of a search, if the job has a search and a folder for pictures."""
+    if job.pictures is None or "trials" not in job.options:
+        return
     training = job.setting.training
     recipe = f"{training['epochs']}x{training['batch_size']}x{training['samples']}"
-    return f"{job.setting.data_name}-{job.setting.model['name']}-{recipe}-{job.method.name}-client{job.index}"
+    name = f"{job.setting.data_name}-{job.setting.model['name']}-{recipe}-{job.method.name}-client{job.index}"
+    yield job.pictures / f"{name}.png"
 
 
-SEARCH = Kind(search_weights, ONE_MESSAGE)
+SEARCH = Kind(search_weights, ONE_MESSAGE, check=check_client, drawn=_drawn)
