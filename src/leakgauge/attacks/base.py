@@ -8,14 +8,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import Self, final
+from typing import ClassVar, Self, final
 
 import torch
 from torch import Tensor
 
+from leakgauge.attacks.analytic.lookups import lookups_of
 from leakgauge.attacks.inversion.solve import Trace
 from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.requirements import Workload, check_requirements, samples_in
+from leakgauge.attacks.unknown_rate import as_direction, with_rate
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report, progress_bar
@@ -62,8 +64,11 @@ class Attack(ABC):
     :meth:`run` and measures the time.
 
     Subclasses are frozen dataclasses. The fields are the settings of the attack, and the ``repr`` records these
-    settings.
+    settings. The attribute ``takes_lookups`` is true for attacks that recover values which the model looks up in an
+    embedding, such as token ids.
     """
+
+    takes_lookups: ClassVar[bool] = False
 
     @final
     def __call__(
@@ -86,7 +91,7 @@ class Attack(ABC):
             progress: Whether a progress bar is shown, or a function ``report(step, total, loss)``. By default, a bar is
                 shown if standard error is a terminal.
         """
-        observation, seed = _prepared(observation, device), _whole(seed)
+        observation, seed = self.readable(_prepared(observation, device)), _whole(seed)
         self.check(observation)
         began = time.perf_counter()
         with seeded(seed, "attack"), progress_bar(f"attacking {observation.client}", progress) as report:
@@ -117,7 +122,7 @@ class Attack(ABC):
                 shown if standard error is a terminal.
         """
         seed = _whole(seed)
-        prepared = [_prepared(observation, device) for observation in observations]
+        prepared = [self.readable(_prepared(observation, device)) for observation in observations]
         seeds = [seed + index for index in range(len(prepared))]
         if not prepared:
             return []
@@ -141,7 +146,32 @@ class Attack(ABC):
         Args:
             observation: The message of the client.
         """
+        observation = self.readable(observation)
         check_requirements(observation, self.workload(observation))
+        obstacle = "" if self.takes_lookups else lookups_of(observation).obstacle
+        if obstacle:
+            raise InvalidInput(
+                f"this attack cannot recover the samples of {observation.client}, because {obstacle}. Use "
+                "embedding_read_off, which reads token ids from the rows of the embedding's update"
+            )
+
+    @property
+    def takes_direction(self) -> bool:
+        """Whether the attack needs no more than the direction of a gradient."""
+        return False
+
+    @final
+    def readable(self, observation: Observation) -> Observation:
+        """Return the message in the form in which the attack reads it.
+
+        It is another message only after one step of SGD with an unknown learning rate
+        (:mod:`leakgauge.attacks.unknown_rate`).
+
+        Args:
+            observation: The message of the client.
+        """
+        solved = with_rate(observation)
+        return as_direction(solved) if self.takes_direction else solved
 
     def workload(self, observation: Observation) -> Workload:
         """Return the size of the attack's computation, from which the memory that it needs is estimated.

@@ -24,7 +24,7 @@ from leakgauge.attacks.inversion.layers import layers_of_model
 from leakgauge.attacks.inversion.update_models import FullSimulation
 from leakgauge.core.errors import LeakgaugeError, MissingKnowledge
 from leakgauge.core.observation import LocalTraining, Observation
-from leakgauge.core.params import Params
+from leakgauge.core.params import Params, inside
 from leakgauge.federation.training import in_mode
 
 #: A loss that falls by more than this share over the last tenth of the steps is still falling.
@@ -163,7 +163,7 @@ def _rank_shows_noise(observation: Observation) -> bool:
         reading = last_layer(observation)
     except MissingKnowledge:
         return False
-    values = torch.linalg.svdvals(observation.gradient[f"{reading.name}.weight"].double())
+    values = torch.linalg.svdvals(observation.gradient[inside(reading.name, "weight")].double())
     excess = len(values) > samples and bool(values[samples] > NOISY_RANK * values[0])
     return excess and _sees_samples_once(observation, reading.layer)
 

@@ -43,7 +43,7 @@ _SMALL = 10**6
 #: The same, if torch cannot trace the model.
 _LARGEST_REAL = 10**7
 #: The losses that compare each value of the output with one value of the target.
-_VALUE_BY_VALUE = ("mse", "binary_cross_entropy")
+_VALUE_BY_VALUE = ("mse", "l1", "huber", "binary_cross_entropy")
 #: The number of dummy inputs that pass through the model at a time when labels are inferred.
 _DUMMIES_AT_A_TIME = 250
 
@@ -278,8 +278,9 @@ def _check_output(observation: Observation, outputs: object) -> None:
             f"the data of {observation.client} has {classes:,} classes, and the model returns values of shape {shape} "
             "for each sample. Is this the right model?"
         )
-    granted = any(getattr(observation, name) is not None for name in LABEL_FIELDS)
-    target = tuple(labels.shape[1:]) if labels is not None and classes is None else ()
+    described = observation.data.target_shape
+    granted = bool(described) or any(getattr(observation, name) is not None for name in LABEL_FIELDS)
+    target = tuple(labels.shape[1:]) if labels is not None and classes is None else described
     if training.loss in _VALUE_BY_VALUE and granted and prod(shape) != prod(target):
         raise InvalidInput(
             f"the loss {training.loss!r} of {observation.client} compares values of shape {shape}, which the model "

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import wraps
 from typing import Any, Literal, NamedTuple, get_args
 
+from leakgauge.attacks.analytic.lookups import lookups_of
 from leakgauge.attacks.inversion.fragility import KINKED
+from leakgauge.attacks.unknown_rate import as_direction, one_step_of_unknown_rate, with_rate
 from leakgauge.core.errors import UnknownName
 from leakgauge.core.observation import Observation
 from leakgauge.core.one_gradient import why_no_gradient
@@ -66,6 +69,10 @@ class AttackSpec:
         exact: Whether the attack solves equations for the samples and recognises its own success. The outcome of such
             an attack is of the kind ``"converged"`` only if the attack has found every sample.
         malicious: Whether the attack needs a server that sends weights of its own making.
+        takes_direction: Whether the attack needs no more than the direction of a gradient. It then also applies to one
+            step of SGD with an unknown learning rate (:mod:`leakgauge.attacks.unknown_rate`).
+        takes_lookups: Whether the attack recovers values that the model looks up in an embedding. Any other attack on
+            samples does not apply to such values, because a lookup has no derivative.
     """
 
     name: str
@@ -79,8 +86,14 @@ class AttackSpec:
     audit: Mapping[str, Any] | None = None
     exact: bool = False
     malicious: bool = False
+    takes_lookups: bool = False
+    takes_direction: bool = False
 
     def __post_init__(self) -> None:
+        if self.recovers == "samples" and self.reads == "update":
+            object.__setattr__(self, "fits", any_rate(self.fits, self.takes_direction))
+            if not self.takes_lookups:
+                object.__setattr__(self, "fits", real_samples(self.fits))
         for field, value, valid in (
             ("recovers", self.recovers, get_args(Recovers)),
             ("reads", self.reads, get_args(Reads)),
@@ -92,6 +105,46 @@ class AttackSpec:
     def order(self) -> tuple[int, int, str]:
         """The sort key by which an audit orders attacks, cheapest first."""
         return (self.cost, self.rank, self.name)
+
+
+def real_samples(rule: Fits) -> Fits:
+    """Return a rule that refuses messages whose samples are no real numbers, and otherwise decides as another rule.
+
+    Args:
+        rule: The other rule.
+    """
+
+    @wraps(rule)
+    def decide(observation: Observation) -> Fit:
+        obstacle = lookups_of(observation).obstacle
+        return Fit(False, obstacle) if obstacle else rule(observation)
+
+    return decide
+
+
+def any_rate(rule: Fits, takes_direction: bool) -> Fits:
+    """Return a rule that also accepts one step of SGD with an unknown learning rate, if the attack can do without it.
+
+    Args:
+        rule: The rule for messages with a known learning rate.
+        takes_direction: Whether the attack needs no more than the direction of a gradient.
+    """
+
+    @wraps(rule)
+    def decide(observation: Observation) -> Fit:
+        if not one_step_of_unknown_rate(observation):
+            return rule(observation)
+        solved = with_rate(observation)
+        if solved is not observation:
+            fit = rule(solved)
+            return Fit(fit.applies, f"{fit.reason}. The last layer shows the unknown learning rate")
+        fit = rule(observation)
+        if fit.applies or not takes_direction:
+            return fit
+        fit = rule(as_direction(observation))
+        return Fit(fit.applies, f"{fit.reason}. One step of an unknown rate shows the direction of the gradient")
+
+    return decide
 
 
 def always(reason: str) -> Fits:

@@ -102,7 +102,7 @@ def test_a_label_that_is_no_class_is_no_proof():
 REFUSED = [
     (lambda: fedsgd(lenet(), DIGITS.share(range(10)))[0], "made for at most 600 unknowns, and the samples have 640"),
     (lambda: fedsgd(networks.convolutional(shape=(1, 8, 8), classes=10), DIGITS.share([0]))[0], "has ReLU"),
-    (lambda: fedavg(lenet(), DIGITS.share([0]), lr=0.1, hidden=["lr"])[0], "needs the client's lr"),
+    (lambda: fedavg(lenet(), DIGITS.share([0]), lr=0.1, epochs=2, hidden=["lr"])[0], "needs the client's lr"),
     (
         lambda: fedsgd(models.mlp(shape=(1, 8, 8), classes=10, seed=0), DIGITS.share([0]))[0],
         "dense_read_off returns it",

@@ -72,6 +72,7 @@ def test_an_attack_that_cannot_use_the_knowledge_is_known():
         "dense_read_off",
         "dense_tail_features",
         "gauss_newton",
+        "local_rows",
         "token_spans",
         "two_spans",
     ],

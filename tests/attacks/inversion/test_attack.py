@@ -230,8 +230,8 @@ def test_attacks_take_the_labels_of_every_batch(batched, attack):
 
 
 def test_a_direction_needs_no_learning_rate_and_a_distance_does():
-    model, own = models.lenet(shape=(1, 8, 8), seed=0), data.load("digits").share([0])
-    observation, truth = fedavg(model, own, lr=0.01, hidden=["lr"], granted=["labels"])
+    model, own = models.lenet(shape=(1, 8, 8), seed=0), data.load("digits").share([0, 1])
+    observation, truth = fedavg(model, own, lr=0.01, batch_size=2, hidden=["lr"], granted=["labels"])
     attack = Inversion(Matching(Cosine(), OneBatch())).with_settings(optimiser=Adam(signed=True), stop=MaxSteps(60))
     assert score(run(attack, observation), truth).above_chance("mse")
     with pytest.raises(MissingKnowledge, match="needs the client's lr"):

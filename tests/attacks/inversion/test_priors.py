@@ -1,5 +1,7 @@
 """The priors by hand, and where they apply."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -47,6 +49,31 @@ def test_the_value_does_not_depend_on_the_number_of_samples():
     image = torch.rand(1, 3, 5, 6, generator=torch.Generator().manual_seed(0))
     prior = TotalVariation()
     assert prior(image.repeat(4, 1, 1, 1), SPEC).item() == pytest.approx(prior(image, SPEC).item())
+
+
+@pytest.mark.parametrize("time_axis", [0, 1])
+def test_the_variation_of_a_series_is_along_time_alone(time_axis):
+    series = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))  # epochs, samples, and two dimensions
+    data = DataSpec((4, 5), classes=2, bounded=False, time_axis=time_axis)
+    differences = []
+    for sample in series.flatten(0, 1):
+        for channel in sample.T if time_axis == 0 else sample:
+            differences += [float(there - here) for here, there in pairwise(channel)]
+    absolute = [abs(step) for step in differences]
+    assert TotalVariation(weight=2.0)(series, data).item() == pytest.approx(2 * sum(absolute) / len(absolute))
+    squares = sum(step**2 for step in differences)
+    assert SquaredVariation(weight=2.0)(series, data).item() == pytest.approx(2 * squares / 6)
+    constant = series[..., :1, :].expand_as(series) if time_axis == 0 else series[..., :1].expand_as(series)
+    assert TotalVariation()(constant, data) == 0
+
+
+def test_a_series_of_one_channel_may_have_one_dimension():
+    data = DataSpec((4,), classes=2, bounded=False, time_axis=0)
+    value = TotalVariation(weight=1.0)(torch.tensor([[[0.0, 1.0, 3.0, 0.0]]]), data)
+    assert value.item() == pytest.approx(2)
+    assert TotalVariation().applies(data)
+    assert not TotalVariation().applies(DataSpec((1, 4), classes=2, time_axis=0))
+    assert not TotalVariation().applies(DataSpec((4, 4), classes=2))
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,10 @@ def test_layers_count_alike_over_epochs_too():
 
 def passes(attack, batch_size):
     """How often the network is run forward in a step on a client with eight samples."""
+    return runs(attack(steps=2), batch_size) - runs(attack(steps=1), batch_size)
+
+
+def runs(attack, batch_size):
     model = models.build("lenet", shape=(1, 8, 8), classes=10, seed=0)
     observation, _ = fedavg(
         model, digits().share(range(8)), lr=0.01, epochs=1, batch_size=batch_size, granted=["labels"]
@@ -46,12 +50,12 @@ def passes(attack, batch_size):
         attack(observation, progress=False)
     finally:
         hook.remove()
-    return len(seen) - 1  # the check before the attack runs the network once
+    return len(seen)
 
 
 def test_a_step_does_not_grow_with_the_clients_steps():
-    assert passes(attacks.agic(steps=1), 8) == passes(attacks.agic(steps=1), 1)
-    assert passes(attacks.invg_simulation(steps=1), 1) == 8 * passes(attacks.invg_simulation(steps=1), 8)
+    assert passes(attacks.agic, 8) == passes(attacks.agic, 1) > 0
+    assert passes(attacks.invg_simulation, 1) == 8 * passes(attacks.invg_simulation, 8)
 
 
 def test_several_local_steps_are_inverted_as_one():

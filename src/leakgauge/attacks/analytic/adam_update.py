@@ -10,6 +10,7 @@ from torch import Tensor
 from leakgauge.attacks.analytic.adam_layer import Fitted, Rows, decay_factor, fit_one_step, noise_of, roundings_of
 from leakgauge.core.observation import Observation
 from leakgauge.core.one_gradient import optimiser_of
+from leakgauge.core.params import inside
 
 #: The shares of Adam's weight decay that are still uncertain in each correction of the fit of one step.
 LEFT = (0.3, 0.1, 0.03, 0.01, 0.0, 0.0)
@@ -25,13 +26,15 @@ def layer_update(observation: Observation, path: str) -> tuple[Rows, float]:
     training, kept = observation.training, 1.0
     factors = training.factors
     assert observation.returned is not None
-    pairs = [(observation.sent[name], observation.returned[name]) for name in (f"{path}.weight", f"{path}.bias")]
+    pairs = [
+        (observation.sent[name], observation.returned[name]) for name in (inside(path, "weight"), inside(path, "bias"))
+    ]
     if training.lr is None:
         rate = max(float((sent.double() - returned.double()).abs().max()) for sent, returned in pairs) or 1.0
     else:
         rate = training.lr * (factors[0] if len(factors) == 1 else 1.0)
     if training.weight_decay and training.optimiser == "adamw":
-        dtype = observation.sent[f"{path}.weight"].dtype
+        dtype = observation.sent[inside(path, "weight")].dtype
         kept = math.prod(decay_factor(training, training.need("lr") * factor, dtype) for factor in factors)
     updates, noise = [], []
     for sent, returned in pairs:

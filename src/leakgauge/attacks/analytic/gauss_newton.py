@@ -34,6 +34,8 @@ from leakgauge.attacks.analytic.coordinates import Coordinates, coordinates_of
 from leakgauge.attacks.analytic.levenberg import search
 from leakgauge.attacks.analytic.whole_message import Unknowns, WholeMessage, in_double
 from leakgauge.attacks.base import Attack, Reconstruction
+from leakgauge.attacks.inversion.free_targets import head_for, unknown_targets
+from leakgauge.attacks.inversion.heads import Numbers
 from leakgauge.attacks.inversion.labels import LastLayer, granted_labels
 from leakgauge.attacks.inversion.last_layer import outputs_for_labels
 from leakgauge.attacks.inversion.smoothness import forward_pass
@@ -51,6 +53,8 @@ from leakgauge.core.seeding import generator, seeded
 PROVEN, PROVEN_WITH_ROUNDING = 1e-5, 3e-5
 #: The largest estimated error of an exact solution, in units of one grey level of 256.
 LARGEST_ERROR = 0.25
+#: The losses that are linear in the targets, up to terms that do not depend on the weights.
+LINEAR = ("mse", "binary_cross_entropy", "cross_entropy")
 #: The largest distance of an unknown label from one class.
 ONE_CLASS = 0.05
 #: The powers by which starts divide a parameter's equations by their length, in turn.
@@ -104,6 +108,11 @@ class GaussNewton(Attack):
     def __post_init__(self) -> None:
         whole_number("starts", self.starts)
         whole_number("iterations", self.iterations)
+
+    @property
+    def takes_direction(self) -> bool:
+        """Whether the attack needs no more than the direction of a gradient."""
+        return True
 
     def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
         """Reconstruct the client's samples.
@@ -182,7 +191,7 @@ def _is_exact(ending: Ending, unknowns: Unknowns, observation: Observation) -> b
     if not (ending.residual <= _proven(observation) and _grey_levels(ending, observation) <= LARGEST_ERROR):
         return False
     targets = ending.point[unknowns.samples * unknowns.coordinates.count :]
-    if not len(targets) or observation.data.classes is None:
+    if not len(targets) or (observation.data.classes is None and observation.data.target_values is None):
         return True
     return bool(torch.minimum(targets.abs(), (targets - 1).abs()).max() < ONE_CLASS)
 
@@ -248,8 +257,8 @@ def _unknowns(message: Observation, coordinates: Coordinates, draw: torch.Genera
     """
     samples, classes, loss = int(message.training.need("samples")), message.data.classes, message.training.loss
     none = torch.zeros(0, dtype=torch.double, device=message.device)
-    if classes is None and loss == "mse" and granted_labels(message) is None:
-        return Unknowns(samples, coordinates, lambda free: free, none.new_zeros(samples))
+    if unknown_targets(message) and loss in LINEAR:
+        return _unknown_targets(message, coordinates)
     labels = LastLayer()(message, draw)
     granted = granted_labels(message) is not None
     if granted or samples == 1 or classes is None or outputs_for_labels(message) is None:
@@ -260,8 +269,21 @@ def _unknowns(message: Observation, coordinates: Coordinates, draw: torch.Genera
     return Unknowns(samples, coordinates, lambda free: free.reshape(samples, classes), start.flatten())
 
 
+def _unknown_targets(message: Observation, coordinates: Coordinates) -> Unknowns:
+    """Return the unknowns of a message whose targets are no classes. Labels and masks start between their values."""
+    samples, head = int(message.training.need("samples")), head_for(message)
+    if head is None:
+        raise MissingKnowledge(f"the loss {message.training.loss!r} does not fit the targets of {message.client}")
+    shape, first = (samples, *head.variables), 0.0 if isinstance(head, Numbers) else 0.5
+    start = torch.full((math.prod(shape),), first, dtype=torch.double, device=message.device)
+    return Unknowns(samples, coordinates, lambda free: free.reshape(shape), start)
+
+
 def _labels(targets: Tensor, observation: Observation) -> Tensor:
     """Return labels, or the targets of a regression."""
+    if unknown_targets(observation):
+        head, dtype = head_for(observation), next(iter(observation.sent.values())).dtype
+        return targets.to(dtype) if head is None or isinstance(head, Numbers) else head.decided(targets.to(dtype) - 0.5)
     if observation.data.classes is None:
         return targets.to(next(iter(observation.sent.values())).dtype)
     if not targets.is_floating_point():
@@ -281,6 +303,8 @@ def fits(observation: Observation) -> Fit:
         missing = [name for name in missing if name == "samples"]
     if missing:
         return Fit(False, f"needs the client's {missing[0]}, which is unknown")
+    if not any(bool(value.any()) for value in observation.difference().values()):
+        return Fit(False, "the update is zero, so it has no equations")
     if not mixes_linearly(observation):
         return Fit(False, "steps of Adam are little more than signs, whose derivatives are zero")
     coordinates = coordinates_of(observation)
@@ -336,5 +360,6 @@ SPECS = (
         rank=0,
         audit={"starts": 6},
         exact=True,
+        takes_direction=True,
     ),
 )

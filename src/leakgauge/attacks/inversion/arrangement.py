@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.inversion.attack import Inversion
+from leakgauge.attacks.inversion.free_targets import FreeTargets, Targets
 from leakgauge.attacks.inversion.labels import granted_labels
-from leakgauge.attacks.inversion.soft_labels import is_soft
 from leakgauge.attacks.inversion.solve import Solution, Trace, solve
 from leakgauge.attacks.inversion.stopping import MaxSteps
 from leakgauge.attacks.inversion.update_models import ClientModel, FullSimulation
@@ -164,7 +164,7 @@ class ArrangedInversion(Inversion):
         whole_number("pool", self.pool)
         whole_number("limit", self.limit)
 
-    def optimise(self, observation: Observation, targets: Tensor, seed: int, report: Report) -> tuple[Solution, int]:
+    def optimise(self, observation: Observation, targets: Targets, seed: int, report: Report) -> tuple[Solution, int]:
         """Return the solution with the lowest loss, and the number of dummy samples for each of the client's samples.
 
         Args:
@@ -191,10 +191,10 @@ class ArrangedInversion(Inversion):
         return seconds if seconds is None or one else 3 * seconds
 
 
-def _first(observation: Observation, targets: Tensor) -> Arrangement | None:
+def _first(observation: Observation, targets: Targets) -> Arrangement | None:
     """Return an arrangement in the order of the labels, or ``None`` if arrangements cannot be searched."""
     training, samples = observation.training, int(observation.training.need("samples"))
-    labels = targets.argmax(-1) if is_soft(targets, observation.data) else targets
+    labels = targets.head.decided(targets.start) if isinstance(targets, FreeTargets) else targets
     plain = observation.kind == "gradient" or training.steps == 1 or samples == 1
     if plain or labels.is_floating_point() or labels.shape != (samples,):
         return None

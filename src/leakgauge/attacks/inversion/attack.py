@@ -8,7 +8,6 @@ from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _NormBase
 
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.attempts import (
@@ -20,17 +19,25 @@ from leakgauge.attacks.inversion.attempts import (
     not_worse,
 )
 from leakgauge.attacks.inversion.fragility import Caution
+from leakgauge.attacks.inversion.free_targets import (
+    FreeTargets,
+    Targets,
+    as_simulated,
+    free_targets,
+    values_of,
+    with_logits,
+)
 from leakgauge.attacks.inversion.labels import Labels, LastLayer
 from leakgauge.attacks.inversion.matching import average_epochs, match_epochs
+from leakgauge.attacks.inversion.objectives import Cosine
 from leakgauge.attacks.inversion.priors import Prior
-from leakgauge.attacks.inversion.settings import Effort, Matching, Space, WarmStart
-from leakgauge.attacks.inversion.soft_labels import is_soft
+from leakgauge.attacks.inversion.settings import Effort, Matching, Space, WarmStart, check_vectorisable
 from leakgauge.attacks.inversion.solve import Descent, Solution, solve
 from leakgauge.attacks.inversion.stopping import Rule
 from leakgauge.attacks.inversion.unknown_recipe import complete_recipe
 from leakgauge.attacks.inversion.update_models import ClientModel
 from leakgauge.attacks.requirements import Workload, samples_in, size_of_prediction
-from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.errors import UnknownName
 from leakgauge.core.observation import LABEL_FIELDS, Observation
 from leakgauge.core.params import Params
 from leakgauge.core.progress import Report
@@ -53,7 +60,9 @@ class Inversion(Attack):
 
     Args:
         matching: The comparison of predicted and observed updates.
-        labels: The method that supplies the labels of the samples, which are given or inferred.
+        labels: The method that supplies the labels of the samples, which are given or inferred. Targets that are no
+            classes cannot be inferred. They are optimised beside the samples
+            (:mod:`leakgauge.attacks.inversion.free_targets`).
         priors: Further terms of the loss, which depend on the samples alone.
         space: The starting point and the units of the dummy samples.
         descent: The optimiser, its learning-rate schedule and its stopping rule.
@@ -69,6 +78,11 @@ class Inversion(Attack):
     descent: Descent = Descent()  # noqa: RUF009
     effort: Effort = Effort()  # noqa: RUF009
     caution: Caution | None = None
+
+    @property
+    def takes_direction(self) -> bool:
+        """Whether the attack needs no more than the direction of a gradient, because it compares directions."""
+        return isinstance(self.matching.objective, Cosine)
 
     @property
     def stop(self) -> Rule:
@@ -135,7 +149,7 @@ class Inversion(Attack):
         best: Attempt | None = None
         for attempt in range(attempts):
             seed_of_attempt = attempt_seed(seed, attempt)
-            targets = self.labels(observation, generator(seed_of_attempt, "labels")).to(observation.device)
+            targets = self.targets(observation, generator(seed_of_attempt, "labels"))
             counted = report if total is None else counted_from(report, attempt * total // attempts, total)
             solution, copies = self.optimise(observation, targets, seed_of_attempt, counted)
             best = better_of(best, (solution, copies, targets))
@@ -143,6 +157,29 @@ class Inversion(Attack):
                 break
         assert best is not None
         return self.reconstruction(observation, *best)
+
+    def targets(self, observation: Observation, draw: torch.Generator) -> Targets:
+        """Return the targets of the samples, which are given, read off the message or optimised beside the samples.
+
+        Args:
+            observation: The client's message (gradient or weights), as the server sees it.
+            draw: The random generator for all draws.
+        """
+        free = free_targets(observation, draw)
+        targets = self.labels(observation, draw) if free is None else free
+        return with_logits(targets, observation.data).to(observation.device)
+
+    def client(self, observation: Observation, targets: Targets, *, functional: bool = False) -> ClientModel:
+        """Return the attacker's model of one client. Targets that are optimised are among its further variables.
+
+        Args:
+            observation: The client's message (gradient or weights), as the server sees it.
+            targets: The targets of the samples.
+            functional: Whether predictions must run under ``torch.func.vmap``.
+        """
+        if not isinstance(targets, FreeTargets):
+            return self.matching.update_model.begin(observation, functional=functional)
+        return targets.into(self.matching.update_model.begin(as_simulated(observation), functional=functional))
 
     def forecast(self, observation: Observation) -> float | None:
         """Return the expected run time on this machine in seconds, from a timed evaluation of the loss.
@@ -188,7 +225,7 @@ class Inversion(Attack):
         low = self.effort.enough is not None and solution.loss <= self.effort.enough
         return low or solution.outcome.kind in ("converged", "interrupted")
 
-    def reconstruction(self, observation: Observation, best: Solution, copies: int, targets: Tensor) -> Reconstruction:
+    def reconstruction(self, observation: Observation, best: Solution, copies: int, targets: Targets) -> Reconstruction:
         """Convert a solution to a reconstruction with samples in their original units.
 
         Args:
@@ -207,29 +244,32 @@ class Inversion(Attack):
         if data.bounded:
             samples = samples.clamp(0, 1)
             matched = None if matched is None else matched.clamp(0, 1)
-        soft = best.variables.get("labels")
-        labels = targets[: len(samples)] if soft is None else soft.argmax(-1)
+        labels = best.variables.get("labels")
+        if isinstance(targets, FreeTargets):
+            labels = targets.head.decided(best.variables["labels"])
+        else:
+            labels = targets[: len(samples)] if labels is None else labels.argmax(-1)
         warning = "" if self.caution is None else self.caution(observation)
         outcome = replace(best.outcome, sentence=f"{best.outcome} ({warning})") if warning else best.outcome
         return Reconstruction(samples, labels, outcome, best.loss, best.trace, epochs=matched)
 
-    def terms(self, observation: Observation, client: ClientModel, targets: Tensor) -> Callable[[Params, int], Params]:
+    def terms(self, observation: Observation, client: ClientModel, targets: Targets) -> Callable[[Params, int], Params]:
         """Return a function that computes the terms of one client's loss from the optimised variables and the step.
 
         Args:
             observation: The client's message (gradient or weights), as the server sees it.
-            client: The attacker's model of the client.
-            targets: The labels of the samples.
+            client: The attacker's model of the client, from :meth:`client`.
+            targets: The targets of the samples.
         """
         data = self.space.units(observation.data)
         match = self.matching_term(observation, client)
         priors = [prior for prior in self.priors if prior.applies(data)]
+        known = values_of(targets)
 
         def terms(variables: Params, step: int) -> Params:
             inputs, extra = variables["inputs"], {name: variables[name] for name in client.extra}
-            labels = variables["labels"].softmax(-1) if "labels" in variables else targets
             epochs = inputs.unflatten(0, (client.copies, -1))
-            matched = {"match": match(inputs, labels, extra, step)}
+            matched = {"match": match(inputs, known, extra, step)}
             return matched | {prior.name: prior(epochs, data) for prior in priors}
 
         return terms
@@ -252,7 +292,7 @@ class Inversion(Attack):
 
         return match
 
-    def optimise(self, observation: Observation, targets: Tensor, seed: int, report: Report) -> tuple[Solution, int]:
+    def optimise(self, observation: Observation, targets: Targets, seed: int, report: Report) -> tuple[Solution, int]:
         """Return the solution with the lowest loss, and the number of dummy samples for each of the client's samples.
 
         This number is 1, or the number of epochs if each epoch has its own dummy samples.
@@ -260,16 +300,20 @@ class Inversion(Attack):
         Args:
             observation: The client's message, with known or estimated values of all training settings that the attack
                 needs.
-            targets: The labels of the samples.
+            targets: The targets of the samples, which are known or start the optimisation.
             seed: The seed of all random draws.
             report: A function ``report(step, total, loss)`` that shows progress.
         """
         vectorise, restarts = self.effort.vectorise, self.effort.restarts
         if vectorise:
-            _check_vectorisable(observation)
+            check_vectorisable(observation)
         data = self.space.units(observation.data)
-        client = self.matching.update_model.begin(observation, functional=vectorise)
+        targets = with_logits(targets, observation.data)
+        client = self.client(observation, targets, functional=vectorise)
         terms = self.terms(observation, client, targets)
+        variables = {name: torch.stack([value] * restarts) for name, value in client.extra.items()}
+        if isinstance(targets, FreeTargets):
+            variables["labels"] = torch.stack(self._label_starts(observation, targets, seed))
         before, own_starts = 0, None
         if isinstance(self.space.start, WarmStart):
             before = restarts * self.space.start.inversion.descent.steps
@@ -278,18 +322,13 @@ class Inversion(Attack):
             if warm[-1][0].outcome.kind == "interrupted":
                 return best_of(warm)
             starts = self._spread(self.space.start, warm, observation, client.copies, targets, seed)
-            own_starts = self._spread(
-                replace(self.space.start, noise=0.0), warm, observation, client.copies, targets, seed
-            )
+            still = replace(self.space.start, noise=0.0)
+            own_starts = self._spread(still, warm, observation, client.copies, targets, seed)
+            if "labels" in variables:
+                variables["labels"] = torch.stack([solution.variables["labels"] for solution, _ in warm])
         else:
             draws = [generator(seed, "start", restart) for restart in range(restarts)]
             starts = [self._blind(observation, client.copies, draw) for draw in draws]
-        variables = {name: torch.stack([value] * restarts) for name, value in client.extra.items()}
-        if is_soft(targets, data):
-            draws = [generator(seed, "labels", restart) for restart in range(1, restarts)]
-            variables["labels"] = torch.stack(
-                [targets, *(self.labels(observation, draw).to(targets) for draw in draws)]
-            )
         solutions = solve(
             lambda variables, constants, step: terms(variables, step),
             {"inputs": torch.stack(starts), **variables},
@@ -299,13 +338,19 @@ class Inversion(Attack):
             report=counted_from(report, before, before + self.descent.steps),
         )
         if own_starts is not None:
-            solutions = [
-                not_worse(solution, start, terms) for solution, start in zip(solutions, own_starts, strict=True)
-            ]
+            kept = [{name: variables[name][row] for name in {"labels"} & set(variables)} for row in range(restarts)]
+            rows = zip(solutions, own_starts, kept, strict=True)
+            solutions = [not_worse(solution, {"inputs": start, **rest}, terms) for solution, start, rest in rows]
         return best_of([(solution, client.copies) for solution in solutions])
 
+    def _label_starts(self, observation: Observation, targets: FreeTargets, seed: int) -> list[Tensor]:
+        """Return the initial variables of the targets for each restart."""
+        draws = [generator(seed, "labels", restart) for restart in range(1, self.effort.restarts)]
+        others = [values_of(self.targets(observation, draw)) for draw in draws]
+        return [targets.start, *(other.to(targets.start) for other in others)]
+
     def _warm(
-        self, start: WarmStart, observation: Observation, targets: Tensor, seed: int, report: Report
+        self, start: WarmStart, observation: Observation, targets: Targets, seed: int, report: Report
     ) -> list[tuple[Solution, int]]:
         """Run another, faster inversion once for each restart, and return its results as starting points.
 
@@ -331,7 +376,7 @@ class Inversion(Attack):
         warm: list[tuple[Solution, int]],
         observation: Observation,
         copies: int,
-        targets: Tensor,
+        targets: Targets,
         seed: int,
     ) -> list[Tensor]:
         """Copy the results of another inversion to all epochs, and return one starting point for each restart."""
@@ -344,28 +389,18 @@ class Inversion(Attack):
 
     def _blind(self, observation: Observation, copies: int, draw: torch.Generator) -> Tensor:
         """Draw a random starting point, for an inversion that does not start from the result of another inversion."""
-        data = self.space.units(observation.data)
-        like = next(iter(observation.sent.values()))
+        data, like = self.space.units(observation.data), next(iter(observation.sent.values()))
         shape = (copies * int(observation.training.need("samples")), *data.shape)
         return self.space.draw(shape, data, draw).to(like.device, like.dtype)
 
-    def _labels_of_epochs(self, targets: Tensor, copies: int, samples: int) -> Tensor | None:
+    def _labels_of_epochs(self, targets: Targets, copies: int, samples: int) -> Tensor | None:
         """Return the labels of each epoch, (epochs, samples), or ``None`` if these labels are not needed.
 
-        The labels are not needed if all epochs have the samples in the same order, or if all epochs share the same
-        dummy samples. The result is also ``None`` if ``targets`` does not hold the labels of every epoch.
+        They are not needed if all epochs have the samples in the same order, or share the same dummy samples. The
+        result is also ``None`` if ``targets`` does not hold the labels of every epoch.
         """
         same_order = getattr(self.matching.update_model, "new_orders", False)
-        if copies == 1 or len(targets) != copies * samples or same_order:
+        if copies == 1 or len(targets) != copies * samples or same_order or isinstance(targets, FreeTargets):
             return None
         labels: Tensor = targets.unflatten(0, (copies, samples))
         return labels
-
-
-def _check_vectorisable(observation: Observation) -> None:
-    norms = [module for module in observation.model.modules() if isinstance(module, _NormBase)]
-    if observation.training.mode == "train" and any(norm.track_running_stats for norm in norms):
-        raise InvalidInput(
-            "restarts cannot be vectorised over batch norm in train mode, because each restart would change its "
-            "statistics. Use vectorise=False"
-        )

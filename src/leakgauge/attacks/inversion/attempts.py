@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
+from leakgauge.attacks.inversion.free_targets import Targets
 from leakgauge.attacks.inversion.solve import Solution
 from leakgauge.core.params import Params
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive
 
-#: A solution, the number of copies of the samples in it, and the labels that were used.
-Attempt = tuple[Solution, int, Tensor]
+#: A solution, the number of copies of the samples in it, and the targets that were used.
+Attempt = tuple[Solution, int, Targets]
 
 
 def attempt_seed(seed: int, attempt: int) -> int:
@@ -43,7 +43,7 @@ def best_of(results: list[tuple[Solution, int]]) -> tuple[Solution, int]:
     return replace(best, outcome=interrupted[0]) if interrupted else best, copies
 
 
-def not_worse(solution: Solution, start: Tensor, terms: Callable[[Params, int], Params]) -> Solution:
+def not_worse(solution: Solution, start: Params, terms: Callable[[Params, int], Params]) -> Solution:
     """Return the solution, or the starting point (without noise) if the starting point has a lower loss.
 
     The starting point is the result of another inversion, which took less time.
@@ -53,10 +53,10 @@ def not_worse(solution: Solution, start: Tensor, terms: Callable[[Params, int], 
 
     Args:
         solution: The result of the optimisation.
-        start: The samples from the other inversion, without noise.
+        start: The samples from the other inversion, without noise, and its targets if they are optimised.
         terms: The function that computes the terms of the loss.
     """
-    variables, last = solution.variables | {"inputs": start}, max(0, len(solution.trace.losses) - 1)
+    variables, last = solution.variables | start, max(0, len(solution.trace.losses) - 1)
     with torch.enable_grad():  # some models of the client differentiate
         loss = float(sum(value.detach() for value in terms(variables, last).values()))
     if not loss < solution.loss:

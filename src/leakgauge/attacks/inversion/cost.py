@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from leakgauge.attacks.inversion.free_targets import Targets, free_targets
 from leakgauge.attacks.inversion.optimisers import Adam
 from leakgauge.attacks.inversion.settings import Effort, WarmStart
 from leakgauge.attacks.inversion.solve import Descent
@@ -38,10 +39,13 @@ def forecast(inversion: Inversion, observation: Observation) -> float:
     """
     with seeded(0, "forecast"):
         observation = complete_recipe(observation, generator(0, "forecast"))
-        return inversion.effort.attempts * _seconds(inversion, observation, _any_labels(observation))
+        targets: Targets | None = free_targets(observation, generator(0, "forecast"))
+        if targets is None:
+            targets = _any_labels(observation)
+        return inversion.effort.attempts * _seconds(inversion, observation, targets)
 
 
-def _seconds(inversion: Inversion, observation: Observation, targets: Tensor) -> float:
+def _seconds(inversion: Inversion, observation: Observation, targets: Targets) -> float:
     """Return the expected seconds of one attempt. The time to find its starting point and its labels is included."""
     descent, restarts = inversion.descent, inversion.effort.restarts
     evaluations = _expected_steps(descent.stop) * int(getattr(descent.optimiser, "inner", 1))
@@ -63,7 +67,7 @@ def _expected_steps(rule: Rule) -> float:
     return math.inf if rule.max_steps is None else rule.max_steps
 
 
-def _evaluation(inversion: Inversion, observation: Observation, targets: Tensor) -> float:
+def _evaluation(inversion: Inversion, observation: Observation, targets: Targets) -> float:
     """Return the seconds of one evaluation of the loss with its gradient.
 
     The plain optimisation is timed, because the choices that a subclass makes between its stages do not grow with the

@@ -15,6 +15,7 @@ from torch import nn
 from leakgauge.attacks.inversion.last_layer import last_linear
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation
+from leakgauge.core.params import inside
 
 #: Layers that are piecewise linear.
 KINKED = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.RReLU, nn.Hardtanh, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
@@ -95,7 +96,7 @@ def label_probability(observation: Observation) -> float | None:
         name, layer = last_linear(observation.model, classes)
     except MissingKnowledge:
         return None
-    bias = gradient.get(f"{name}.bias")
+    bias = gradient.get(inside(name, "bias"))
     if bias is None or not layer.bias.requires_grad:
         return None
     return 1 - float(-bias.clamp(max=0).sum())

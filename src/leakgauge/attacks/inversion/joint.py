@@ -244,7 +244,8 @@ class JointInversion:
 
         The mask has the shape (samples of all earlier epochs, samples of the epoch with the index ``number``).
         """
-        if self.label_filter == "none":
+        labels = groups[0][0].labels
+        if self.label_filter == "none" or labels.dim() > 1 or labels.is_floating_point():  # only classes are compared
             return None
         sets = [_label_sets(group, self.label_filter == "batch") for group in groups]
         return torch.tensor([[bool(sets[epoch][place] & other) for other in sets[number]] for epoch, place in last])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation
-from leakgauge.core.params import Params
+from leakgauge.core.params import Params, inside
 
 Part = Literal["bias", "kernel"]
 
@@ -37,7 +37,7 @@ class LastLayerReading:
         Args:
             difference: The difference of the sent and the returned weights, or the gradient of a FedSGD client.
         """
-        value = difference[f"{self.name}.weight"]
+        value = difference[inside(self.name, "weight")]
         return torch.cat([-value, value]) if self.layer.out_features == 1 else value
 
     def values(self, difference: Params) -> Tensor:
@@ -48,7 +48,7 @@ class LastLayerReading:
         """
         if self.part == "kernel":
             return self.rows(difference).sum(1)
-        value = difference[f"{self.name}.bias"]
+        value = difference[inside(self.name, "bias")]
         return torch.cat([-value, value]) if self.layer.out_features == 1 else value
 
     def mean_gradient(self, observation: Observation, difference: Params) -> Tensor:

@@ -38,6 +38,7 @@ from leakgauge.attacks.inversion.attack import Inversion
 from leakgauge.attacks.inversion.attempts import counted_from
 from leakgauge.attacks.inversion.batch_statistics import revealed_statistics
 from leakgauge.attacks.inversion.compression import Message, pruning_of
+from leakgauge.attacks.inversion.free_targets import FreeTargets, Targets, values_of
 from leakgauge.attacks.inversion.labels import LastLayer
 from leakgauge.attacks.inversion.noise_level import noise_in
 from leakgauge.attacks.inversion.optimisers import Constant, Ramp, Schedule
@@ -150,20 +151,22 @@ class PriorPath(Inversion):
         missing = last.dim() == 1 and not bool(last.all())
         return replace(self, labels=replace(self.labels, read="kernel")) if missing else self
 
-    def optimise(self, observation: Observation, targets: Tensor, seed: int, report: Report) -> tuple[Solution, int]:
+    def optimise(self, observation: Observation, targets: Targets, seed: int, report: Report) -> tuple[Solution, int]:
         """Return the best solution, and the number of copies of each sample in this solution.
 
         Args:
             observation: The message of the client, with all training settings known or estimated.
-            targets: The labels.
+            targets: The targets of the samples, which are known or start the optimisation.
             seed: The seed of all random draws.
             report: A function ``report(step, total, loss)`` that shows progress.
         """
-        client = self.matching.update_model.begin(observation, functional=False)
+        client = self.client(observation, targets)
         draws = [generator(seed, "start", restart) for restart in range(self.effort.restarts)]
         starts = {"inputs": torch.stack([self._blind(observation, client.copies, draw) for draw in draws])}
         starts |= {name: torch.stack([value] * len(draws)) for name, value in client.extra.items()}
-        walk = _Walk(self, observation, client, targets, generator(seed, "held out"))
+        if isinstance(targets, FreeTargets):
+            starts["labels"] = torch.stack(self._label_starts(observation, targets, seed))
+        walk = _Walk(self, observation, client, values_of(targets), generator(seed, "held out"))
         return walk.solution(starts, report), client.copies
 
 

@@ -46,6 +46,8 @@ class Prior(Protocol):
 class TotalVariation:
     """The mean absolute difference of neighbouring pixels, vertical plus horizontal (Geiping et al. 2020).
 
+    In a series, the neighbours are consecutive values of a channel.
+
     Args:
         weight: The weight of the term.
         opponents: Whether the differences between each two of three channels count as further channels. Edges of a
@@ -61,11 +63,13 @@ class TotalVariation:
         not_negative("the weight of total variation", self.weight)
 
     def applies(self, data: DataSpec) -> bool:
-        """Return whether the data are images of more than one pixel in each direction."""
+        """Return whether the data are series, or images of more than one pixel in each direction."""
         return self.weight > 0 and _has_neighbours(data)
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
         """Return the weighted total variation."""
+        if data.is_series:
+            return self.weight * _steps(inputs, data).abs().mean()
         if self.opponents and data.shape[0] == 3:
             inputs = torch.cat([inputs, inputs - inputs.roll(1, -3)], -3)
         down = (inputs[..., 1:, :] - inputs[..., :-1, :]).abs().mean()
@@ -77,7 +81,7 @@ class TotalVariation:
 class SquaredVariation:
     """The squared differences of neighbouring pixels, summed over each image (DLF).
 
-    Opposite edges of an image count as neighbours.
+    Opposite edges of an image count as neighbours. In a series, the neighbours are consecutive values of a channel.
 
     Args:
         weight: The weight of the term.
@@ -90,11 +94,13 @@ class SquaredVariation:
         not_negative("the weight of squared variation", self.weight)
 
     def applies(self, data: DataSpec) -> bool:
-        """Return whether the data are images of more than one pixel in each direction."""
+        """Return whether the data are series, or images of more than one pixel in each direction."""
         return self.weight > 0 and _has_neighbours(data)
 
     def __call__(self, inputs: Tensor, data: DataSpec) -> Tensor:
-        """Return the weighted variation, averaged over images."""
+        """Return the weighted variation, averaged over samples."""
+        if data.is_series:
+            return self.weight * _steps(inputs, data).square().flatten(2).sum(2).mean()
         images = inputs.flatten(0, -4)
         down, across = (images - images.roll(1, -2)).square(), (images - images.roll(1, -1)).square()
         return self.weight * (down + across).flatten(1).sum(1).mean()
@@ -253,4 +259,12 @@ def _kernel(seed: int, channels: int) -> Tensor:
 
 
 def _has_neighbours(data: DataSpec) -> bool:
+    if data.time_axis is not None:
+        return data.shape[data.time_axis] > 1
     return data.is_image and min(data.shape[1:]) > 1
+
+
+def _steps(inputs: Tensor, data: DataSpec) -> Tensor:
+    """Return the differences of consecutive values of each series, of shape (epochs, samples, ...)."""
+    assert data.time_axis is not None
+    return inputs.diff(dim=data.time_axis - len(data.shape))

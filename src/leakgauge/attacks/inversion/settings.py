@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _NormBase
 
 from leakgauge.attacks.inversion.labels import rows_of_first_epoch
 from leakgauge.attacks.inversion.objectives import Cosine, Objective
@@ -15,7 +16,7 @@ from leakgauge.attacks.inversion.solve import Project
 from leakgauge.attacks.inversion.update_models import FullSimulation, UpdateModel
 from leakgauge.core.checks import boolean, positive, whole_number
 from leakgauge.core.errors import InvalidInput
-from leakgauge.core.observation import DataSpec
+from leakgauge.core.observation import DataSpec, Observation
 from leakgauge.core.params import Params
 
 if TYPE_CHECKING:
@@ -166,3 +167,17 @@ class Effort:
     def attempts(self) -> int:
         """The largest number of attempts on one client, which is one plus the number of retries."""
         return 1 + self.retries
+
+
+def check_vectorisable(observation: Observation) -> None:
+    """Raise an error if restarts cannot run in one vectorised computation, because of batch norm.
+
+    Args:
+        observation: The client's message (gradient or weights), as the server sees it.
+    """
+    norms = [module for module in observation.model.modules() if isinstance(module, _NormBase)]
+    if observation.training.mode == "train" and any(norm.track_running_stats for norm in norms):
+        raise InvalidInput(
+            "restarts cannot be vectorised over batch norm in train mode, because each restart would change its "
+            "statistics. Use vectorise=False"
+        )

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
 from leakgauge.attacks.base import Reconstruction
 from leakgauge.attacks.inversion.attempts import Attempt, attempt_seed, better_of, counted_from
-from leakgauge.attacks.inversion.soft_labels import is_soft
+from leakgauge.attacks.inversion.free_targets import Targets, unknown_targets, values_of
 from leakgauge.attacks.inversion.solve import Solution, solve
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params
@@ -53,8 +52,8 @@ def alike(attack: Inversion, observations: Sequence[Observation]) -> bool:
         return False
     if first.kind == "weights" and getattr(attack.matching.update_model, "new_orders", False):
         return False  # each client needs its own orders, which are drawn once
-    if sum(value.numel() for value in first.sent.values()) > TOGETHER_BELOW:
-        return False
+    if sum(value.numel() for value in first.sent.values()) > TOGETHER_BELOW or unknown_targets(first):
+        return False  # the centre and the scale of unknown targets differ between clients
     norms = any(isinstance(module, _NormBase) for module in first.model.modules())
     if norms and first.training.mode == "train":
         return False
@@ -114,28 +113,30 @@ def invert_together(
 
 def _solve(
     attack: Inversion, observations: Sequence[Observation], seeds: Sequence[int], report: Report
-) -> list[tuple[Solution, int, Tensor]]:
+) -> list[tuple[Solution, int, Targets]]:
     """Attack each client once, all in one vectorised run.
 
     The result holds for each client the solution, the number of copies of each sample in the solution, and the labels.
     """
     first = observations[0]
-    data, update_model = attack.space.units(first.data), attack.matching.update_model
-    client = update_model.begin(first, functional=True)
+    data = attack.space.units(first.data)
     pairs = list(zip(observations, seeds, strict=True))
-    targets = torch.stack([attack.labels(one, generator(seed, "labels")).to(one.device) for one, seed in pairs])
+    each = [attack.targets(one, generator(seed, "labels")) for one, seed in pairs]
+    targets = torch.stack([values_of(one) for one in each])
+    client = attack.client(first, each[0], functional=True)
     starts = torch.stack([attack._blind(one, client.copies, generator(seed, "start", 0)) for one, seed in pairs])
     variables = {name: torch.stack([value] * len(pairs)) for name, value in client.extra.items()}
     constants = _constants(observations)
-    if is_soft(targets, data):
+    if "labels" in variables:
         variables["labels"] = targets
     else:
         constants["targets"] = targets
 
     def loss(variables: Params, constants: Params, step: int) -> Params:
         observation = _with_tensors(first, constants)
-        model = update_model.begin(observation, functional=True)
-        return attack.terms(observation, model, constants.get("targets", targets[0]))(variables, step)
+        given = constants.get("targets", each[0])
+        model = attack.client(observation, given, functional=True)
+        return attack.terms(observation, model, given)(variables, step)
 
     solutions = solve(
         loss,
@@ -146,7 +147,7 @@ def _solve(
         vectorise=True,
         report=report,
     )
-    return [(solution, client.copies, labels) for solution, labels in zip(solutions, targets, strict=True)]
+    return [(solution, client.copies, labels) for solution, labels in zip(solutions, each, strict=True)]
 
 
 def _constants(observations: Sequence[Observation]) -> Params:

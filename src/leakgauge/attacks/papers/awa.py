@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.base import Reconstruction
 from leakgauge.attacks.inversion.attack import Inversion
+from leakgauge.attacks.inversion.free_targets import values_of
 from leakgauge.attacks.inversion.labels import LastLayer
 from leakgauge.attacks.inversion.layer_weights import ByKind
 from leakgauge.attacks.inversion.objectives import L2, Distance, LayerWeighted
@@ -231,12 +232,13 @@ class RecAttack:
                 check(step, objective.value)
 
         with seeded(self.seed, "attack"):
-            targets = attack.labels(self.observation, generator(self.seed, "labels")).to(self.observation.device)
+            targets = attack.targets(self.observation, generator(self.seed, "labels"))
             solution, copies = attack.optimise(self.observation, targets, self.seed, checked)
         if solution.outcome.kind == "interrupted":
             raise KeyboardInterrupt
-        client = attack.matching.update_model.begin(self.observation, functional=False)
-        update = client(solution.variables["inputs"], targets)
+        client = attack.client(self.observation, targets)
+        extra = {name: solution.variables[name] for name in client.extra}
+        update = client(solution.variables["inputs"], values_of(targets), **extra)
         unexplained = L2()(update, self.observation.summed_gradient()).item()
         return attack.reconstruction(self.observation, solution, copies, targets), unexplained
 

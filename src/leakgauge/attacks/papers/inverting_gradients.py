@@ -65,5 +65,6 @@ SPECS = (
         fits=simulated("the direction of the update, for gradients and local training"),
         cost=Cost.MINUTES,
         rank=4,
+        takes_direction=True,
     ),
 )

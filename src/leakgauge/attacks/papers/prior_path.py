@@ -59,5 +59,6 @@ SPECS = (
         cost=Cost.MINUTES,
         rank=4,
         audit={"steps": 1000},
+        takes_direction=True,
     ),
 )
