@@ -217,6 +217,9 @@ def test_target_error_levels():
     level = target_error_chance(torch.tensor([10.0, 12.0]), torch.tensor([11.0, 11.0]))
     assert (level.value, level.source) == (1.0, "mean target of other samples")
     assert target_error_chance(torch.ones(2, 3), torch.ones(5, 3)).value == 0
+    masks = torch.tensor([[[1, 2]], [[1, 0]], [[1, 2]]])
+    level = target_error_chance(torch.tensor([[[1, 1]], [[0, 2]]]), masks, values=3)
+    assert (level.value, level.source) == (0.5, "most frequent target of other samples")
 
 
 def test_only_images_that_any_guess_copies_are_known():

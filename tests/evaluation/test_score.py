@@ -232,3 +232,16 @@ def test_scores_repeat_exactly_and_leave_the_generator_alone(truth):
     result = Result(images(6, 5), LABELS)
     assert str(score(result, truth)) == str(score(result, truth))
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_masks_are_scored_by_their_wrong_entries_also_if_nothing_came_back():
+    masks = torch.randint(3, (4, 16, 16), generator=torch.Generator().manual_seed(0))
+    spec = DataSpec((1, 16, 16), None, target_shape=(16, 16), target_values=3)
+    truth = Truth(images(4), masks, spec, (), images(30, 1), torch.zeros(30, 16, 16, dtype=torch.long))
+    order = torch.tensor([2, 0, 3, 1])
+    assert score(Result(truth.inputs[order], masks[order]), truth)["target_error"].value == 0
+    changed = masks.clone()
+    changed[0, :4] = (changed[0, :4] + 1) % 3
+    assert score(Result(truth.inputs, changed), truth)["target_error"].value == pytest.approx(0.25 / 4)
+    nothing = score(Result(torch.zeros(0, 1, 16, 16), torch.zeros(0)), truth)
+    assert not nothing.above_chance("target_error")

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from leakgauge.core.measure import Measure
-from leakgauge.evaluation.support import TOO_LITTLE_TIME, Evidence, below_chance, with_support
+from leakgauge.evaluation.support import (
+    MAY_DETERMINE,
+    TARGETS_UNKNOWN,
+    TOO_LITTLE_TIME,
+    Evidence,
+    below_chance,
+    with_support,
+)
 from leakgauge.evaluation.verdict import Finding, Verdict
 
 DATA, ATTRIBUTES, INCONCLUSIVE, NOTHING, _ = Verdict
@@ -18,6 +25,7 @@ def finding(verdict=NOTHING, psnr=12.0, chance=12.0, worst=13.0, metric="psnr"):
 PASSED = {"one sample": finding(DATA, 40.0)}
 FAILED = {"one sample": finding(DATA, 40.0), "4 samples": finding(NOTHING)}
 
+FOUND, LOST = ({TARGETS_UNKNOWN: one} for one in (finding(DATA, 40.0), finding(NOTHING)))
 LATE = {"one sample": replace(finding(INCONCLUSIVE), reason=TOO_LITTLE_TIME)}
 
 
@@ -37,10 +45,25 @@ LATE = {"one sample": replace(finding(INCONCLUSIVE), reason=TOO_LITTLE_TIME)}
         (finding(), Evidence(PASSED, undefended=finding(INCONCLUSIVE)), INCONCLUSIVE, "without the defence either"),
         (finding(), Evidence(PASSED, undefended=finding(NOTHING)), NOTHING, "Nothing comes back without the defence"),
         (finding(psnr=5.6), Evidence({}, proof="No attack can."), NOTHING, "No attack can."),
-        (finding(), Evidence(PASSED, determined=True), INCONCLUSIVE, "at least as many numbers as the samples"),
-        (finding(), Evidence({}, undefended=finding(DATA, 40.0), determined=True), INCONCLUSIVE, "stronger attack"),
-        (finding(psnr=98.0, chance=99.0), Evidence({}, determined=True), NOTHING, "already right"),
-        (finding(), Evidence({}, determined=True, proof="No attack can."), NOTHING, "No attack can."),
+        (
+            finding(),
+            Evidence(PASSED, determined=MAY_DETERMINE),
+            INCONCLUSIVE,
+            "at least as many numbers as the samples",
+        ),
+        (
+            finding(),
+            Evidence({}, undefended=finding(DATA, 40.0), determined=MAY_DETERMINE),
+            INCONCLUSIVE,
+            "stronger attack",
+        ),
+        (finding(psnr=98.0, chance=99.0), Evidence({}, determined=MAY_DETERMINE), NOTHING, "already right"),
+        (finding(), Evidence({}, determined=MAY_DETERMINE, proof="No attack can."), NOTHING, "No attack can."),
+        (finding(), Evidence(PASSED, unknown_targets=True), INCONCLUSIVE, "does not know the targets"),
+        (finding(), Evidence(PASSED | FOUND, unknown_targets=True), NOTHING, "targets unknown"),
+        (finding(), Evidence(PASSED | LOST, unknown_targets=True), INCONCLUSIVE, "targets unknown"),
+        (finding(), Evidence({}, undefended=finding(DATA, 40.0), unknown_targets=True), NOTHING, "without the defence"),
+        (finding(DATA, 40.0), Evidence({}, unknown_targets=True), DATA, ""),
         (finding(DATA, 40.0), Evidence({}), DATA, ""),
     ],
 )
@@ -54,7 +77,9 @@ def test_leaked_labels_stay_a_leak_and_the_samples_stay_open():
     weak = with_support(finding(ATTRIBUTES, psnr=5.0), Evidence(PASSED))
     assert weak.verdict is ATTRIBUTES
     assert "Samples may leak too" in weak.reason
-    assert "Samples may leak too" in with_support(finding(ATTRIBUTES), Evidence(PASSED, determined=True)).reason
+    assert (
+        "Samples may leak too" in with_support(finding(ATTRIBUTES), Evidence(PASSED, determined=MAY_DETERMINE)).reason
+    )
     assert "Samples may leak too" not in with_support(finding(ATTRIBUTES), Evidence(PASSED)).reason
 
 

@@ -32,6 +32,25 @@ def page(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """The page of an audit of a table with many columns."""
+    folder = tmp_path_factory.mktemp("table")
+    columns = [f"column {place}" for place in range(20)]
+    rows = [",".join([*(f"{(row * place) % 13}.5" for place in range(20)), "abc"[row % 3]]) for row in range(30)]
+    (folder / "mine.csv").write_text("\n".join([",".join([*columns, "class"]), *rows]))
+    audit(
+        {
+            "model": {"name": "mlp", "options": {"hidden": [24, 24]}},
+            "data": {"csv": str(folder / "mine.csv"), "options": {"target": "class"}},
+            "training": {"sends": "gradient", "samples": 3},
+            "audit": {"attacks": ["two_spans"], "clients": 1},
+        },
+        folder,
+    )
+    return folder / "audit.html"
+
+
+@pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     webdriver = pytest.importorskip("selenium.webdriver", reason="the extra 'test' brings selenium")
     options = webdriver.ChromeOptions()
@@ -135,3 +154,21 @@ def test_it_follows_the_colour_scheme_and_prints(opened):
     screenshot(opened, "dark")
     printed = opened.execute_cdp_cmd("Page.printToPDF", {})
     assert base64.b64decode(printed["data"]).startswith(b"%PDF")
+
+
+def test_rows_of_a_table_stand_together_and_fit_the_window(browser, table):
+    browser.get(table.as_uri())
+    lines = "return [...document.querySelectorAll('table.grouped tbody tr')].map(row => row.cells[1].textContent)"
+    assert browser.execute_script(lines) == ["true", "rebuilt", "guess"] * 3
+    browser.execute_script("document.querySelector('table.grouped th').click()")
+    assert browser.execute_script(lines) == ["true", "rebuilt", "guess"] * 3
+    marks = browser.execute_script(
+        """const colour = cell => getComputedStyle(cell).backgroundColor;
+        return [...document.querySelectorAll("td.back")].map(cell => [colour(cell), colour(cell.parentNode)])"""
+    )
+    assert len(marks) == 3 * 21  # every value of three rows, and their classes
+    assert all(cell != row for cell, row in marks)
+    for width in (1280, 500):
+        browser.set_window_size(width, 900)
+        assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth"), width
+        screenshot(browser, f"table-{width}")

@@ -6,7 +6,7 @@ import pytest
 
 from leakgauge.evaluation.support import SAMPLES_OPEN, TOO_LITTLE_TIME
 from leakgauge.evaluation.verdict import Finding, Verdict, worst_of
-from leakgauge.reports.meaning import meaning
+from leakgauge.reports.meaning import meaning, why
 
 DATA, ATTRIBUTES, INCONCLUSIVE, NOTHING, _ = Verdict
 
@@ -60,3 +60,8 @@ def test_counting_bounds_all_samples_together_and_no_single_sample():
 def test_strong_attacks_on_samples_leave_nothing_open():
     *_, next_step = meaning(audit({"no defence": ATTRIBUTES})).sentences
     assert "Nothing is known" not in next_step
+
+
+def test_each_reason_is_named_once():
+    assert why(audit({"no defence": ATTRIBUTES, "noise": INCONCLUSIVE})) == "The attack failed."
+    assert why(audit({"no defence": DATA}, reason="")) == ""

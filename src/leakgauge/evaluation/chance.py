@@ -32,6 +32,7 @@ from torch import Tensor
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.measure import Direction
 from leakgauge.core.truth import Truth
+from leakgauge.evaluation.metrics.bags_of_tokens import commonest_tokens
 from leakgauge.evaluation.metrics.pixels import PSNR_CAP
 from leakgauge.evaluation.ruler import Quality, Ruler
 
@@ -227,6 +228,10 @@ def blind_guesses(
         draws = draws or (FEW_DRAWS if count <= FEW_SAMPLES else DRAWS)
         rows = draw(len(reference), count, draws, seed)
         guesses.append(Guess("random other samples", tuple(measured(reference[drawn]) for drawn in rows), rows))
+        if ruler.tokens:
+            commonest = mean.flatten().clone()
+            commonest[list(ruler.tokens)] = commonest_tokens(reference, ruler.tokens).to(mean)
+            guesses.append(repeated("commonest tokens of other samples", commonest.reshape(mean.shape)))
         for share in SHARES:
             mixtures = tuple(measured(mean + share * (reference[drawn] - mean)) for drawn in rows)
             guesses.append(Guess(f"other samples mixed with their mean ({share:.0%})", mixtures))

@@ -121,32 +121,36 @@ def label_accuracy_chance(
     return best(levels, "higher")
 
 
-def target_error_chance(true: Tensor, reference: Tensor | None = None) -> Chance:
-    """Return the expected error of an attacker who guesses regression targets without the update.
+def target_error_chance(true: Tensor, reference: Tensor | None = None, values: int | None = None) -> Chance:
+    """Return the expected error of an attacker who guesses targets without the update.
 
-    The same target is guessed for every sample. There are three guesses, which are zero, the mean of the reference
-    targets and their median. The chance level is the error of the best guess. The luck is the error of a lucky guess.
-    To find it, random reference targets are guessed for other random reference targets many times. The luck is the 5%
-    quantile of the errors.
+    The same target is guessed for every sample. For numbers, there are three guesses, which are zero, the mean of the
+    reference targets and their median. For several labels and for masks, the guesses are the value 0 and, for each
+    entry, the most frequent value of the reference targets. The chance level is the error of the best guess. The luck
+    is the error of a lucky guess. To find it, random reference targets are guessed for other random reference targets
+    many times. The luck is the 5% quantile of the errors.
 
     Args:
         true: The targets of the originals.
         reference: The targets of the reference samples.
+        values: The number of values that each entry can have, or ``None`` for numbers.
 
     >>> target_error_chance(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0, 9.0]))
     Chance(value=1.0, source='median target of other samples', luck=0.0)
     """
     guesses = {"a target of zero": torch.zeros_like(true[:1])}
     if reference is not None and len(reference):
-        guesses["mean target of other samples"] = reference.mean(0, keepdim=True)
-        guesses["median target of other samples"] = reference.median(0, keepdim=True).values
-    levels = {
-        name: float(target_error(guess.to(true.dtype).expand_as(true), true).mean()) for name, guess in guesses.items()
-    }
+        if values is not None:
+            guesses["most frequent target of other samples"] = reference.mode(0, keepdim=True).values
+        else:
+            guesses["mean target of other samples"] = reference.double().mean(0, keepdim=True)
+            guesses["median target of other samples"] = reference.median(0, keepdim=True).values
+    levels = {name: float(target_error(guess.expand_as(true), true, values).mean()) for name, guess in guesses.items()}
     level = best(levels, "lower")
     if reference is None or not len(reference):
         return level
     generator = torch.Generator().manual_seed(0)
     guessed, others = (torch.randint(len(reference), (DRAWS, len(true)), generator=generator) for _ in range(2))
-    errors = [target_error(reference[one], reference[other]).mean() for one, other in zip(guessed, others, strict=True)]
-    return replace(level, luck=_lucky(torch.stack(errors).double()))
+    pairs = zip(guessed, others, strict=True)
+    errors = [target_error(reference[one], reference[other], values).mean() for one, other in pairs]
+    return replace(level, luck=_lucky(torch.stack(errors)))

@@ -94,15 +94,31 @@ def pair(reconstructed: Tensor, original: Tensor, *, data_range: float = 1.0) ->
     >>> pair(torch.tensor([[0.9], [0.1]]), torch.tensor([[0.0], [1.0]])).rows
     tensor([1, 0])
     """
-    from scipy.optimize import linear_sum_assignment
-
     if not bool(usable(original).all()):
         raise InvalidInput(
             "the originals hold NaN or infinite values, so nothing can be compared with them. Clean or impute them"
         )
+    gains = psnr_matrix(reconstructed[usable(reconstructed)], original, data_range=data_range)
+    return assigned(reconstructed, gains, len(original))
+
+
+def assigned(reconstructed: Tensor, gains: Tensor, originals: int) -> Pairing:
+    """Assign reconstructions to originals one-to-one, such that the sum of the gains is largest.
+
+    A reconstruction that holds NaN or infinity is assigned to no original.
+
+    Args:
+        reconstructed: The reconstructions.
+        gains: The gain of each pair, (originals, reconstructions). Reconstructions that cannot be compared may be left
+            out.
+        originals: The number of originals.
+    """
+    from scipy.optimize import linear_sum_assignment
+
     candidates = torch.nonzero(usable(reconstructed)).flatten()
-    gains = psnr_matrix(reconstructed[candidates], original, data_range=data_range)
-    originals, columns = linear_sum_assignment(gains.cpu().numpy(), maximize=True)
-    rows = torch.full((len(original),), -1)
-    rows[torch.as_tensor(originals)] = candidates.cpu()[torch.as_tensor(columns)]
+    if gains.shape[1] == len(reconstructed):
+        gains = gains[:, candidates.to(gains.device)]
+    rows_of_originals, columns = linear_sum_assignment(gains.cpu().numpy(), maximize=True)
+    rows = torch.full((originals,), -1)
+    rows[torch.as_tensor(rows_of_originals)] = candidates.cpu()[torch.as_tensor(columns)]
     return Pairing(rows)

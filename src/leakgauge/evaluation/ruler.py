@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from leakgauge.core.observation import DataSpec
+from leakgauge.evaluation.metrics.bags_of_tokens import overlaps
 from leakgauge.evaluation.metrics.perceptual import lpips
 from leakgauge.evaluation.metrics.pixels import decibels, mse, ssim
-from leakgauge.evaluation.metrics.tables import exact_rows, features
-from leakgauge.evaluation.pairing import Pairing, pair, usable
+from leakgauge.evaluation.metrics.tables import TOLERANCE, exact_rows, features
+from leakgauge.evaluation.pairing import Pairing, assigned, pair, usable
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +47,7 @@ class Ruler:
         threshold: The PSNR in dB above which an image counts as recovered.
         data_range: The highest possible value of a pixel minus the lowest possible value.
         with_lpips: Whether LPIPS is measured too.
+        tokens: The indices of the values that are tokens of a text, which are compared in any order.
     """
 
     originals: Tensor
@@ -53,6 +55,7 @@ class Ruler:
     threshold: float = 20.0
     data_range: float = 1.0
     with_lpips: bool = False
+    tokens: tuple[int, ...] = ()
 
     def __call__(self, samples: Tensor) -> Quality:
         """Pair samples of shape (M, *shape) with the originals, and return the quality of the samples."""
@@ -60,7 +63,10 @@ class Ruler:
         if self.spec.is_image:
             pairing = pair(samples, originals, data_range=self.data_range)
             return Quality(pairing, self._images(pairing.apply(samples), originals, ~pairing.matched))
-        pairing = pair(self.spec.normalise(samples), self.spec.normalise(originals))
+        if self.tokens:
+            pairing = assigned(samples, overlaps(samples, originals, self.tokens).double(), len(originals))
+        else:
+            pairing = pair(self.spec.normalise(samples), self.spec.normalise(originals))
         return Quality(pairing, self._rows(pairing.apply(samples), originals, ~pairing.matched))
 
     def prepare(self, samples: Tensor) -> Tensor:
@@ -90,6 +96,17 @@ class Ruler:
         samples = torch.where(missing.view(-1, *[1] * len(self.spec.shape)), blank, samples)
         return {
             "mse": mse(self.spec.normalise(samples), self.spec.normalise(originals)),
-            "features": features(samples, originals, self.spec).masked_fill(missing, 0),
+            "features": self._features(samples, originals).masked_fill(missing, 0),
             "rows": exact_rows(samples, originals, self.spec).masked_fill(missing, 0),
         }
+
+    def _features(self, samples: Tensor, originals: Tensor) -> Tensor:
+        """Return the share of each row's features that are recovered. Tokens are counted in any order."""
+        if not self.tokens:
+            return features(samples, originals, self.spec)
+        other = [place for place in range(originals[0].numel()) if place not in set(self.tokens)]
+        distance = (self.spec.normalise(samples) - self.spec.normalise(originals)).abs().flatten(1)[:, other]
+        shared = [
+            overlaps(one[None], two[None], self.tokens)[0, 0] for one, two in zip(samples, originals, strict=True)
+        ]
+        return (torch.stack(shared) + (distance <= TOLERANCE).sum(1)).double() / originals[0].numel()

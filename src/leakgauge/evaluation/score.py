@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -24,11 +25,13 @@ from leakgauge.evaluation.chance import (
 )
 from leakgauge.evaluation.intervals import Interval, mean_interval, wilson_interval
 from leakgauge.evaluation.label_chance import label_accuracy_chance, label_error_chance, target_error_chance
+from leakgauge.evaluation.metrics.bags_of_tokens import whole, words
 from leakgauge.evaluation.metrics.pixels import WINDOW_RADIUS
 from leakgauge.evaluation.metrics.registry import METRICS
 from leakgauge.evaluation.metrics.targets import label_accuracy, label_errors, target_error
 from leakgauge.evaluation.pairing import Pairing, usable
 from leakgauge.evaluation.ruler import Ruler
+from leakgauge.evaluation.token_chance import token_measure
 
 #: The PSNR in dB above which an image counts as recovered.
 DEFAULT_THRESHOLD = 20.0
@@ -41,7 +44,7 @@ class Score:
     Args:
         metrics: A dictionary from the name of each metric to its measure.
         pairing: The assignment of reconstructions to originals.
-        threshold: The PSNR in dB above which an image counts as recovered. It is ``None`` for a table.
+        threshold: The PSNR in dB above which an image counts as recovered. It is ``None`` for a table or a series.
         notes: Sentences about unusual properties of the reconstruction or of the client's samples.
     """
 
@@ -104,13 +107,22 @@ class Result(Protocol):
         """The estimated labels or targets of the samples, (M,), or ``None`` if the attack estimated none."""
 
 
-def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips: bool = False) -> Score:
+def score(
+    result: Result,
+    truth: Truth,
+    *,
+    threshold: float | None = None,
+    lpips: bool = False,
+    tokens: Sequence[int] = (),
+    rows_of_words: bool = False,
+) -> Score:
     """Measure how much of a client's data a reconstruction shows.
 
     - For images, the score holds PSNR, SSIM, MSE and the share of recovered images, and LPIPS on request.
-    - For tables, it holds the squared error in standard deviations and the share of recovered features.
+    - For tables and series, it holds the squared error in standard deviations and the share of recovered features.
     - For labels, it holds the number of wrong labels, and the share of right labels after pairing.
-    - For the targets of a regression, it holds the absolute error after pairing.
+    - For other targets, it holds the error after pairing. It is the absolute error of numbers, or the share of wrong
+      entries of several labels or a mask.
 
     If some images are known without the message, such as black slices of a scan, the figures of samples are about the
     other images. A note names the number of known images. If all images are known, the figures are about all of them.
@@ -123,6 +135,10 @@ def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips
         truth: The client's samples and labels, with reference samples for the chance level.
         threshold: The PSNR in dB above which an image counts as recovered. The default is 20 dB.
         lpips: Whether LPIPS is measured too. It needs the weights of AlexNet.
+        tokens: The indices of the values that are tokens of a text, in the flattened sample. The features of a row then
+            count tokens in any order, and the score also compares the set of all tokens with the client's set.
+        rows_of_words: Whether the columns are words, of which a row has few. The score then also compares the set of
+            all words with the client's set.
 
     >>> from types import SimpleNamespace
     >>> from leakgauge.core.observation import DataSpec
@@ -132,12 +148,15 @@ def score(result: Result, truth: Truth, *, threshold: float | None = None, lpips
     >>> outcome["psnr"].value, outcome.above_chance("psnr")
     (100.0, True)
     """
-    ruler = _ruler(result, truth, threshold, lpips)
+    ruler = replace(_ruler(result, truth, threshold, lpips), tokens=tuple(tokens))
     quality = ruler(result.samples)
     reference, reference_targets = other_samples(truth)
     guesses = blind_guesses(ruler, reference, count=max(len(truth), len(result.samples)))
     known = known_without_message(guesses)
     measures = [_sample_measure(name, values, guesses, known, ruler) for name, values in quality.values.items()]
+    if tokens or rows_of_words:
+        read = partial(whole, places=tuple(tokens)) if tokens else words
+        measures.append(token_measure(result.samples, truth.inputs, read, reference, guesses))
     if result.labels is not None:
         labels = result.labels.detach().cpu()
         measures += _label_measures(labels, truth, quality.pairing, reference_targets, guesses)
@@ -179,7 +198,7 @@ def _ruler(result: Result, truth: Truth, threshold: float | None, lpips: bool) -
     if result.labels is not None:
         _check_labels(result.labels, len(result.samples), spec)
     if not spec.is_image and (threshold is not None or lpips):
-        raise InvalidInput("threshold and lpips are for images, but this data is a table. Leave them out")
+        raise InvalidInput("threshold and lpips are for images, but this data is a table or a series. Leave them out")
     data_range = 1.0
     if spec.is_image and not spec.bounded:
         data_range = float(truth.inputs.max() - truth.inputs.min()) or 1.0
@@ -248,12 +267,12 @@ def _data_range(name: str, ruler: Ruler) -> float | None:
 def _label_measures(
     labels: Tensor, truth: Truth, pairing: Pairing, reference: Tensor | None, guesses: list[Guess]
 ) -> list[Measure]:
-    """Return the measures of the labels, or of the targets of a regression."""
+    """Return the measures of the labels, or of other targets."""
     true = truth.targets.detach().cpu()
     reference = None if reference is None else reference.detach().cpu()
     classes = truth.data.classes
     if classes is None:
-        return [_target_measure(labels, true, pairing, reference)]
+        return [_target_measure(labels, true, pairing, reference, truth.data.target_values)]
     wrong, trials = label_errors(labels, true), max(len(labels), len(true))
     share = wilson_interval(wrong, trials)
     assert share.low is not None
@@ -269,11 +288,14 @@ def _label_measures(
     ]
 
 
-def _target_measure(targets: Tensor, true: Tensor, pairing: Pairing, reference: Tensor | None) -> Measure:
+def _target_measure(
+    targets: Tensor, true: Tensor, pairing: Pairing, reference: Tensor | None, values: int | None
+) -> Measure:
+    targets = targets if len(targets) else true.new_zeros(0, *true.shape[1:])  # an attack that returns nothing
     finite = targets.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    error = target_error(pairing.apply(finite), true.double())
+    error = target_error(pairing.apply(finite), true, values)
     interval = mean_interval(error, limits=METRICS["target_error"].limits)
-    return _measure("target_error", interval, target_error_chance(true, reference), len(true), error)
+    return _measure("target_error", interval, target_error_chance(true, reference, values), len(true), error)
 
 
 def _notes(result: Result, truth: Truth, ruler: Ruler, reference: Tensor | None) -> list[str]:

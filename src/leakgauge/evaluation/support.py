@@ -3,6 +3,7 @@
 An attack that finds nothing may be too weak. The verdict on such an attack is "nothing above chance" only if all of
 these conditions hold. Otherwise the verdict is "inconclusive".
 
+- The messages are not zero.
 - The time budget did not end the attack early, and had time for its positive controls.
 - The attack returned samples, and these samples are not worse than a guess. A result that is worse than a guess shows
   that the attack failed.
@@ -12,6 +13,8 @@ these conditions hold. Otherwise the verdict is "inconclusive".
 - The attack succeeds on easier versions of the same set-up, which are called positive controls. These are one sample
   whose label is known, and a quarter of the client's samples. If a client has a defence, the attack must instead
   succeed without the defence, or the verdict without the defence must be "nothing above chance".
+- If the targets cannot be read off the message and are not granted, one of the positive controls is one sample whose
+  targets are unknown too. If a client has only one sample, there is no such control, and the attack shows nothing.
 
 In two cases, the verdict is "nothing above chance" even if the attack is weak. In the first case, a guess without the
 message is already right, so the message adds nothing. In the second case, a defence has a proof
@@ -42,8 +45,27 @@ SAMPLES_OPEN = "Samples may leak too."
 MAY_DETERMINE = (
     "The message has at least as many numbers as the samples, and no noise, so a stronger attack may find the samples."
 )
+#: The same for a capture, whose defences may be unknown.
+MAY_DETERMINE_CAPTURE = (
+    "The message has at least as many numbers as the samples, and no noise is known, so a stronger attack may find the "
+    "samples."
+)
+#: The reason for an inconclusive verdict on clients whose messages are zero.
+ZERO_UPDATE = (
+    "The updates of the attacked clients are zero, so these messages hold nothing. This says nothing about clients or "
+    "rounds with other updates. Check the learning rate and the recipe."
+)
+#: The reason for a result without samples on a rung of the ladder.
+NOT_FOUND = "The attack did not find the samples of this version. No positive control was run, so this is no all-clear."
 #: The name of the positive control with a single sample.
 ONE_SAMPLE = "one sample, label known"
+#: The name of the positive control with a single sample whose targets the attack has to find too.
+TARGETS_UNKNOWN = "one sample, targets unknown"
+#: The reason for an inconclusive verdict on an attack that has to find the targets too, and was not seen to find any.
+TARGETS_OPEN = (
+    "The attacker does not know the targets, and the attack may have failed only because it did not find them. Grant "
+    "them to see what it recovers then."
+)
 
 
 def control_sizes(samples: int) -> dict[str, int]:
@@ -68,8 +90,10 @@ class Evidence:
             the attack on them, from the easiest control to the hardest.
         undefended: The result of the same attack without the defence. ``None`` if the set-up has no defence.
         cut_short: Whether the budget ended the attack before it had done its steps, or had no time for its controls.
-        determined: Whether the message has at least as many numbers as the samples, and no defence that removes
-            information, such as noise.
+        determined: The reason why a stronger attack may find the samples, such as :data:`MAY_DETERMINE`. The text is
+            empty if the message has too few numbers, or if a defence has removed information from it.
+        unknown_targets: Whether the attack has to find targets that are neither granted nor classes.
+        zero: Whether the messages of all attacked clients are zero.
         proof: A sentence that proves the absence of leakage, such as a bound of differential privacy. It is empty if
             there is no proof.
     """
@@ -77,7 +101,9 @@ class Evidence:
     controls: Mapping[str, Finding]
     undefended: Finding | None = None
     cut_short: bool = False
-    determined: bool = False
+    determined: str = ""
+    unknown_targets: bool = False
+    zero: bool = False
     proof: str = ""
 
 
@@ -97,12 +123,23 @@ def with_support(finding: Finding, evidence: Evidence) -> Finding:
         return replace(finding, reason=evidence.proof)
     if _guess_is_right(finding.measures):
         return replace(finding, reason="A guess without the message is already right, so the message adds nothing.")
-    weakness = _weakness(finding, evidence) or (MAY_DETERMINE if evidence.determined else "")
+    weakness = _weakness(finding, evidence) or evidence.determined
     if labels_only:
         return replace(finding, reason=f"{SAMPLES_OPEN} {weakness}" if weakness else _strength(evidence))
     if weakness:
         return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=weakness)
     return replace(finding, reason=_strength(evidence))
+
+
+def without_evidence(finding: Finding) -> Finding:
+    """Return a result that no positive control supports. A verdict of no leakage becomes inconclusive.
+
+    Args:
+        finding: The result of an attack on a version of a set-up.
+    """
+    if finding.verdict is not Verdict.NOTHING_ABOVE_CHANCE:
+        return finding
+    return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=NOT_FOUND)
 
 
 def _about_attributes(finding: Finding, evidence: Evidence) -> Finding:
@@ -124,6 +161,8 @@ def _failed(below: Measure) -> str:
 
 def _weakness(finding: Finding, evidence: Evidence) -> str:
     """Return a sentence about why an attack is too weak to show the absence of leakage, or an empty text."""
+    if evidence.zero:
+        return ZERO_UPDATE
     if evidence.cut_short:
         return TOO_LITTLE_TIME
     if finding.returned_nothing:
@@ -141,6 +180,8 @@ def _weakness(finding: Finding, evidence: Evidence) -> str:
         if evidence.controls[failed[0]].reason == TOO_LITTLE_TIME:
             return TOO_LITTLE_TIME
         return f"The attack recovers nothing on an easier version of this set-up either ({failed[0]})."
+    if evidence.unknown_targets and evidence.undefended is None and TARGETS_UNKNOWN not in evidence.controls:
+        return TARGETS_OPEN
     if not evidence.controls and evidence.undefended is None:
         return "The attack was not tried on an easier version of this set-up."
     return ""

@@ -30,6 +30,11 @@ FEW = 3
 LABELS = ("label_errors", "target_error")
 #: The metrics of what is inferred about records.
 ATTRIBUTES = ("attribute_accuracy", "source_accuracy")
+#: The metric of the set of tokens that a client has, such as its words.
+TOKENS = ("tokens",)
+#: The share of a client's tokens that must be in the right samples. A client's tokens that were dealt to its samples at
+#: random are a leak of the set of tokens, and not of the samples.
+MOST_TOKENS = 0.5
 
 
 class Verdict(Enum):
@@ -69,7 +74,7 @@ class Verdict(Enum):
 _SENTENCES = {
     Verdict.RECOVERS_DATA: "Clients' samples can be rebuilt from what they send.",
     Verdict.RECOVERS_ATTRIBUTES: (
-        "Labels, a sensitive column or the owners of records can be inferred from what clients send. "
+        "Labels, words, a sensitive column or the owners of records can be inferred from what clients send. "
         "Their samples did not come back by these attacks."
     ),
     Verdict.INCONCLUSIVE: (
@@ -134,7 +139,7 @@ def judge(scores: Sequence[Mapping[str, Measure]], *, labels_granted: bool = Fal
         return Verdict.RECOVERS_DATA
     if any(_is_unknown(measure) for score in scores for measure in score.values()):
         return Verdict.INCONCLUSIVE
-    inferred = ATTRIBUTES if labels_granted else (*LABELS, *ATTRIBUTES)
+    inferred = (*TOKENS, *ATTRIBUTES) if labels_granted else (*LABELS, *TOKENS, *ATTRIBUTES)
     if any(_inferred(scores, metric) for metric in inferred):
         return Verdict.RECOVERS_ATTRIBUTES
     return Verdict.NOTHING_ABOVE_CHANCE
@@ -230,8 +235,10 @@ def _excess(scores: Sequence[Mapping[str, Measure]], metric: str) -> torch.Tenso
 
 
 def _samples_leak(scores: Sequence[Mapping[str, Measure]], metric: str, one: float, mean: float) -> bool:
+    if metric == "features":
+        scores = [score for score in scores if "tokens" not in score or score[metric].value >= MOST_TOKENS]
     above = _excess(scores, metric)
-    if above is None:
+    if above is None or not len(above):
         return False
     by_itself = any(
         value > one and score[metric].beyond_luck for value, score in zip(above.tolist(), scores, strict=True)

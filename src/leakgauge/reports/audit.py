@@ -31,6 +31,8 @@ from leakgauge.reports.findings import (
 from leakgauge.reports.meaning import meaning
 from leakgauge.reports.page import Page, Section, write_page
 from leakgauge.reports.pictures import contact_sheet, to_png
+from leakgauge.reports.rebuilt_rows import Rebuilt
+from leakgauge.reports.series import has_lines, series_section
 from leakgauge.runtime.display import duration
 
 if TYPE_CHECKING:
@@ -107,6 +109,7 @@ def _page(audit: Audit, command: str, redact: str) -> Page:
         *_curves(audit),
         Section("A first look, before any attack", reasons),
         *_cost(audit),
+        *_notes(audit),
         Section("Threat model", list(threats)),
         Section("Settings", code=json.dumps(_settings(audit), indent=1)),
         Section("How to run it again", code=command or "leakgauge audit audit.toml"),
@@ -129,6 +132,12 @@ def _summary(audit: Audit) -> str:
 def by_defence(audit: Audit) -> str:
     """Return one line of text with the verdict on each defence."""
     return "; ".join(f"{title}: {audit.verdict_on(title)}" for title in audit.tried)
+
+
+def _notes(audit: Audit) -> list[Section]:
+    """Return a section about how the data was read, such as the types of a table's columns."""
+    notes = audit.plan.scenario.dataset.notes
+    return [Section("How the data was read", notes)] if notes else []
 
 
 def _findings_on(audit: Audit, title: str) -> list[Finding]:
@@ -219,16 +228,23 @@ def _ladder(audit: Audit) -> list[Section]:
     """Return a section about the strongest attack on versions of the set-up with more samples, local steps or noise."""
     if not audit.ladder:
         return []
-    rows = [["version of this set-up", "result", "verdict"]]
+    rows = [["version of this set-up", "result", "what came back"]]
     for finding in audit.ladder:
         metric = main_metric(finding) or ""
-        rows.append([finding.setup, f"{metric} {cell(finding.measures[metric])}", str(finding.verdict)])
+        rows.append([finding.setup, f"{metric} {cell(finding.measures[metric])}", _came_back(finding)])
     words = [
         f"{audit.ladder[0].attack} on one client of each version of this set-up, without a defence unless noise is "
-        "named. Each version changes one thing.",
+        'named. Each version changes one thing. "Not found" is about this attack only, and is no all-clear, because no '
+        "positive control was run on these versions.",
         *audit.ladder_sentences,
     ]
     return [Section("How far the strongest attack gets", words, table=rows)]
+
+
+def _came_back(finding: Finding) -> str:
+    """Return in words what an attack found on a version of the set-up, without a verdict on the version."""
+    words = {Verdict.RECOVERS_DATA: "data", Verdict.RECOVERS_ATTRIBUTES: "labels or attributes only"}
+    return words.get(finding.verdict, "not found")
 
 
 def _bounds(audit: Audit) -> list[Section]:
@@ -258,27 +274,66 @@ def _cost(audit: Audit) -> list[Section]:
 
 
 def _pictures(audit: Audit) -> list[Section]:
-    """Return one section for each defence, with a picture of samples.
+    """Return one section for each defence, with samples as pictures, series or rows of a table.
 
-    The picture shows original samples, their reconstructions by the strongest attack, and a guess without the update.
-    Results of an earlier run with ``--redact omit`` have no samples.
+    They show original samples, their reconstructions by the strongest attack, and a guess without the update. Results
+    of an earlier run with ``--redact omit`` have no samples.
     """
     sections = []
     for title in audit.tried:
         shown = [
-            (finding, results)
+            (finding, audit.results_of(finding), metric)
             for finding in _findings_on(audit, title)
-            if "psnr" in (results := audit.results_of(finding))[0].tensors
+            for metric in ("psnr", "features")
+            if metric in audit.results_of(finding)[0].tensors
         ]
         if not shown:
             continue
-        finding, results = max(shown, key=lambda item: float(_joined(item[1], "psnr").mean()))
+        finding, results, _ = max(shown, key=lambda item: float(_joined(item[1], item[2]).mean()))
         stored = [result for result in results if "original" in result.tensors]
         if not stored:
             sections.append(Section(f"What came back: {title}", (NOT_STORED,)))
-        elif _joined(stored, "original").shape[1] in (1, 3):
+        elif has_lines(audit.plan.scenario.dataset.spec):
+            sections.append(_series(audit, finding, stored))
+        elif _joined(stored, "original").dim() == 2:
+            sections.append(_records(audit, finding, stored))
+        elif audit.plan.scenario.dataset.spec.is_image and _joined(stored, "original").shape[1] in (1, 3):
             sections.append(_picture(finding, stored))
     return sections
+
+
+def _records(audit: Audit, finding: Finding, results: Sequence[ClientResult]) -> Section:
+    dataset = audit.plan.scenario.dataset
+    parts = {name: _joined(results, name) for name in ("original", "reconstructed", "targets", "labels")}
+    count = len(parts["original"])
+    rebuilt = Rebuilt(
+        dataset.spec,
+        parts["reconstructed"],
+        parts["original"],
+        results[0].tensors.get("guess"),
+        parts["targets"] if len(parts["targets"]) == count else None,
+        parts["labels"] if len(parts["labels"]) == count else None,
+        dataset.target,
+        dataset.words,
+        float(dataset.targets.double().std(correction=0)),
+    )
+    attacker = ", by an attacker who knows the defence" if finding.knows_defence else ""
+    words = f"The best recovered rows of {finding.attack}{attacker}."
+    settled = sum(bool(result.document.get("settled")) for result in results)
+    if settled:
+        words += f" For {settled} of {len(results)} clients, the attack shows without the true rows that it is exact."
+    return rebuilt.section(f"What came back: {finding.setup}", words)
+
+
+def _series(audit: Audit, finding: Finding, results: Sequence[ClientResult]) -> Section:
+    names = ("original", "reconstructed", "features")
+    original, reconstructed, right = (_joined(results, name) for name in names)
+    rows = {"original": original, "rebuilt": reconstructed}
+    if "guess" in results[0].tensors:
+        rows["guess"] = results[0].tensors["guess"].expand_as(original)
+    attacker = ", by an attacker who knows the defence" if finding.knows_defence else ""
+    words = f"The best recovered series of {finding.attack}{attacker}."
+    return series_section(f"What came back: {finding.setup}", words, audit.plan.scenario.dataset.spec, rows, right)
 
 
 def _picture(finding: Finding, results: Sequence[ClientResult]) -> Section:

@@ -5,17 +5,25 @@ Captures are files that hold what a server saw of one client in one round.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
 from leakgauge.core.errors import printable
 from leakgauge.core.own_files import write_own
+from leakgauge.evaluation.chance import other_samples
 from leakgauge.reports.findings import controls_section, document, shared_sections, write_json
 from leakgauge.reports.page import Page, Section, write_page
 from leakgauge.reports.pictures import contact_sheet, to_png
+from leakgauge.reports.rebuilt_rows import Rebuilt
+from leakgauge.reports.series import charts_of, has_lines
 
 if TYPE_CHECKING:
-    from leakgauge.workflows.attack_captures import AttackedCapture, CaptureAttack
+    from leakgauge.workflows.attack_captures import CaptureAttack
+    from leakgauge.workflows.capture_results import AttackedCapture
 
 #: The largest number of captures whose pictures the page shows.
 SHOWN = 12
@@ -46,6 +54,10 @@ def write_captures(result: CaptureAttack, folder: Path, *, command: str = "", re
         if number < SHOWN:
             name = printable(one.capture.file.stem)
             notes = [] if one.score is None else list(one.score.notes)
+            rows = None if redact == "omit" else _rows(one)
+            if rows is not None:
+                sections.append(rows.section(name, " ".join(["The rebuilt rows.", *notes])))
+                continue
             sections.append(
                 Section(name, notes, picture=picture, shows_samples=True, alt=f"reconstructions from {name}")
             )
@@ -95,13 +107,42 @@ def refused_sentences(refused: tuple[str, ...]) -> list[str]:
 
 
 def _picture(one: AttackedCapture) -> bytes | None:
-    samples = one.reconstruction.samples.float()
+    samples, spec = one.reconstruction.samples.float(), one.capture.data
+    if has_lines(spec) and len(samples):
+        return charts_of(_beside_originals(one, samples, math.nan), spec)
     if samples.dim() != 4 or samples.shape[1] not in (1, 3):
         return None
-    rows = {"reconstructed": samples}
-    if one.capture.truth is not None and one.score is not None:
-        rows = {"original": one.capture.truth.inputs, "reconstructed": one.score.pairing.apply(samples)}
-    return to_png(contact_sheet(rows))
+    return to_png(contact_sheet(_beside_originals(one, samples)))
+
+
+def _beside_originals(one: AttackedCapture, samples: Tensor, missing: float = 0.0) -> dict[str, Tensor]:
+    """Return the reconstructed samples, below their originals if these are known."""
+    if one.capture.truth is None or one.score is None:
+        return {"reconstructed": samples}
+    return {"original": one.capture.truth.inputs, "reconstructed": one.score.pairing.apply(samples, missing)}
+
+
+def _rows(one: AttackedCapture) -> Rebuilt | None:
+    """Return the rebuilt rows of a table, or ``None`` if a capture is not one of a table with names of columns."""
+    made, spec, truth = one.reconstruction, one.capture.data, one.capture.truth
+    samples = made.samples.float()
+    if samples.dim() != 2 or not spec.columns or not len(samples):
+        return None
+    labels = made.labels if made.labels is not None and made.labels.shape == samples.shape[:1] else None
+    if truth is None or one.score is None:
+        return Rebuilt(spec, samples, labels=labels)
+    paired = one.score.pairing.apply
+    reference, _ = other_samples(truth)
+    others = truth.targets[:0] if truth.reference_targets is None else truth.reference_targets
+    return Rebuilt(
+        spec,
+        paired(samples, math.nan),
+        truth.inputs,
+        None if reference is None or not len(reference) else reference.mean(0),
+        truth.targets if truth.targets.dim() == 1 else None,
+        None if labels is None else paired(labels.float(), math.nan),
+        target_std=float(torch.cat([truth.targets, others]).double().std(correction=0)),
+    )
 
 
 def _plain(one: AttackedCapture) -> dict[str, Any]:

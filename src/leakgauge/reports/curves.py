@@ -17,11 +17,9 @@ from PIL import Image
 from torch import Tensor
 
 from leakgauge.core.errors import InvalidInput
-from leakgauge.reports.drawing import GRID, INK, PAPER, Axes, Canvas, round_numbers
+from leakgauge.reports.drawing import COLOURS, GRID, INK, PAPER, Axes, Canvas, round_numbers
 
 _STOP = (200, 30, 30)
-# People who cannot tell red from green can still tell these colours of Okabe and Ito apart.
-_COLOURS = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0))
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 20, 30, 48
 
 Point = tuple[float, float]
@@ -182,7 +180,7 @@ def _draw(points: Mapping[str, Sequence[Point]], lines: Mapping[str, Sequence[Se
     for mark in chart.marks:
         _draw_mark(canvas, axes, mark, chart.mark_sides)
     for number, (name, segments) in enumerate(lines.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         for here, there in segments:
             canvas.pen.line((*axes.place(*here), *axes.place(*there)), fill=colour, width=2)
         if name:

@@ -16,6 +16,15 @@ Anchor = Literal["lm", "mm", "rm"]
 INK: Colour = (32, 33, 36)
 PAPER: Colour = (255, 255, 255)
 GRID: Colour = (225, 225, 225)
+#: People who cannot tell red from green can still tell these colours of Okabe and Ito apart.
+COLOURS: tuple[Colour, ...] = (
+    (0, 114, 178),
+    (230, 159, 0),
+    (0, 158, 115),
+    (204, 121, 167),
+    (86, 180, 233),
+    (213, 94, 0),
+)
 
 
 class Canvas:

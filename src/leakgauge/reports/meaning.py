@@ -45,6 +45,15 @@ def meaning(audit: Audit) -> Section:
     return Section("What this means", [*_reasons(audit), _scope(audit), *_next_steps(audit)])
 
 
+def why(audit: Audit) -> str:
+    """Return the reasons for the verdicts on the defences as sentences, each reason once.
+
+    Args:
+        audit: The result of the audit.
+    """
+    return " ".join(dict.fromkeys(filter(None, map(audit.reason_for, audit.tried))))
+
+
 def _reasons(audit: Audit) -> Iterator[str]:
     """Yield one sentence for each defence with the verdict and the reason for the verdict."""
     for title in audit.tried:

@@ -6,7 +6,7 @@ Tables can be sorted. The page has light and dark colours.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,8 +23,12 @@ class Section:
         heading: The heading.
         sentences: The paragraphs below the heading.
         table: The rows of a table. The first row holds the headings.
+        marked: A dictionary from places (row, column) in the table to ``"back"`` for a value that came back, or
+            ``"guessed"`` for a value that a guess has right. The headings are row 0.
+        grouped: The number of rows that belong together, so that a reader cannot sort them. 0 means that rows can be
+            sorted.
         picture: The bytes of a PNG picture.
-        shows_samples: Whether the picture shows clients' samples or reconstructions of them.
+        shows_samples: Whether the picture or the table shows clients' samples or reconstructions of them.
         alt: The description of the picture for people who cannot see it.
         code: A command or other text, which is shown without changes.
     """
@@ -32,6 +36,8 @@ class Section:
     heading: str
     sentences: Sequence[str] = ()
     table: Sequence[Sequence[str]] = ()
+    marked: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    grouped: int = 0
     picture: bytes | None = None
     shows_samples: bool = False
     alt: str = ""
@@ -61,7 +67,7 @@ class Page:
 
     @property
     def shows_samples(self) -> bool:
-        """Whether a picture on the page shows clients' samples or reconstructions of them."""
+        """Whether a picture or a table on the page shows clients' samples or reconstructions of them."""
         return any(section.shows_samples for section in self.sections)
 
 

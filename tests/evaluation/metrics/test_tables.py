@@ -5,7 +5,7 @@ import torch
 
 from leakgauge.core.observation import DataSpec
 from leakgauge.evaluation import features
-from leakgauge.evaluation.metrics.tables import exact_rows
+from leakgauge.evaluation.metrics.tables import exact_rows, right_features
 
 SPEC = DataSpec(
     (6,),
@@ -58,3 +58,24 @@ def test_a_row_is_exact_only_if_every_column_is():
     near[0, 0] += 0.05  # half a per cent of the standard deviation
     off[0, 0] += 0.5
     assert exact_rows(torch.cat((ROW, near, off)), ROW.expand(3, -1), SPEC).tolist() == [1.0, 1.0, 0.0]
+
+
+def test_each_feature_is_judged_in_the_order_of_the_columns():
+    """Beside a plain loop over rows and features."""
+    draw = torch.Generator().manual_seed(0)
+    original, guess = (torch.randn(20, 6, generator=draw) for _ in range(2))
+    guess[:, 0] = original[:, 0] + 5 * torch.randn(20, generator=draw)
+    right = right_features(guess, original, SPEC)
+    assert right.shape == (20, 4)
+    for row in range(20):
+        near = abs(float(guess[row, 0] - original[row, 0])) / 10 <= 0.319
+        job = max(range(1, 4), key=lambda at: guess[row, at]) == max(range(1, 4), key=lambda at: original[row, at])
+        male = (guess[row, 4] > 0.5) == (original[row, 4] > 0.5)
+        hours = abs(float(guess[row, 5] - original[row, 5])) / 2 <= 0.319
+        assert right[row].tolist() == [near, job, bool(male), hours]
+    assert torch.equal(features(guess, original, SPEC), right.double().mean(1))
+
+
+def test_a_value_that_is_missing_is_never_right():
+    first = torch.tensor([[40.0, 1.0, 0.0, 0.0, 0.0, 8.0]])  # the first category, which argmax of NaN would choose
+    assert not right_features(torch.full((1, 6), torch.nan), first, SPEC).any()

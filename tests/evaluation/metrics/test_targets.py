@@ -51,3 +51,13 @@ def test_label_accuracy_and_target_error():
         label_accuracy(tensor([1]), tensor([1, 0]))
     with pytest.raises(InvalidInput):
         target_error(torch.zeros(2, 2), torch.zeros(2))
+
+
+def test_targets_with_values_are_compared_entry_by_entry():
+    true = torch.tensor([[[0, 2], [1, 1]], [[0, 0], [0, 0]]])
+    estimated = torch.tensor([[[0, 1], [1, 0]], [[0, 0], [0, 0]]])
+    by_hand = [
+        sum(a != b for a, b in zip(one.flatten().tolist(), other.flatten().tolist(), strict=True)) / 4
+        for one, other in zip(estimated, true, strict=True)
+    ]
+    assert target_error(estimated, true, values=3).tolist() == by_hand == [0.5, 0.0]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leakgauge.core.measure import Direction
+from leakgauge.evaluation.metrics.bags_of_tokens import token_agreement
 from leakgauge.evaluation.metrics.perceptual import lpips
 from leakgauge.evaluation.metrics.pixels import mse, psnr, ssim
 from leakgauge.evaluation.metrics.tables import exact_rows, features
@@ -49,6 +50,9 @@ METRICS: dict[str, Metric] = {
     "recovered": Metric(recovered, "higher", "share", "share of images with a PSNR above the threshold", _SHARE),
     "features": Metric(features, "higher", "share", "share of a table row's features recovered (TabLeak)", _SHARE),
     "rows": Metric(exact_rows, "higher", "share", "share of a table's rows that came back exactly", _SHARE),
+    "tokens": Metric(
+        token_agreement, "higher", "F1", "agreement of the set of recovered tokens with the client's set", _SHARE
+    ),
     "label_errors": Metric(label_errors, "lower", "labels", "wrong labels, in any order"),
     "label_accuracy": Metric(label_accuracy, "higher", "share", "share of samples paired with the right label", _SHARE),
     "attribute_accuracy": Metric(
@@ -57,5 +61,5 @@ METRICS: dict[str, Metric] = {
     "source_accuracy": Metric(
         attribute_accuracy, "higher", "share", "share of records whose owner was inferred", _SHARE
     ),
-    "target_error": Metric(target_error, "lower", "", "absolute error of a regression's targets"),
+    "target_error": Metric(target_error, "lower", "", "absolute error of numbers, or wrong share of labels and masks"),
 }

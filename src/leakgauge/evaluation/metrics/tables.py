@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.core.observation import DataSpec
+from leakgauge.core.table_rows import features_of
 from leakgauge.evaluation.metrics.pixels import check_pair
 
 #: The tolerance of TabLeak (Vero et al., ICML 2023), in standard deviations.
@@ -32,21 +33,35 @@ def features(reconstructed: Tensor, original: Tensor, spec: DataSpec, *, toleran
     >>> features(torch.tensor([[44.0, 0.4, 0.3]]), torch.tensor([[40.0, 1.0, 0.0]]), spec)
     tensor([0.5000], dtype=torch.float64)
     """
+    return right_features(reconstructed, original, spec, tolerance=tolerance).double().mean(1)
+
+
+def right_features(reconstructed: Tensor, original: Tensor, spec: DataSpec, *, tolerance: float = TOLERANCE) -> Tensor:
+    """Return whether each feature of each row is recovered, (N, features), as :func:`features` counts it.
+
+    The features are in the order of :func:`leakgauge.core.table_rows.features_of`.
+
+    Args:
+        reconstructed: The reconstructed rows, (N, columns).
+        original: The original of each reconstructed row.
+        spec: The description of the data, with the names and the standard deviations of the columns.
+        tolerance: The largest error with which a numeric feature counts as recovered, in standard deviations.
+    """
     check_pair(reconstructed, original)
-    right = []
-    groups = spec.one_hot_groups
-    for columns in groups.values():
-        guess, truth = reconstructed[:, columns], original[:, columns]
-        right.append((guess > 0.5) == (truth > 0.5) if len(columns) == 1 else _same_largest(guess, truth))
-    grouped = {column for columns in groups.values() for column in columns}
     distance = (spec.normalise(reconstructed) - spec.normalise(original)).abs().flatten(1)
-    numeric = [column for column in range(distance.shape[1]) if column not in grouped]
-    right.append(distance[:, numeric] <= tolerance)
-    return torch.cat(right, dim=1).double().mean(1)
-
-
-def _same_largest(guess: Tensor, truth: Tensor) -> Tensor:
-    return (guess.argmax(1) == truth.argmax(1)).unsqueeze(1)
+    if len(spec.shape) > 1:  # such as a series, which has no features of several columns
+        return distance <= tolerance
+    right = []
+    for _, places, values in features_of(spec):
+        guess, truth = reconstructed[:, list(places)], original[:, list(places)]
+        if len(values) > 1:
+            same = guess.argmax(1) == truth.argmax(1)
+        elif values:
+            same = ((guess > 0.5) == (truth > 0.5))[:, 0]
+        else:
+            same = distance[:, places[0]] <= tolerance
+        right.append(same & guess.isfinite().all(1))
+    return torch.stack(right, 1)
 
 
 def exact_rows(reconstructed: Tensor, original: Tensor, spec: DataSpec) -> Tensor:

@@ -81,16 +81,23 @@ def attribute_accuracy(inferred: Tensor, true: Tensor) -> Tensor:
     return label_accuracy(inferred, true)
 
 
-def target_error(estimated: Tensor, true: Tensor) -> Tensor:
-    """Return the absolute error of the target of each original, (N,), averaged over the outputs of a regression.
+def target_error(estimated: Tensor, true: Tensor, values: int | None = None) -> Tensor:
+    """Return the error of the target of each original, (N,).
+
+    For numbers, it is the absolute error, averaged over the numbers of a sample. For several labels and for masks, it
+    is the share of wrong entries.
 
     Args:
         estimated: The estimated target of each original, (N,) or (N, outputs).
         true: The true targets, with as many values as ``estimated``.
+        values: The number of values that each entry can have, or ``None`` for numbers.
 
     >>> target_error(torch.tensor([1.0, 2.0]), torch.tensor([1.5, 2.0]))
-    tensor([0.5000, 0.0000])
+    tensor([0.5000, 0.0000], dtype=torch.float64)
+    >>> target_error(torch.tensor([[1, 0]]), torch.tensor([[3, 0]]), values=4)
+    tensor([0.5000], dtype=torch.float64)
     """
     if estimated.numel() != true.numel() or len(estimated) != len(true):
         raise InvalidInput(f"targets of shape {tuple(estimated.shape)} cannot be compared with {tuple(true.shape)}")
-    return (estimated.reshape(len(true), -1) - true.reshape(len(true), -1)).abs().mean(1)
+    one, other = (side.reshape(len(true), -1).double() for side in (estimated, true))
+    return ((one - other).abs() if values is None else (one != other).double()).mean(1)
