@@ -78,6 +78,15 @@ def titled(title):
     return f"{TOML}[[defence]]\ntitle = {title}\nchain = [{{ name = 'gaussian_noise', sigma = 0.5 }}]\n"
 
 
+def test_the_reason_of_a_verdict_is_printed(config, monkeypatch, capsys):
+    config.write_text(NOISE)
+    _, said = run(monkeypatch, capsys, "audit", config)
+    result = json.loads((config.parent / "audit" / "audit.json").read_text())
+    reasons = {finding["reason"] for finding in result["findings"]} - {""}
+    assert reasons
+    assert any(reason in said.out + said.err for reason in reasons)
+
+
 @pytest.mark.parametrize("character", [r"\u001b[2J", r"\u009b", r"\u0000", r"\u202e", r"\n"])
 def test_a_title_with_a_control_character_is_refused(config, monkeypatch, capsys, character):
     config.write_text(titled(f'"noise{character}"'))

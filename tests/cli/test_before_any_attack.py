@@ -1,5 +1,9 @@
 """Mistakes in options are refused before any attack, and files of others are left as they are."""
 
+import csv
+import os
+import stat
+
 import pytest
 
 from leakgauge.core.own_files import MARKS
@@ -104,6 +108,34 @@ def test_an_audit_replaces_its_own_files_and_no_others(command, tmp_path, monkey
     for name in ("audit.html", "audit.json", "results.csv"):
         content = (tmp_path / "out" / name).read_bytes()
         assert any(mark in content[:4096] for mark in MARKS[(tmp_path / name).suffix])
+
+
+@pytest.mark.parametrize("name", ["audit", "frontier"])
+def test_nobody_else_can_read_the_results_and_no_title_becomes_a_formula(command, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    config = write_project(tmp_path)
+    if name == "frontier":
+        config = tmp_path / "frontier.toml"
+        config.write_text((tmp_path / "audit.toml").read_text().partition("[audit]")[0] + FRONTIER + 'title = "=1+1"')
+    before = os.umask(0)
+    try:
+        code, _, errors = command(name, config.name, "--output", "out", "--engine", "in-process", "-q")
+    finally:
+        os.umask(before)
+    assert code == 0, errors
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").rglob("*")}
+    assert {path.name for path in modes} >= set(COMMANDS[name][1])
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
+    assert {mode for path, mode in modes.items() if path.is_dir()} <= {0o700}
+    cells = [
+        cell
+        for path in modes
+        if path.suffix == ".csv"
+        for row in csv.reader(path.read_text().splitlines())
+        for cell in row
+    ]
+    assert not any(cell.startswith("=") for cell in cells)
+    assert name == "audit" or any("=1+1" in cell for cell in cells)
 
 
 def test_a_changed_demonstration_is_not_replaced(tmp_path):

@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import tomllib
 
 import pytest
 
@@ -186,3 +187,31 @@ def test_settings_are_read_as_json_or_text():
         "e": "relu",
         "f": json.loads('{"x": null}'),
     }
+
+
+def test_init_prints_how_a_table_is_read_and_writes_the_types(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{20 + row};{row % 4};{'ja' if row % 2 else 'nein'}\n" for row in range(12))
+    (tmp_path / "people.csv").write_text(f"alter;stufe;risiko\n{rows}")
+    table = ("--model", "mlp", "--data", "people.csv", "--target", "risiko")
+    code, out, errors = command("init", "plain.toml", *table)
+    assert code == 0, errors
+    assert "stufe: few different whole numbers, used as numbers." in " ".join(out.split())
+    code, out, errors = command("init", "coded.toml", *table, "--categories", "stufe", "--ignore", "alter")
+    assert code == 0, errors
+    assert "Categories: stufe (4 values)." in out
+    written = tomllib.loads((tmp_path / "coded.toml").read_text())["data"]
+    assert written == {
+        "csv": "people.csv",
+        "options": {"target": "risiko", "categories": ["stufe"], "ignore": ["alter"]},
+    }
+    (tmp_path / "coded.toml").write_text(
+        (tmp_path / "coded.toml").read_text() + '[audit]\nclients = 1\nattacks = ["dense_read_off"]\n'
+    )
+    code, out, errors = command("audit", "coded.toml", "--engine", "in-process")
+    assert code == 0, errors
+    assert "Categories: stufe (4 values)." in out
+    for words in (("--ignore", "alter"), ("--target", "x"), ("--target", "risiko", "--numbers", "risiko")):
+        code, _, errors = command("init", "wrong.toml", "--model", "mlp", "--data", "people.csv", *words)
+        assert (code, len(errors.strip().splitlines())) == (2, 1)
+        assert not (tmp_path / "wrong.toml").exists()

@@ -158,7 +158,7 @@ BAD = {
     "unknown loss": ({"training": {"loss": "no:such_loss"}}, "no loss 'no:such_loss'"),
     "hidden number of samples": ({"training": {"samples": None, "batch_size": 1}}, "needs the client's samples"),
     "scale of the data": ({"data": {"bounded": False, "mean": (0.5, 0.5)}}, "mean has 2 values"),
-    "hidden learning rate": ({"training": {"lr": None}}, "needs the client's lr"),
+    "hidden learning rate": ({"training": {"lr": None, "weight_decay": 0.1}}, "needs the client's lr"),
 }
 
 

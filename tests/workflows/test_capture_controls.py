@@ -50,6 +50,13 @@ def test_a_negative_verdict_stands_beside_its_controls(recorded, tmp_path):
     assert "Positive controls" in page
 
 
+def test_a_capture_that_may_determine_the_samples_is_never_called_safe(recorded, tmp_path):
+    """Whether the message holds noise is not known here, and every positive control succeeds."""
+    found = attacked(recorded, tmp_path, attacks.inverting_gradients(steps=150))
+    assert all(one.verdict is Verdict.RECOVERS_DATA for one in found.controls)
+    assert found.verdict is Verdict.INCONCLUSIVE
+
+
 def test_a_weak_attack_is_inconclusive(recorded, tmp_path):
     found = attacked(recorded, tmp_path, attacks.inverting_gradients(steps=1))
     assert not any(one.verdict is Verdict.RECOVERS_DATA for one in found.controls)

@@ -14,6 +14,7 @@ import typer
 
 from leakgauge.cli import audits, benchmarks, captures, listing
 from leakgauge.cli.common import app, complain, screen
+from leakgauge.cli.interrupts import whole_imports
 from leakgauge.cli.streams import flush, tolerant_streams
 from leakgauge.core.errors import LeakgaugeError, TasksFailed
 from leakgauge.core.exits import no_exit, seal
@@ -38,7 +39,7 @@ def _exit_code() -> int:
     makes is an error.
     """
     try:
-        with no_exit():
+        with no_exit(), whole_imports():
             code: int | None = app(standalone_mode=False)
             flush()
             return code or 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -27,6 +27,8 @@ from leakgauge.cli.common import (
     screen,
     watching,
 )
+
+Columns = Annotated[list[str] | None, typer.Option(help="A column of this type in a .csv. May be repeated.")]
 
 
 @app.command()
@@ -67,6 +69,7 @@ def audit(  # noqa: PLR0913
     """Attack simulated clients, and measure how much of their data is recovered. Exit with 1 if a limit is broken."""
     from leakgauge.core.own_files import check_output
     from leakgauge.reports.audit import by_defence
+    from leakgauge.reports.meaning import why
     from leakgauge.runtime import check_engine
     from leakgauge.workflows.audit import FILES, read_audit
     from leakgauge.workflows.audit import audit as run
@@ -78,6 +81,8 @@ def audit(  # noqa: PLR0913
     check_output(output, FILES, junit)
     plan = read_audit(read_toml(config), str(config))
     if not quiet and not as_json:
+        for sentence in plan.scenario.dataset.notes:
+            screen.print(escape(sentence), style="yellow" if sentence.startswith("Warning") else "dim", soft_wrap=True)
         screen.print(f"first look, before any attack: [bold]{plan.first_look.risk} risk[/bold]")
         for sentence in (plan.scenario.model_state, *(reason.sentence for reason in plan.first_look.reasons)):
             screen.print(f"  {escape(sentence)}", style="dim", soft_wrap=True)
@@ -88,7 +93,9 @@ def audit(  # noqa: PLR0913
         )  # fmt: skip
     if not result.results:
         raise typer.Exit(130)
-    present(result, [], by_defence(result), quiet=quiet, as_json=as_json)
+    reasons = why(result)
+    summary = f"{by_defence(result)}{f'. {reasons}' if reasons else ''}"
+    present(result, [], summary, quiet=quiet, as_json=as_json)
 
 
 @app.command()
@@ -111,7 +118,7 @@ def forget(
 
 
 @app.command()
-def init(
+def init(  # noqa: PLR0913
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("audit.toml"),
     model: Annotated[str | None, typer.Option(help="A model's name, or module:factory.")] = None,
     data: Annotated[str | None, typer.Option(help="A dataset's name, a folder of pictures, .npz or .csv.")] = None,
@@ -120,8 +127,16 @@ def init(
     lr: Annotated[float, typer.Option(help="The clients' learning rate.")] = 0.01,
     epochs: Annotated[int, typer.Option(min=1, help="Local epochs.")] = 1,
     batch_size: Annotated[int, typer.Option(min=1, help="Batch size.")] = 10,
+    target: Annotated[str | None, typer.Option(help="The column of a .csv to predict.")] = None,
+    sensitive: Annotated[str | None, typer.Option(help="The sensitive column of a .csv.")] = None,
+    categories: Columns = None,
+    numbers: Columns = None,
+    ignore: Columns = None,
 ) -> None:
-    """Write a commented configuration file for an audit, from options or from answers to questions."""
+    """Write a commented configuration file for an audit, from options or from answers to questions.
+
+    With a .csv and --target, also print how its columns are read. --categories, --numbers and --ignore change that.
+    """
     from leakgauge.workflows.audit.template import write_template
 
     asking = sys.stdin.isatty()
@@ -129,9 +144,29 @@ def init(
         model = typer.prompt("model (a name, or module:factory)") if asking else "lenet"
     if data is None:
         data = typer.prompt("data (a name, a folder of pictures, .npz or .csv)") if asking else "mnist5k"
-    numbers = {"samples": samples, "lr": lr, "epochs": epochs, "batch_size": batch_size}
-    written = escape(str(write_template(path, model=model, data=data, sends=sends, **numbers)))
+    columns = {"target": target, "sensitive": sensitive, "categories": categories, "numbers": numbers, "ignore": ignore}
+    options = {name: value for name, value in columns.items() if value}
+    for sentence in _read_csv(data, options):
+        screen.print(escape(sentence), style="yellow" if sentence.startswith("Warning") else "dim", soft_wrap=True)
+    recipe = {"samples": samples, "lr": lr, "epochs": epochs, "batch_size": batch_size}
+    written = escape(str(write_template(path, model=model, data=data, sends=sends, options=options, **recipe)))
     screen.print(f"written: {written}\nnow run: leakgauge audit {written}", soft_wrap=True)
+
+
+def _read_csv(data: str, options: dict[str, Any]) -> tuple[str, ...]:
+    """Return sentences about how a CSV table is read with the given types of its columns."""
+    from leakgauge.core.errors import InvalidInput
+    from leakgauge.data import from_csv
+    from leakgauge.workflows.audit.template import source_of
+
+    if not options:
+        return ()
+    if source_of(data) != "csv":
+        names = ", ".join(f"--{name}" for name in options)
+        raise InvalidInput(f"{names}: only a .csv has columns to name, and {data} is none")
+    if "target" not in options:
+        raise InvalidInput("Name the column to predict with --target")
+    return from_csv(data, **options).notes
 
 
 @app.command()

@@ -123,7 +123,6 @@ def _run(
 ) -> None:
     """Run rows of a paper's tables. Print and save each result as soon as it is complete."""
     from leakgauge.core.container import output_folder
-    from leakgauge.core.own_files import check_own
     from leakgauge.reproduction.results import check_saving, save_result
     from leakgauge.reproduction.runner import run_rows
     from leakgauge.runtime import check_engine
@@ -131,9 +130,6 @@ def _run(
     check_engine(engine, jobs)
     for folder in filter(None, (cache, choice.pictures)):
         output_folder(folder)
-    drawn = [] if choice.pictures is None else [choice.pictures / row.name for row in rows]
-    for path in (path for folder in drawn for suffix in ("csv", "png") for path in folder.glob(f"*.{suffix}")):
-        check_own(path)
     if save:
         check_saving(row.folder for row in rows)
     command = command_line()

@@ -5,35 +5,42 @@ If a client's own data is given, the results are scored.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from leakgauge.attacks import registry
-from leakgauge.attacks.base import Attack, Reconstruction
-from leakgauge.attacks.reconstruction_file import from_parts, save_reconstruction, to_parts
+from leakgauge.attacks.analytic.named_words import named_by
+from leakgauge.attacks.base import Attack
+from leakgauge.attacks.reconstruction_file import from_parts, to_parts
+from leakgauge.attacks.unknown_rate import threat_model
 from leakgauge.core.container import Location, output_folder
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, TasksFailed, printable
-from leakgauge.core.measure import Measure
 from leakgauge.core.observation import Observation
 from leakgauge.core.own_files import check_output
 from leakgauge.core.progress import Report
 from leakgauge.core.truth import Truth
-from leakgauge.evaluation import Score, score
 from leakgauge.evaluation.gate import read_condition
-from leakgauge.evaluation.pairing import Pairing
 from leakgauge.evaluation.support import Evidence, with_support
 from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients
 from leakgauge.runtime import Task, Watch, run_tasks
 from leakgauge.runtime.cache import Cache, Entry
 from leakgauge.workflows.capture_controls import controls_of
+from leakgauge.workflows.capture_results import (
+    AttackedCapture,
+    Capture,
+    file_name,
+    saved_capture,
+    score_to_plain,
+    scored_capture,
+    stored_capture,
+)
 from leakgauge.workflows.captures import Captures, ClientData, truths_of
+from leakgauge.workflows.determined import capture_determines
 from leakgauge.workflows.forget import forget_files
 from leakgauge.workflows.result import (
     Redact,
@@ -44,45 +51,10 @@ from leakgauge.workflows.result import (
     conclude,
     measuring,
 )
+from leakgauge.workflows.scorable import not_scorable
 
 #: The names of the tensors in the cache that hold a client's samples and labels.
 SAMPLES = ("samples", "labels")
-
-
-@dataclass(frozen=True, eq=False)
-class Capture:
-    """One capture to attack.
-
-    Args:
-        file: The file of the capture.
-        client: The name of the client.
-        threat_model: Sentences about what the attacker sees and knows.
-        labels_granted: Whether the attacker is given the labels or their counts.
-        truth: The client's own data. It is ``None`` if the data is not given.
-    """
-
-    file: Path
-    client: str
-    threat_model: tuple[str, ...]
-    labels_granted: bool
-    truth: Truth | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, eq=False)
-class AttackedCapture:
-    """One capture and the result of the attack on it.
-
-    Args:
-        capture: The attacked capture.
-        reconstruction: The result of the attack. If samples are omitted, it has no samples and no labels.
-        score: The score of the result. It is ``None`` if the client's own data is not given.
-        cached: Whether the result was computed in an earlier run.
-    """
-
-    capture: Capture
-    reconstruction: Reconstruction
-    score: Score | None = None
-    cached: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -226,17 +198,17 @@ def run_capture_attack(
                 refused.append(printable(f"{file}: {document['problem']}"))
                 continue
             with _refusing(by_file[file], refused):
-                made[file] = new = _scored(by_file[file], from_parts(document, tensors))
+                made[file] = new = scored_capture(by_file[file], from_parts(document, tensors))
                 if new.reconstruction.outcome.kind == "interrupted":
                     raise KeyboardInterrupt
-                cache.put(definitions[file], {**document, **_score_to_plain(new)}, tensors, samples=SAMPLES)
+                cache.put(definitions[file], {**document, **score_to_plain(new)}, tensors, samples=SAMPLES)
     except TasksFailed as problem:
         failed, complete = problem, False
     except KeyboardInterrupt:
         complete = False
     if not made and failed is not None:
         raise failed
-    attacked = tuple(_saved(made[one.file], Path(output), samples) for one in listed if one.file in made)
+    attacked = tuple(saved_capture(made[one.file], Path(output), samples) for one in listed if one.file in made)
     if not attacked and refused:
         raise captures.nothing_read(refused)
     finding = _finding(attacked, name)
@@ -246,7 +218,7 @@ def run_capture_attack(
             controls = controls_of(_truths(attacked), definitions, cache.folder, common, running, name)
         except KeyboardInterrupt:
             complete = False
-        finding = with_support(finding, Evidence({control.setup: control for control in controls}))
+        finding = with_support(finding, _evidence(attacked, controls))
     return CaptureAttack(
         attack=attack,
         attacked=attacked,
@@ -258,12 +230,28 @@ def run_capture_attack(
     )
 
 
+def _evidence(attacked: Sequence[AttackedCapture], controls: Sequence[Finding]) -> Evidence:
+    """Return the evidence that an attack without success is strong enough to show the absence of leakage."""
+    known = all(one.capture.labels_granted or _has_classes(one.capture) for one in attacked)
+    scored = [one.capture for one in attacked if one.score is not None]
+    return Evidence(
+        {control.setup: control for control in controls},
+        unknown_targets=not known,
+        determined=next((capture.determined for capture in scored if capture.determined), ""),
+        zero=all(capture.zero for capture in scored),
+    )
+
+
+def _has_classes(capture: Capture) -> bool:
+    return capture.truth is None or capture.truth.data.classes is not None
+
+
 def _cache(output: Location, listed: Sequence[Capture], samples: bool) -> Cache:
     """Return the cache of an output folder. If samples are omitted, remove those that earlier runs stored in it.
 
     Raise an error if the results would replace files of others.
     """
-    check_output(output, [name for one in listed for name in (f"{one.file.stem}.png", _file_name(one))])
+    check_output(output, [name for one in listed for name in (f"{one.file.stem}.png", file_name(one))])
     cache = Cache(output_folder(output) / "cache", samples=samples)
     if not samples:
         forget_files(Path(output))
@@ -285,7 +273,7 @@ def _done_before(
     missing = []
     for one in listed:
         with _refusing(one, refused):
-            stored = _stored(one, entries[one.file], samples)
+            stored = stored_capture(one, entries[one.file], samples)
             if stored is None:
                 missing.append(one)
             else:
@@ -307,15 +295,24 @@ def _listed(captures: Captures, attack: Attack, data: ClientData | None) -> tupl
             refused.append(printable(str(observation)))
             continue
         granted = observation.labels is not None or observation.label_counts is not None
-        known[file] = Capture(file, observation.client, tuple(observation.threat_model()), granted)
+        known[file] = Capture(
+            file,
+            observation.client,
+            tuple(threat_model(observation)),
+            granted,
+            observation.data,
+            named=named_by(observation) if data is not None else {},
+            zero=not any(bool(value.any()) for value in observation.difference().values()),
+        )
         if data is not None:
             data.check({capture.client: None for capture in known.values()})
             scored[file] = observation
     truths, problems = ({}, {}) if data is None else truths_of(data, scored)
+    problems |= not_scorable(truths, {file: known[file].named for file in truths})
     refused += [printable(f"{file}: {problem}") for file, problem in problems.items()]
-    return [
-        replace(capture, truth=truths.get(file)) for file, capture in known.items() if file not in problems
-    ], refused
+    for file, truth in truths.items():
+        known[file] = replace(known[file], truth=truth, determined=capture_determines(scored[file], len(truth)))
+    return [capture for file, capture in known.items() if file not in problems], refused
 
 
 def attack_file(
@@ -344,10 +341,6 @@ def _truths(attacked: Sequence[AttackedCapture]) -> dict[Path, Truth]:
     return {one.capture.file: one.capture.truth for one in attacked if one.capture.truth is not None}
 
 
-def _file_name(capture: Capture) -> str:
-    return f"{capture.file.stem}.reconstruction.safetensors"
-
-
 @contextmanager
 def _refusing(capture: Capture, refused: list[str]) -> Iterator[None]:
     """Add a capture that cannot be scored to ``refused``, and go on with the others."""
@@ -355,66 +348,6 @@ def _refusing(capture: Capture, refused: list[str]) -> Iterator[None]:
         yield
     except InvalidInput as problem:
         refused.append(printable(f"{capture.file}: {problem}"))
-
-
-def _scored(capture: Capture, reconstruction: Reconstruction, *, cached: bool = False) -> AttackedCapture:
-    scored = None if capture.truth is None else score(reconstruction, capture.truth)
-    return AttackedCapture(capture, reconstruction, scored, cached)
-
-
-def _saved(one: AttackedCapture, output: Path, samples: bool) -> AttackedCapture:
-    """Save the reconstruction to a file, or remove its samples if they are omitted."""
-    made = one.reconstruction
-    if not samples:
-        return replace(one, reconstruction=replace(made, samples=made.samples[:0], labels=None, epochs=None))
-    target = output / f"{one.capture.file.stem}.reconstruction.safetensors"
-    save_reconstruction(made, target)  # another attack may have written the file in between
-    return one
-
-
-def _score_to_plain(one: AttackedCapture) -> dict[str, Any]:
-    """Return the score as plain values, with a hash of the samples that it was computed with."""
-    if one.score is None:
-        return {"score": None, "truth": None}
-    rows = {name: measure.to_row() for name, measure in one.score.metrics.items()}
-    plain = {"measures": rows, "threshold": one.score.threshold, "notes": one.score.notes}
-    return {"score": plain, "truth": _hash(one.capture.truth)}
-
-
-def _stored(capture: Capture, entry: Entry | None, samples: bool) -> AttackedCapture | None:
-    """Return the result in an entry of the cache, or ``None`` if the attack must run again.
-
-    An entry without samples has the score that the samples had. It is of use if the client's data is the same, and if
-    samples are omitted now too.
-
-    Args:
-        capture: The capture.
-        entry: The entry, which may be missing.
-        samples: Whether samples are needed.
-    """
-    if entry is None:
-        return None
-    if "samples" in entry.tensors:
-        return _scored(capture, from_parts(entry.document, entry.tensors), cached=True)
-    if samples or entry.document["truth"] != _hash(capture.truth):
-        return None
-    made = from_parts(entry.document, {**entry.tensors, "samples": torch.zeros(0)})
-    plain = entry.document["score"]
-    if plain is None:
-        return AttackedCapture(capture, made, None, cached=True)
-    measures = {name: Measure.from_row(row) for name, row in plain["measures"].items()}
-    nothing = Pairing(torch.zeros(0, dtype=torch.long))
-    return AttackedCapture(capture, made, Score(measures, nothing, plain["threshold"], plain["notes"]), cached=True)
-
-
-def _hash(truth: Truth | None) -> str | None:
-    """Return a hash of the samples that a score is computed with."""
-    if truth is None:
-        return None
-    digest = hashlib.sha256()
-    for tensor in (truth.inputs, truth.targets, truth.reference_inputs, truth.reference_targets):
-        digest.update(b"none" if tensor is None else f"{tensor.shape}".encode() + tensor.cpu().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _finding(attacked: Sequence[AttackedCapture], name: str) -> Finding:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from leakgauge.attacks.analytic.named_words import named_by
 from leakgauge.attacks.base import Attack
 from leakgauge.attacks.requirements import MOST_SIMULATED
 from leakgauge.core.container import Location
@@ -112,7 +113,8 @@ def attack_easier(
     if easier is None:
         return {}
     message, own = easier
-    scored = score(attack(message, seed=seed, device=device, progress=report), own)
+    result = attack(message, seed=seed, device=device, progress=report)
+    scored = score(result, own, **named_by(message))
     return {metric: replace(measure, per_sample=None) for metric, measure in scored.metrics.items()}
 
 

@@ -23,6 +23,7 @@ from leakgauge.core.observation import DataSpec, LocalTraining, Observation
 from leakgauge.core.observation_file import load, observation_files, plain
 from leakgauge.core.truth import Truth
 from leakgauge.data import Dataset, from_npz
+from leakgauge.data.npz_samples import Kind
 from leakgauge.federation.losses import LOSSES, named_loss
 from leakgauge.runtime.cache import source_digest
 from leakgauge.runtime.values import value_digest
@@ -224,7 +225,11 @@ def _truth(own: Sequence[Path], others: Sequence[Path], spec: DataSpec) -> Truth
 
 def _samples(file: Path, spec: DataSpec) -> Dataset:
     try:
-        dataset = from_npz(file)  # the capture, and not the file, may have the wrong number of classes
+        series = spec.is_series or len(spec.shape) == 2
+        kind: Kind | None = "series" if series else "picture" if spec.is_image else None
+        dataset = from_npz(
+            file, kind=kind, time_axis=spec.time_axis
+        )  # the capture, and not the file, may have the wrong number of classes
         return Dataset(dataset.inputs, dataset.targets, spec, name=str(file))
     except InvalidInput as problem:
         raise InvalidInput(

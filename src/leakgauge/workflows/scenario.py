@@ -37,6 +37,7 @@ from torch import nn
 
 from leakgauge import models
 from leakgauge.attacks import registry
+from leakgauge.attacks.analytic.named_words import named_by
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName, shown
 from leakgauge.core.limits import SEED
 from leakgauge.core.observation import LocalTraining, Observation
@@ -56,6 +57,7 @@ from leakgauge.models.factories import current_directory_importable, explained, 
 from leakgauge.runtime.cache import source_digest
 from leakgauge.runtime.values import value_digest
 from leakgauge.workflows.documents import DEFENCE, TABLES, Keys, check_table
+from leakgauge.workflows.scorable import check_scorable
 
 #: The settings of the recipe that a client gets as a ``LocalTraining``.
 FURTHER = (
@@ -167,6 +169,11 @@ class Scenario:
         """Whether the attacker is given labels in any form."""
         return bool(set(GRANTS) & set(self.attacker.get("granted", [])))
 
+    @property
+    def targets_unknown(self) -> bool:
+        """Whether the attacker has to find targets that are no classes."""
+        return self.dataset.spec.classes is None and not self.labels_granted
+
     def share(self, index: int, size: int | None = None, *, first: int = 0) -> Dataset:
         """Return the samples of one client, which are drawn at random from the dataset.
 
@@ -211,7 +218,7 @@ class Scenario:
         classes of the data, unless the options set them.
         """
         spec, name = self.dataset.spec, self.model["name"]
-        fitting = {"shape": list(spec.shape), "classes": spec.classes or 1}
+        fitting = {"shape": list(spec.shape), "classes": spec.outputs}
         taken = {key: value for key, value in fitting.items() if key in models.parameters(name)}
         seed = {"seed": derive(self.seed, "network", 0 if self.model.get("trained_rounds") else index) % 2**31}
         network = models.build(name, **(seed | taken | self.model.get("options", {})))
@@ -255,11 +262,18 @@ class Scenario:
         if not rounds:
             return "The model has random weights. It was not trained before this round."
         score = self._trained.history[-1][1]
-        kind = "mean squared error" if self.dataset.spec.classes is None else "accuracy"
+        spec = self.dataset.spec
+        kind = "mean squared error" if spec.classes is None and spec.target_values is None else "accuracy"
         return f"The model was trained for {rounds} rounds before this one. Its {kind} on other samples is {score:.3g}."
 
     def observe(
-        self, index: int, chain: Sequence[Defence] = (), *, knows_defence: bool = False, participations: int = 1
+        self,
+        index: int,
+        chain: Sequence[Defence] = (),
+        *,
+        knows_defence: bool = False,
+        participations: int = 1,
+        start: int | None = None,
     ) -> tuple[Observation, Truth]:
         """Simulate a client. Return the server's observation of the client, and the client's own samples.
 
@@ -270,22 +284,28 @@ class Scenario:
             chain: The defences of the client.
             knows_defence: Whether the attacker knows these defences.
             participations: The number of rounds in which a client takes part, for defences with a budget.
+            start: The index of the initial weights. By default, each client has its own. Clients of one round have the
+                same.
         """
         on_client = [defence for defence in chain if not isinstance(defence, ServerDefence)]
         number = clients_in_a_sum(chain)
-        model = self.network(index)
+        model = self.network(index if start is None else start)
         exposure = {"knows_defence": knows_defence, "participations": participations, "defences": on_client}
         parts = [self._message(model, number * index + offset, exposure) for offset in range(number)]
         return aggregate(parts) if number > 1 else parts[0]
 
     def first_message(self) -> Observation:
-        """Return the message of the first client without a defence. Raise an error if its training diverges."""
-        message, _ = self.observe(0)
+        """Return the message of the first client without a defence.
+
+        Raise an error if its training diverges, or if a result of an attack on it could not be scored.
+        """
+        message, truth = self.observe(0)
         if any(value.dtype == torch.bfloat16 for value in message.sent.values()):
             raise InvalidInput("the model holds bfloat16, which is too rough for attacks. Return model.float() instead")
         if message.returned is not None:
             samples = prepared(self.share(0), message.sent)
             check_progress(message.model, samples, message.training, message.sent, message.returned)
+        check_scorable(truth, named_by(message))
         return message
 
     def check_attackable(self, message: Observation, attacks: Iterable[str]) -> None:
@@ -417,7 +437,9 @@ def _is_named(item: Mapping[str, Any]) -> bool:
     return isinstance(item.get("name"), str)
 
 
-def read_chains(tables: object, scenario: Scenario, where: str) -> dict[str, tuple[Defence, ...]]:
+def read_chains(
+    tables: object, scenario: Scenario, where: str, more: Mapping[str, Any] = {}
+) -> dict[str, tuple[Defence, ...]]:
     """Return a dictionary from titles to the defences that a client applies one after another.
 
     Raise an error if the model cannot use one of the defences.
@@ -426,20 +448,24 @@ def read_chains(tables: object, scenario: Scenario, where: str) -> dict[str, tup
         tables: The tables ``[[defence]]``.
         scenario: The set-up that the defences are used in.
         where: The name of the document for error messages.
+        more: The valid further keys of these tables, which the caller reads. Tables that differ in one of them may have
+            the same chain.
     """
     if not isinstance(tables, list):
         raise InvalidInput(f"{where}: defences are written [[defence]], one table each, not {shown(tables)}")
     chains: dict[str, tuple[Defence, ...]] = {}
+    settings: dict[str, Any] = {}
     for number, table in enumerate(tables, 1):
         place = f"{where}: [[defence]] {number}"
-        check_table(table, DEFENCE, place)
+        check_table(table, {**DEFENCE, **more}, place)
         chain = read_chain(table.get("chain", []), f"{place} chain")
         title = table.get("title") or ", ".join(map(repr, chain)) or "no defence"
         if title in chains:
             raise InvalidInput(f"{place}: the title {shown(title)} is taken. Titles must differ")
-        same = next((other for other, earlier in chains.items() if earlier == chain), None)
+        setting = (chain, {key: table[key] for key in more if key in table})
+        same = next((other for other, earlier in settings.items() if earlier == setting), None)
         if same is not None:
             raise InvalidInput(f"{place} has the same chain as {shown(same)}. Remove one of the two")
         check_defences(chain, scenario.network(), scenario.training.get("mode", "train"), server=True)
-        chains[title] = chain
+        chains[title], settings[title] = chain, setting
     return chains

@@ -2,18 +2,23 @@
 
 import copy
 import itertools
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from leakgauge.attacks.base import Attack, Reconstruction
+from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.core.errors import InvalidInput
 from leakgauge.evaluation.support import TOO_LITTLE_TIME
 from leakgauge.evaluation.verdict import Verdict
 from leakgauge.runtime import Watch
-from leakgauge.workflows.audit import read_audit, run, run_audit
+from leakgauge.workflows.audit import budget, read_audit, run, run_audit
 from leakgauge.workflows.audit.budget import DEFAULT_BUDGET, Allowance, Forecast, equal_limit, forecast, read_duration
 from leakgauge.workflows.audit.plan import Work
 from leakgauge.workflows.result import Running
+from tests.attacks.analytic.cases import client, dense
 from tests.workflows.audit.test_run import DOCUMENT, HERE
 
 
@@ -189,3 +194,39 @@ def test_without_time_controls_are_left_out_and_nothing_is_safe(tmp_path, monkey
     assert not result.controls
     assert result.verdict is not Verdict.NOTHING_ABOVE_CHANCE
     assert any(TOO_LITTLE_TIME in one.reason for one in result.findings)
+
+
+@dataclass(frozen=True)
+class Exact(Attack):
+    """An attack that takes some seconds of a clock that stands still otherwise, and reports after each."""
+
+    seconds: int
+    clock: object
+    own: float | None = None
+
+    def run(self, observation, seed, report):
+        for second in range(self.seconds):
+            self.clock.now += 1.0
+            report(second + 1, None, 0.0)
+        return Reconstruction(torch.zeros(1, 1, 8, 8), None, Outcome("converged", 0, "done"))
+
+    def forecast(self, observation):
+        return self.own
+
+
+@pytest.mark.parametrize(
+    ("seconds", "own", "expected"),
+    [
+        (1, 50.0, 1.0),  # it is done within the trial, and its own upper limit is far off
+        (9, None, budget.LONGER * budget.TRIED),
+        (9, 0.5, budget.TRIED),  # its own estimate is too low
+        (9, 25 * budget.TRIED, 5 * budget.TRIED),  # the geometric mean of the trial and of its own upper limit
+    ],
+)
+def test_an_exact_attack_is_tried_for_a_moment(monkeypatch, seconds, own, expected):
+    clock = SimpleNamespace(now=0.0)
+    for name in ("perf_counter", "monotonic"):
+        monkeypatch.setattr(budget.time, name, lambda: clock.now)
+    observation, _ = client(dense(8), 1)
+    assert budget._tried(Exact(seconds, clock, own), observation, 0) == expected
+    assert clock.now <= budget.TRIED + 1

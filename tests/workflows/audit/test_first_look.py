@@ -14,6 +14,8 @@ from leakgauge.federation.defences import DPSGD, Clipping, GaussianNoise
 from leakgauge.workflows.audit import first_look
 from leakgauge.workflows.audit.ceiling import bound_of
 from tests.attacks.analytic.transformers import frozen
+from tests.known_answers.networks import convolutional, unet
+from tests.known_answers.populations import labelled_digits
 from tests.shared import digits
 
 
@@ -116,7 +118,8 @@ def test_one_local_step_is_called_a_gradient_only_where_attacks_compute_one():
 
     assert "exact attacks compute the gradient" in str(look())
     assert "two_spans" in look().applies
-    assert "gradient does not follow" in str(look(hidden=["lr"]))
+    assert "shows the direction of the gradient" in str(look(hidden=["lr"]))
+    assert "gradient does not follow" in str(look(hidden=["weight_decay"]))
     assert "two_spans" in look(hidden=["lr"]).refused
     assert "4 local steps" in str(look(epochs=2, batch_size=2))
 
@@ -134,7 +137,7 @@ def test_local_training_is_for_other_attacks():
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (lambda: MESSAGES["regression"]()[0], "need the targets"),
+        (lambda: regression(loss=rounded)[0], "need the targets"),
         (lambda: fedavg(network(), digits().share(range(4)), lr=0.1, hidden=["samples"])[0], "number of samples"),
     ],
 )
@@ -185,7 +188,7 @@ class Coded(nn.Module):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Coded(), "is an embedding. The rows of its gradient that are not zero show"),
+        (Coded(), "is an embedding. The update changes 2 of the 2 rows of codes.weight"),
         (Backwards(), "first trained layer is a convolution"),
         (network("mlp", hidden=[16]), "dense, with a bias"),
         (nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False)), "dense, without a bias"),
@@ -213,7 +216,35 @@ def test_labels_are_readable_or_not():
     for parameter in list(frozen.parameters())[-2:]:
         parameter.requires_grad_(False)
     assert "does not show the labels" in str(first_look(fedsgd(frozen, digits().share(range(4)))[0]))
-    assert "targets are numbers" in str(first_look(MESSAGES["regression"]()[0]))
+
+
+def rounded(outputs, targets):
+    return (outputs - targets.long()).square().mean()
+
+
+def regression(**options):
+    """Return the message of a client whose targets are numbers."""
+    table = data.load("diabetes").share(range(3))
+    return fedsgd(models.mlp(shape=table.spec.shape, classes=1, hidden=(8,), seed=0), table, **options)
+
+
+def test_targets_that_are_no_classes_are_optimised():
+    look = first_look(regression()[0])
+    assert not look.missing
+    assert "targets are numbers, which the message does not show directly. They are optimised beside" in str(look)
+    assert "labels are granted" in str(first_look(regression(granted=["labels"])[0]))
+    refused = first_look(regression(loss=rounded)[0])
+    assert refused.missing == "the targets"
+    assert "does not accept targets that can be optimised" in str(refused)
+
+
+@pytest.mark.parametrize(("kind", "words"), [("labels", "several labels"), ("mask", "masks"), ("places", "masks")])
+def test_the_kind_of_the_targets_is_named(kind, words):
+    population = labelled_digits(targets=kind)
+    factory = convolutional if kind == "labels" else unet
+    model = factory(shape=population.spec.shape, classes=population.spec.outputs)
+    observation, _ = fedsgd(model, population.share(range(2)))
+    assert f"The targets are {words}, " in str(first_look(observation))
 
 
 @pytest.mark.parametrize(("shared", "words"), [(True, "sees the running"), (False, "does not see the running")])

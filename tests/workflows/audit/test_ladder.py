@@ -1,7 +1,9 @@
 """The ladder of versions of a set-up, and the sentences about how far an attack gets on it."""
 
 from leakgauge.core.measure import Measure
+from leakgauge.evaluation.support import NOT_FOUND, without_evidence
 from leakgauge.evaluation.verdict import Finding, Verdict
+from leakgauge.workflows.audit import audit
 from leakgauge.workflows.audit.ladder import rungs_of, sentences, strongest_attack
 from leakgauge.workflows.scenario import read_scenario
 
@@ -40,14 +42,35 @@ def test_the_sentences_name_the_last_rung_that_leaks_and_the_first_that_does_not
     rungs = rungs_of(scenario())
     leaks, safe = Verdict.RECOVERS_DATA, Verdict.NOTHING_ABOVE_CHANCE
     found = [finding("samples 1", leaks), finding("samples 4", leaks), finding("samples 16", safe)]
-    assert sentences(rungs, found) == ["Samples: data came back up to 4, and not at 16."]
+    assert sentences(rungs, found) == ["Samples: data came back up to 4, and was not found at 16."]
     gap = [finding("samples 1", leaks), finding("samples 4", safe), finding("samples 16", leaks)]
-    assert sentences(rungs, gap) == ["Samples: data came back up to 16 (but not at 4)."]
+    assert sentences(rungs, gap) == ["Samples: data came back up to 16 (but was not found at 4)."]
     assert sentences(rungs, found[:2]) == ["Samples: data came back up to 4, the largest value that was tried."]
-    assert sentences(rungs, [finding("noise 0.001", safe)]) == ["Noise: nothing came back from 0.001 on."]
+    assert sentences(rungs, [finding("noise 0.001", safe)]) == [
+        "Noise: the attack did not find data at 0.001 or above."
+    ]
 
 
 def test_the_strongest_attack_is_the_one_that_exceeds_chance_by_most():
     weak, strong = finding("a", Verdict.RECOVERS_DATA, 18.0), finding("a", Verdict.RECOVERS_DATA, 40.0, "dlf")
     assert strongest_attack([weak, strong, finding("a", Verdict.NOTHING_ABOVE_CHANCE, 90.0, "agic")]) == "dlf"
     assert strongest_attack([finding("a", Verdict.NOTHING_ABOVE_CHANCE)]) is None
+
+
+def test_a_rung_without_evidence_is_no_all_clear():
+    lost = without_evidence(finding("samples 16", Verdict.NOTHING_ABOVE_CHANCE))
+    assert (lost.verdict, lost.reason) == (Verdict.INCONCLUSIVE, NOT_FOUND)
+    leaks = finding("samples 4", Verdict.RECOVERS_DATA)
+    assert without_evidence(leaks) is leaks
+
+
+def test_no_rung_of_a_page_shows_a_verdict_of_no_leakage(tmp_path):
+    document = PLAIN | {"training": {"samples": 1, "sends": "gradient"}, "audit": {"clients": 1, "budget": "20s"}}
+    document["model"] = {"name": "mlp", "options": {"hidden": [16]}}
+    result = audit(document, tmp_path, engine="in-process")
+    assert any("noise" in rung.setup and rung.verdict is Verdict.INCONCLUSIVE for rung in result.ladder)
+    assert all(rung.verdict is not Verdict.NOTHING_ABOVE_CHANCE for rung in result.ladder)
+    section = (tmp_path / "audit.html").read_text().partition("How far the strongest attack gets")[2]
+    table = section[: section.index("</table>")]
+    assert "not found" in table
+    assert "nothing above chance" not in table

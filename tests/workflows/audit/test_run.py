@@ -10,6 +10,7 @@ from leakgauge.attacks import registry
 from leakgauge.attacks.spec import Cost
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.measure import Measure
+from leakgauge.evaluation.support import ZERO_UPDATE
 from leakgauge.evaluation.verdict import Finding, Verdict
 from leakgauge.runtime.cache import Cache, key_of
 from leakgauge.workflows.audit import read_audit, run, run_audit
@@ -280,7 +281,33 @@ def test_messages_that_may_determine_the_samples_are_recognised():
     defences = [{}, *({"title": title, "chain": chain} for title, chain in tables.items())]
     network = {"name": "mlp", "options": {"shape": [1, 8, 8], "classes": 10, "hidden": [64]}}
     plan = read_audit(document(model=network, defence=defences), "audit.toml")
-    assert plan.determined == {"no defence", "clipped", "many", "ten"}
+    assert set(plan.determined) == {"no defence", "clipped", "many", "ten"}
+
+
+def test_zero_updates_are_inconclusive_with_their_own_reason_and_cost_nothing(tmp_path):
+    training = {"samples": 2, "lr": 1e-12}
+    plan = read_audit(document(training=training, audit={"clients": 2, "budget": "5s"}, defence=[]), "audit.toml")
+    audit = run_audit(plan, tmp_path / "cache", HERE)
+    assert audit.verdict is Verdict.INCONCLUSIVE
+    assert audit.reason_for("no defence") == ZERO_UPDATE
+    assert audit.seconds < 1
+
+
+def test_an_audit_of_texts_reads_the_words_and_runs_no_search(tmp_path):
+    model = {"name": "tests.known_answers.networks:of_words", "options": {"body": "gru"}}
+    texts = {"factory": "tests.known_answers.populations:texts"}
+    training = {"sends": "gradient", "samples": 16}
+    plan = read_audit(document(model=model, data=texts, training=training, audit={"clients": 2}, defence=[]), "here")
+    assert list(plan.attacks) == ["embedding_read_off"]
+    assert "rows of table.weight, which are the words" in str(plan.first_look)
+    audit = run_audit(plan, tmp_path / "cache", HERE)
+    assert audit.verdict is Verdict.RECOVERS_ATTRIBUTES
+    assert audit.findings[0].measures["tokens"].value == 1
+    hidden = document(
+        model=model, data=texts, training=training, attacker={"hidden": ["samples"]}, audit={}, defence=[]
+    )
+    with pytest.raises(InvalidInput, match="looked up in an embedding, and embedding_read_off does not apply: needs"):
+        read_audit(hidden, "here")
 
 
 def test_nothing_else_runs_where_a_quick_exact_attack_has_every_sample(tmp_path):

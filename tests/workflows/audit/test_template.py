@@ -39,11 +39,26 @@ def test_every_comment_that_is_a_setting_is_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "key"), [("a.npz", "npz"), ("b.CSV", "csv"), ("m:f", "factory"), ("digits", "name"), (".", "images")]
+    ("data", "key"),
+    [
+        ("a.npz", "npz"),
+        ("b.CSV", "csv"),
+        ("b.csv.gz", "csv"),
+        ("b.tsv", "csv"),
+        ("m:f", "factory"),
+        ("digits", "name"),
+        (".", "images"),
+    ],
 )
 def test_data_of_every_kind_gets_its_key(tmp_path, data, key):
     text = write_template(tmp_path / "audit.toml", **(SETTINGS | {"data": data})).read_text()
     assert tomllib.loads(text)["data"] == {key: data}
+
+
+def test_the_types_of_columns_are_written(tmp_path):
+    options = {"target": "größe", "categories": ['a "b"', "c"], "ignore": ["d"]}
+    text = write_template(tmp_path / "audit.toml", **(SETTINGS | {"data": "a.csv", "options": options})).read_text()
+    assert tomllib.loads(text)["data"] == {"csv": "a.csv", "options": options}
 
 
 def test_wrong_messages_are_refused(tmp_path):

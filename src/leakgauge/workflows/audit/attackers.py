@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks import registry
+from leakgauge.attacks.analytic.named_words import named_by
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.diagnosis import diagnose
 from leakgauge.attacks.inversion.adaptive import adapts
 from leakgauge.attacks.inversion.stopping import Outcome
+from leakgauge.attacks.unknown_rate import threat_model
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
 from leakgauge.core.measure import Measure
 from leakgauge.core.observation import Observation
@@ -31,7 +33,7 @@ from leakgauge.workflows.result import check_measured
 #: A document of plain values and the samples that it is about.
 Scored = tuple[dict[str, Any], dict[str, Tensor]]
 #: The names of the tensors that hold clients' samples. The guess is the mean of samples of other clients.
-SAMPLES = ("original", "reconstructed", "guess")
+SAMPLES = ("original", "reconstructed", "guess", "targets", "labels")
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,11 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     whole = registry.build(attacker.name, **attacker.options)
     attack = whole if trial.scale == 1 else whole.scaled(trial.scale)
     fit = registry.ATTACKS[attacker.name].fits(observation)  # a defence may have changed what the attack needs
-    if fit.applies:
+    zero = not any(bool(value.any()) for value in observation.difference().values())
+    if zero:
+        words = "the update is zero, so it holds nothing about the samples"
+        result, out_of_time = _nothing(attack, trial, Outcome("finished", 0, words)), False
+    elif fit.applies:
         result, out_of_time = _in_time(attack, trial, report)
     else:
         words = f"does not apply to this message: {fit.reason}"
@@ -110,11 +116,13 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     reference, _ = other_samples(truth)
     if result.outcome.kind == "guess" and reference is not None:  # the best guess of an attacker is the chance level
         result = replace(result, samples=reference.mean(0).expand_as(result.samples).clone())
-    scored = score(result, truth, threshold=trial.threshold if truth.data.is_image else None)
+    threshold = trial.threshold if truth.data.is_image else None
+    scored = score(result, truth, threshold=threshold, **named_by(observation))
     document = _document(scored.metrics, str(result.outcome), result.seconds, observation)
     document |= {"loss": plain(result.loss), "attack": result.attack, "notes": list(scored.notes)}
     searched = result.trace is not None and result.outcome.kind != "guess"
     document |= {
+        "zero": zero,
         "cut_short": out_of_time or (trial.scale < 1 and attack is not whole),
         "settled": registry.ATTACKS[attacker.name].exact and result.outcome.kind == "converged",
         "searched": searched,
@@ -122,7 +130,12 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     }
     if judge([scored.metrics], labels_granted=True) is not Verdict.RECOVERS_DATA:
         document["diagnosis"] = list(diagnose(observation, result))
-    tensors = {"original": truth.inputs, "reconstructed": scored.pairing.apply(result.samples.float())}
+    missing = 0.0 if truth.data.is_image else math.nan
+    tensors = {"original": truth.inputs, "reconstructed": scored.pairing.apply(result.samples.float(), missing)}
+    if not truth.data.is_image and truth.targets.dim() == 1:  # a page shows a row of a table with its target
+        tensors["targets"] = truth.targets.float()
+        if result.labels is not None and result.labels.shape == result.samples.shape[:1]:
+            tensors["labels"] = scored.pairing.apply(result.labels.float(), missing=math.nan)
     for name in ("psnr", "ssim", "features"):
         if name in scored and (values := scored[name].per_sample) is not None:
             tensors[name] = values.float()
@@ -195,7 +208,7 @@ def _document(
         "outcome": outcome,
         "seconds": seconds,
         "client": observation.client,
-        "threat_model": list(observation.threat_model()),
+        "threat_model": threat_model(observation),
     }
 
 

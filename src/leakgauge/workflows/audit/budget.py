@@ -16,14 +16,17 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from leakgauge.attacks import registry
+from leakgauge.attacks.base import Attack
 from leakgauge.attacks.spec import Cost
-from leakgauge.core.errors import InvalidInput, LeakgaugeError, shown
+from leakgauge.core.errors import InvalidInput, shown
 from leakgauge.core.observation import Observation
+from leakgauge.core.progress import TimeLimit, silent
 from leakgauge.federation.defence import clients_in_a_sum
 from leakgauge.runtime.display import duration
 from leakgauge.runtime.threads import one_thread
@@ -38,6 +41,12 @@ DEFAULT_BUDGET = 240.0
 OVERRUN = 1.5
 #: The assumed seconds of an attack that cannot estimate its own time.
 USUAL = {Cost.INSTANT: 0.25, Cost.SECONDS: 20.0, Cost.MINUTES: 120.0, Cost.HOURS: 7200.0}
+#: An exact attack is tried on the first client for this many seconds at most. The time of most of them depends on the
+#: message, and not only on the sizes of layers.
+TRIED = 4.0
+#: The assumed seconds of an exact attack that takes longer than the trial and has no own estimate, as a multiple of the
+#: trial.
+LONGER = 3.0
 #: The longest budget in seconds, which is 30 days.
 LONGEST = 30 * 24 * 3600.0
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -189,16 +198,40 @@ def forecast(plan: AuditPlan, jobs: int) -> Forecast:
     """
     observation, _ = plan.scenario.observe(0)
     with one_thread():
-        seconds = {name: _expected(attacker, observation) for name, attacker in plan.attacks.items()}
+        seconds = {
+            name: _expected(attacker, observation, plan.scenario.seed) for name, attacker in plan.attacks.items()
+        }
     weights = {title: clients_in_a_sum(chain) for title, chain in plan.chains.items()}
     return Forecast(seconds, jobs, plan.budget, weights)
 
 
-def _expected(attacker: Attacker, observation: Observation) -> float:
+def _expected(attacker: Attacker, observation: Observation, seed: int) -> float:
     estimate = None
     if attacker.recovers == "samples":
         try:
-            estimate = registry.build(attacker.name, **attacker.options).forecast(observation)
-        except (LeakgaugeError, RuntimeError):  # the attack itself will report this problem
+            attack = registry.build(attacker.name, **attacker.options)
+            if registry.ATTACKS[attacker.name].exact:
+                return _tried(attack, observation, seed)
+            estimate = attack.forecast(attack.readable(observation))
+        except Exception:  # the attack itself will report this problem, which may come from the user's model
             estimate = None
     return USUAL[registry.ATTACKS[attacker.name].cost] if estimate is None else float(estimate)
+
+
+def _tried(attack: Attack, observation: Observation, seed: int) -> float:
+    """Return the expected seconds of an exact attack, which is tried for a moment on the first client.
+
+    An attack that is still running takes between the trial and its own estimate, which is an upper limit. The result is
+    their geometric mean.
+    """
+    began = time.perf_counter()
+    try:
+        result = attack(observation, seed=seed, progress=TimeLimit(silent, TRIED))
+        finished = result.outcome.kind != "interrupted"
+    except KeyboardInterrupt:  # the time limit ended the attack before it had a result
+        finished = False
+    spent = time.perf_counter() - began
+    if finished:
+        return spent
+    estimate = attack.forecast(attack.readable(observation))
+    return max(spent, LONGER * TRIED if estimate is None else math.sqrt(TRIED * estimate))

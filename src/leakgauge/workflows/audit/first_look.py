@@ -20,11 +20,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from leakgauge.attacks import registry
 from leakgauge.attacks.analytic.counting import convolution_equations, count_samples
 from leakgauge.attacks.analytic.dense import DoesNotFit, one_gradient_of
+from leakgauge.attacks.analytic.lookups import lookups_of, used_rows
+from leakgauge.attacks.inversion.free_targets import head_for, unknown_targets
 from leakgauge.attacks.inversion.known_defences import known_defences
-from leakgauge.attacks.inversion.labels import granted_labels
 from leakgauge.attacks.inversion.last_layer import last_layer
 from leakgauge.attacks.inversion.layers import Layer, layers_of_model
 from leakgauge.attacks.spec import AttackSpec, Fit
+from leakgauge.attacks.unknown_rate import one_step_of_unknown_rate, with_rate
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.observation import Observation
 from leakgauge.evaluation.bounds import Bound, supports_nothing_found
@@ -62,12 +64,14 @@ class FirstLook:
         applies: The attacks that can be run on the message. The dictionary holds the reason for each attack.
         refused: The attacks that cannot be run on the message. The dictionary holds the reason for each attack.
         missing: The knowledge that an attacker lacks for optimisation attacks. The text is empty if nothing is missing.
+        looks_up: Whether the model looks up values of the samples in an embedding, as token ids.
     """
 
     reasons: tuple[Reason, ...]
     applies: dict[str, str]
     refused: dict[str, str]
     missing: str = ""
+    looks_up: bool = False
 
     @property
     def risk(self) -> Risk:
@@ -103,6 +107,7 @@ def first_look(observation: Observation, bound: Bound | None = None) -> FirstLoo
         {name: fit.reason for name, fit in fits.items() if fit.applies},
         {name: fit.reason for name, fit in fits.items() if not fit.applies},
         _missing_for_optimisation(observation),
+        bool(lookups_of(observation).slots),
     )
 
 
@@ -174,6 +179,12 @@ def _training_in_words(observation: Observation) -> str:
         return "It is the result of local training that is only partly known."
     if steps > 1:
         return f"It is the result of {steps} local steps."
+    if one_step_of_unknown_rate(observation):
+        solved = with_rate(observation).training.lr
+        if solved is not None:
+            words = "whose unknown learning rate follows from the last layer"
+            return f"It is the result of one local step, {words} ({solved:.3g})."
+        return "It is the result of one local step of an unknown rate, which shows the direction of the gradient."
     try:
         one_gradient_of(observation)
     except DoesNotFit:
@@ -185,11 +196,9 @@ def _missing_for_optimisation(observation: Observation) -> str:
     """Name the knowledge that an attacker lacks for optimisation attacks. The text is empty if nothing is missing."""
     if observation.training.samples is None and count_samples(observation) is None:
         return "the number of samples"
-    if observation.kind == "weights" and observation.training.lr is None:
+    if observation.kind == "weights" and observation.training.lr is None and not one_step_of_unknown_rate(observation):
         return "the learning rate"
-    if granted_labels(observation) is not None or observation.label_batches is not None:
-        return ""
-    return "the targets" if observation.data.classes is None else ""
+    return "the targets" if unknown_targets(observation) and head_for(observation) is None else ""
 
 
 def _first_layer(observation: Observation) -> Reason:
@@ -206,14 +215,24 @@ def _first_layer(observation: Observation) -> Reason:
         sentence = f"The first trained layer is dense, {bias} a bias. Its gradient is a weighted sum of its inputs."
         return Reason("first layer", "high", sentence)
     if isinstance(observation.model.get_submodule(first.name), nn.Embedding | nn.EmbeddingBag):
-        sentence = (
-            "The first trained layer is an embedding. The rows of its gradient that are not zero show which "
-            "categories or words the client has. No attack here turns these rows into samples."
-        )
+        sentence = f"The first trained layer is an embedding. {_named(observation)}".strip()
         return Reason("first layer", "high", sentence)
     if first.kind == "other":
         return Reason("first layer", "high", "The first trained layer is neither dense nor a convolution.")
     return Reason("first layer", "high", f"The first trained layer is a {first.kind}.")
+
+
+def _named(observation: Observation) -> str:
+    """Return a sentence with the number of rows of each embedding that the client has looked up."""
+    tables = dict.fromkeys(slot.table for slot in lookups_of(observation).slots)
+    parts = [
+        f"{len(used_rows(observation, table)):,} of the {len(observation.sent[table]):,} rows of {table}"
+        for table in tables
+        if table in observation.difference()
+    ]
+    if not parts:
+        return ""
+    return f"The update changes {' and '.join(parts)}, which are the words or categories that the client has."
 
 
 def _reached_first(observation: Observation, layers: tuple[Layer, ...]) -> Layer | None:
@@ -254,10 +273,10 @@ def _batch_norm(observation: Observation) -> Reason:
 
 
 def _labels(observation: Observation) -> Reason:
-    if observation.data.classes is None:
-        return Reason("labels", "low", "The targets are numbers, so there are no labels to read.")
     if observation.labels is not None:
         return Reason("labels", "high", "The labels are granted.")
+    if observation.data.classes is None:
+        return _targets(observation)
     try:
         reading = last_layer(observation)
         reading.mean_gradient(observation, observation.difference())
@@ -271,6 +290,16 @@ def _labels(observation: Observation) -> Reason:
         return Reason("labels", "high", "The last layer's bias shows the label of the sample.")
     sentence = f"The number of samples of each label can be estimated from the last layer's {reading.part}."
     return Reason("labels", "high", sentence)
+
+
+def _targets(observation: Observation) -> Reason:
+    """Describe targets that are no classes, and how attacks treat them."""
+    shape, values = observation.data.target_shape, observation.data.target_values
+    kind = "numbers" if values is None else "several labels" if len(shape) < 2 else "masks"
+    words = f"The targets are {kind}, which the message does not show directly."
+    if head_for(observation) is None:
+        return Reason("labels", "low", f"{words} The loss does not accept targets that can be optimised.")
+    return Reason("labels", "medium", f"{words} They are optimised beside the samples.")
 
 
 def _defences(observation: Observation) -> Reason:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakgauge.core.measure import Measure
 from leakgauge.evaluation.bounds import supports_nothing_found
-from leakgauge.evaluation.support import ONE_SAMPLE, TOO_LITTLE_TIME, Evidence, with_support
+from leakgauge.evaluation.support import ONE_SAMPLE, TARGETS_UNKNOWN, TOO_LITTLE_TIME, Evidence, with_support
 from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients
 from leakgauge.workflows.audit.attackers import measures_of
 from leakgauge.workflows.audit.plan import UNDEFENDED, AuditPlan, Work
@@ -116,6 +116,7 @@ def findings_with_support(
         without_controls: The attacks for whose positive controls the budget had no time.
     """
     cut = {key_of_work(result.work) for result in results if result.cut_short}
+    told = {key_of_work(result.work) for result in results if not result.document.get("zero")}
     findings = {key_of(finding): finding for finding in judged(plan, results)}
     undefended = next((title for title, chain in plan.chains.items() if not chain), None)
     order = sorted(findings, key=lambda key: key[1] != undefended)
@@ -124,14 +125,17 @@ def findings_with_support(
         mine = {one.setup: one for one in controls if one.attack == attack}
         baseline = mine.pop(UNDEFENDED, None) if undefended is None else findings.get((attack, undefended, False))
         if baseline is not None and undefended is None:
-            baseline = with_support(baseline, Evidence(_needed(plan, mine)))
+            unknown = plan.scenario.targets_unknown
+            baseline = with_support(baseline, Evidence(_needed(plan, mine), unknown_targets=unknown))
         bound = plan.bounds.get(defence)
         proof = bound.sentence if bound is not None and supports_nothing_found(bound) else ""
         evidence = Evidence(
             _needed(plan, mine),
             None if defence == undefended else baseline,
             cut_short=key in cut or attack in without_controls,
-            determined=defence in plan.determined,
+            determined=plan.determined.get(defence, ""),
+            unknown_targets=plan.scenario.targets_unknown,
+            zero=key not in told,
             proof=proof,
         )
         findings[key] = with_support(findings[key], evidence)
@@ -141,6 +145,7 @@ def findings_with_support(
 def _needed(plan: AuditPlan, controls: Mapping[str, Finding]) -> dict[str, Finding]:
     """Return the positive controls (easier versions of the set-up) on which an attack must succeed.
 
-    If the message is too small to determine all samples, only the control with one sample is needed.
+    If the message is too small to determine all samples, only the controls with one sample are needed.
     """
-    return {name: one for name, one in controls.items() if not plan.underdetermined or name == ONE_SAMPLE}
+    alone = (ONE_SAMPLE, TARGETS_UNKNOWN)
+    return {name: one for name, one in controls.items() if not plan.underdetermined or name in alone}

@@ -110,11 +110,11 @@ def _sentence(dimension: str, values: Sequence[tuple[float, bool]]) -> str:
     through = [value for value, success in values if success]
     blocked = [value for value, success in values if not success]
     if not through:
-        return f"{dimension.capitalize()}: nothing came back from {values[0][0]:g} on."
+        return f"{dimension.capitalize()}: the attack did not find data at {values[0][0]:g} or above."
     if not blocked:
         return f"{dimension.capitalize()}: data came back up to {through[-1]:g}, the largest value that was tried."
     gaps = [value for value in blocked if value < through[-1]]
-    also = f" (but not at {', '.join(f'{value:g}' for value in gaps)})" if gaps else ""
+    also = f" (but was not found at {', '.join(f'{value:g}' for value in gaps)})" if gaps else ""
     above = [value for value in blocked if value > through[-1]]
-    end = f", and not at {above[0]:g}" if above else ""
+    end = f", and was not found at {above[0]:g}" if above else ""
     return f"{dimension.capitalize()}: data came back up to {through[-1]:g}{also}{end}."

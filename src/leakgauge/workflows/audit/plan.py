@@ -28,13 +28,14 @@ from leakgauge.attacks.spec import Cost
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, shown
 from leakgauge.core.observation import Observation
 from leakgauge.evaluation.bounds import Bound
-from leakgauge.evaluation.support import control_sizes
-from leakgauge.federation.defence import Defence, clients_in_a_sum
+from leakgauge.evaluation.support import TARGETS_UNKNOWN, control_sizes
+from leakgauge.federation.defence import Defence
 from leakgauge.workflows.audit.attackers import Attacker, read_attacker
 from leakgauge.workflows.audit.budget import DEFAULT_BUDGET, read_duration
 from leakgauge.workflows.audit.ceiling import bound_on
 from leakgauge.workflows.audit.first_look import FirstLook, first_look
 from leakgauge.workflows.audit.ladder import Rung, rungs_of
+from leakgauge.workflows.determined import may_determine
 from leakgauge.workflows.documents import CLIENTS, DECIBELS, NUMBER, Keys
 from leakgauge.workflows.result import measuring
 from leakgauge.workflows.scenario import Scenario, load_parts, read_chains, read_scenario
@@ -42,8 +43,6 @@ from leakgauge.workflows.scenario import Scenario, load_parts, read_chains, read
 #: The number of clients of a positive control.
 CONTROL_CLIENTS = 2
 AUDIT: Keys = {"attacks": (list,), "clients": CLIENTS, "threshold": DECIBELS, "budget": (str, *NUMBER)}
-#: The defences that remove information from all numbers of a message, so that counting its numbers shows nothing.
-LOSSY = ("gaussian_noise", "laplacian_noise", "dpsgd", "quantisation", "mixup")
 #: The name of the version of a set-up without a defence.
 UNDEFENDED = "no defence"
 
@@ -173,13 +172,10 @@ class AuditPlan:
         return {title: bound for title, bound in found.items() if bound is not None}
 
     @cached_property
-    def determined(self) -> frozenset[str]:
-        """The titles of the defences whose messages may determine all samples.
-
-        Such a message has at least as many numbers that are not zero as the samples have, and no defence adds noise or
-        rounds the numbers.
-        """
-        return frozenset(title for title, chain in self.chains.items() if _may_determine(self.scenario, chain))
+    def determined(self) -> dict[str, str]:
+        """A dictionary from the titles of defences whose messages may determine the samples to the reason."""
+        reasons = {title: may_determine(self.scenario, chain) for title, chain in self.chains.items()}
+        return {title: reason for title, reason in reasons.items() if reason}
 
     @cached_property
     def ladder(self) -> dict[str, Rung]:
@@ -269,6 +265,9 @@ def easier_versions(scenario: Scenario, *, defended: bool) -> dict[str, Scenario
             easier versions.
     """
     versions = {UNDEFENDED: scenario} if defended else {}
+    if scenario.targets_unknown and scenario.samples > 1:
+        alone = scenario.version(samples=1)
+        versions |= {TARGETS_UNKNOWN: alone} if _can_be_simulated(alone) else {}
     granted = [*scenario.attacker.get("granted", []), *([] if scenario.labels_granted else ["labels"])]
     for name, samples in control_sizes(scenario.samples).items():
         smaller = scenario.version(granted=granted, samples=samples)
@@ -292,21 +291,17 @@ def _underdetermined(message: Observation) -> bool:
     return samples is not None and numbers < samples * math.prod(message.data.shape)
 
 
-def _may_determine(scenario: Scenario, chain: tuple[Defence, ...]) -> bool:
-    """Return whether the first client's message has at least as many numbers as the samples, without a loss of more."""
-    if any(defence.name in LOSSY for defence in chain):
-        return False
-    message, _ = scenario.observe(0, chain)
-    numbers = sum(int(value.count_nonzero()) for value in message.difference().values())
-    return numbers >= clients_in_a_sum(chain) * scenario.samples * math.prod(message.data.shape)
-
-
 def _read_attacks(listed: list[Any] | None, look: FirstLook, sensitive: str | None, where: str) -> dict[str, Attacker]:
     where = f"{where}: [audit] attacks"
     if listed is None:
         listed = _default_attacks(look, sensitive)
         if not listed:
             lacking = look.missing or "enough"
+            if "embedding_read_off" in look.refused and look.looks_up:
+                raise InvalidInput(
+                    f"{where}: no attack can be tried, because the samples are looked up in an embedding, and "
+                    f"embedding_read_off does not apply: {look.refused['embedding_read_off']}"
+                )
             raise InvalidInput(
                 f"{where}: no attack can be tried, because the attacker does not know {lacking}. Grant it, for example "
                 'with [attacker] granted = ["labels"], or name the attacks'

@@ -21,7 +21,7 @@ from leakgauge.core.container import Location
 from leakgauge.core.errors import EngineUnavailable, LeakgaugeError, TasksFailed
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive
-from leakgauge.evaluation.support import SAMPLES_OPEN
+from leakgauge.evaluation.support import SAMPLES_OPEN, without_evidence
 from leakgauge.evaluation.verdict import Finding, Verdict, together, worst_of
 from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache
@@ -151,7 +151,7 @@ def run_audit(
         results=tuple(results),
         findings=tuple(findings_with_support(plan, results, controls, run.without_controls)),
         controls=tuple(controls),
-        ladder=tuple(finding for finding in ladder if finding.verdict is not Verdict.INCONCLUSIVE),
+        ladder=tuple(without_evidence(one) for one in ladder if one.verdict is not Verdict.INCONCLUSIVE),
         complete=not run.interrupted and not run.failures,
         failed=TasksFailed(run.failures, run.started) if run.failures else None,
         forecast=run.forecast,

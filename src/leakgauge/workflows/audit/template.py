@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from leakgauge.core.container import write_atomically
@@ -23,7 +24,7 @@ name = {model}                # one of `leakgauge list models`, or "module:facto
 
 [data]
 {source} = {data}             # name of a dataset, images (a folder), npz, csv, or factory = "module:function"
-# options = {{ target = "income", sensitive = "sex" }}   # for csv; see docs/data.md
+{options}
 
 [training]                    # what a client does in a round
 sends = {sends}               # "weights" (FedAvg) or "gradient" (FedSGD)
@@ -49,7 +50,19 @@ batch_size = {batch_size}
 """
 
 
-def write_template(path: Path, *, model: str, data: str, sends: str, **numbers: float) -> Path:
+#: The line with the options of the data, if none are given.
+_NO_OPTIONS = '# options = { target = "income", sensitive = "sex" }   # for csv; see docs/data.md'
+
+
+def write_template(
+    path: Path,
+    *,
+    model: str,
+    data: str,
+    sends: str,
+    options: Mapping[str, str | Sequence[str]] | None = None,
+    **numbers: float,
+) -> Path:
     """Write a configuration file, and return its path. Raise an error if the file exists already.
 
     Args:
@@ -57,6 +70,7 @@ def write_template(path: Path, *, model: str, data: str, sends: str, **numbers: 
         model: The name of a model, or ``module:factory``.
         data: The name of a dataset, a folder of pictures, an npz or a csv file, or ``module:function``.
         sends: The message of a client, which is ``"weights"`` or ``"gradient"``.
+        options: The options of the data, such as the types of a table's columns.
         numbers: The values of ``samples``, ``lr``, ``epochs`` and ``batch_size`` in the table ``[training]``.
     """
     _check_free(path)
@@ -66,12 +80,14 @@ def write_template(path: Path, *, model: str, data: str, sends: str, **numbers: 
     check_printable(data, "--data")
     if ":" not in model and model not in MODELS:
         raise UnknownName("model", model, [*MODELS, "module:factory"])
-    if _source(data) == "name" and data not in DATASETS:
+    if source_of(data) == "name" and data not in DATASETS:
         raise UnknownName("dataset, folder of pictures, .npz or .csv file called", data, [*DATASETS, "module:function"])
     if sends not in ("weights", "gradient"):
         raise UnknownName("message (--sends)", sends, ("weights", "gradient"))
     names = {"model": json.dumps(model), "data": json.dumps(data), "sends": json.dumps(sends)}
-    text = _TEXT.format(name=path.name, source=_source(data), **names, **numbers)
+    chosen = ", ".join(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in (options or {}).items())
+    line = f"options = {{ {chosen} }}" if chosen else _NO_OPTIONS
+    text = _TEXT.format(name=path.name, source=source_of(data), options=line, **names, **numbers)
     write_atomically(path, text.encode(), private=False)
     return path
 
@@ -87,11 +103,12 @@ def _check_free(path: Path) -> None:
     raise FileError(f"{path}: already exists, not overwritten. Choose another name")
 
 
-def _source(data: str) -> str:
+def source_of(data: str) -> str:
     """Return the key of the table ``[data]`` for a data source, such as ``npz`` for an npz file."""
-    suffix = Path(data).suffix.lower()
-    if suffix in (".npz", ".csv"):
-        return suffix[1:]
+    if data.lower().endswith(".npz"):
+        return "npz"
+    if data.lower().endswith((".csv", ".tsv", ".csv.gz")):
+        return "csv"
     if ":" in data:
         return "factory"
     return "images" if Path(data).is_dir() else "name"

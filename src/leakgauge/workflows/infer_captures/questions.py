@@ -13,7 +13,8 @@ from leakgauge.attacks import registry
 from leakgauge.attacks.attribute import Attributes
 from leakgauge.attacks.local_model import LocalModel
 from leakgauge.attacks.local_model.messages import steps_in
-from leakgauge.attacks.source import ROOM, Sources
+from leakgauge.attacks.record_shares import ROOM
+from leakgauge.attacks.source import Sources
 from leakgauge.attacks.spec import AttackSpec
 from leakgauge.core.errors import LeakgaugeError
 from leakgauge.core.measure import Measure
