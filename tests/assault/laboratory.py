@@ -67,7 +67,8 @@ def examine(job, names, patience=PATIENCE):
     """Run the cases with the given names in processes of their own, and return a report.
 
     Args:
-        job: A dictionary that :func:`cases` understands.
+        job: A dictionary that :func:`cases` understands. Its list ``few`` names cases that meet three attacks, in turn.
+            Mutated captures, whose names are numbers, do so too. All others meet every attack.
         names: The names of the cases, in their order.
         patience: The seconds of processor time after which a single case counts as hanging.
     """
@@ -116,8 +117,8 @@ def cases(job):
             yield name, path, base if job["mutator"] == "bytes" else None
 
 
-def attacks_for(name):
-    """Return the attacks on one case. A mutated capture, whose name is a number, meets three of them, in turn."""
+def attacks_for(number):
+    """Return the attacks on one case. With a number, the case meets three of them, in turn."""
     from leakgauge import attacks
 
     every = [
@@ -126,12 +127,12 @@ def attacks_for(name):
         attacks.awa(steps=2), attacks.dense_read_off(), attacks.build("two_spans"), attacks.build("surrogate", steps=2),
         attacks.build("dense_factorisation"),
     ]  # fmt: skip
-    if not name.isdigit():
+    if number is None:
         return every
-    return [every[(int(name) + step) % len(every)] for step in (0, 4, 7)]
+    return [every[(number + step) % len(every)] for step in (0, 4, 7)]
 
 
-def tried(name, path, base):
+def tried(path, base, number):
     """Load a capture and attack it. Return what became of it."""
     import torch
 
@@ -149,7 +150,7 @@ def tried(name, path, base):
     if base is not None and not _alike(observation, lg.load(base)):
         return "nonsense", "a changed file was loaded as if it were intact"
     said = [observation.threat_model() and ""]
-    for attack in attacks_for(name):
+    for attack in attacks_for(number):
         try:
             found = attack(observation, progress=False)
         except LeakgaugeError as problem:
@@ -209,6 +210,7 @@ def main():
     signal.signal(signal.SIGPROF, give_up)
     memory.reset_peak()
     start = memory.peak()
+    numbers = {name: number for number, name in enumerate(job.get("few", []))}
     for name, path, base in cases(job):
         print(json.dumps({"name": name}), flush=True)
         memory.reset_peak()
@@ -216,7 +218,8 @@ def main():
         faulthandler.dump_traceback_later(20 * job["patience"], exit=True)
         signal.setitimer(signal.ITIMER_PROF, job["patience"])
         try:
-            kind, text = tried(name, path, base)
+            number = int(name) if name.isdigit() else numbers.get(name)
+            kind, text = tried(path, base, number)
         except Hang:
             kind, text = "hang", traceback.format_exc()[-1500:]
         except Exception:

@@ -197,7 +197,8 @@ def wrong_options(kind: str, factory: Callable[..., Any]) -> Iterator[tuple[str,
         if "Mapping" in hint:
             values = ("no such", "", 3, True, [], {"x": 1.0}, {"q_fc": "a"}, math.nan)
         elif any(word in hint for word in ("Sequence", "tuple", "Statistic")):
-            values = ("8", True, {}, [True], ["a"], [math.nan], [[]] if option != "mean" else [None])
+            values = ("8", True, {}, [True], [math.nan], [[]] if option != "mean" else [None])
+            values += () if option == "missing_words" else (["a"],)
         elif "bool" in hint:
             values = ("no", 1, 0.0, [])
         elif "int" in hint:

@@ -148,7 +148,7 @@ def test_a_kill_changes_nothing(tmp_path):
     """An audit is killed as soon as it has a result, and then finished."""
     for name in ("alone", "killed"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "audit.toml").write_text(TOML)
+        (tmp_path / name / "audit.toml").write_text(TOML.replace("clients = 4", "clients = 2"))
     lg.audit(tmp_path / "alone" / "audit.toml", tmp_path / "alone" / "out", engine="in-process")
     process = start(tmp_path / "killed", "in-process")
     while not (some := results(tmp_path / "killed")) and not wait(process, 0.1):
@@ -156,7 +156,7 @@ def test_a_kill_changes_nothing(tmp_path):
     process.kill()
     process.wait()
     assert some
-    finish(tmp_path / "killed", "in-process")
+    lg.audit(tmp_path / "killed" / "audit.toml", tmp_path / "killed" / "out", engine="in-process")
     assert tables(tmp_path / "killed") == tables(tmp_path / "alone")
     assert not list((tmp_path / "killed" / "out").rglob(".*"))
 

@@ -15,7 +15,7 @@ CONFIGURATIONS = list(mistakes.configurations())
 KEYS = list(mistakes.keys())
 FACTORIES = list(mistakes.factories())
 #: Every so many generated mistakes are also made on the command line in the short form.
-EVERY = 40
+EVERY = 80
 
 
 @pytest.fixture(scope="module")

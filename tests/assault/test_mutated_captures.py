@@ -9,7 +9,7 @@ from tests.assault.laboratory import examine
 
 #: The number of mutations of each mutator in the long form, and the number in one test.
 MANY, IN_ONE_TEST = 6000, 1500
-FEW = 80
+FEW = 40
 
 
 def make_bases(folder):

@@ -140,7 +140,6 @@ def _arrays(folder: Path) -> None:
     save("y_words", targets=np.full(60, "cat"))
     save("y_complex", targets=y.astype(np.complex64))
     save("y_objects", targets=np.array([None] * 60, dtype=object))
-    save("y_one_hot", targets=np.eye(3)[y])
     save("y_scalar", targets=np.int64(1))
     save("y_fractions", targets=y + 0.5)
     np.savez(folder / "other_names.npz", data=x, target=y)

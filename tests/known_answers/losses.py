@@ -18,3 +18,8 @@ def multi_label(outputs: Tensor, targets: Tensor) -> Tensor:
 def rebuilt(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """Return the squared error of an autoencoder, which needs no targets."""
     return F.mse_loss(model(inputs).flatten(1), inputs.flatten(1))
+
+
+def shares(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the error of logarithms, for targets above 0 whose relative error matters."""
+    return (F.softplus(outputs) / targets.clamp(min=1e-3)).log().abs().add(1e-3).sqrt().mean()

@@ -283,3 +283,46 @@ class Embedded(nn.Module):
 def embedded(*, shape: Sequence[int], classes: int) -> nn.Module:
     """Return a network with an embedding for each column."""
     return Embedded(shape[0], classes)
+
+
+class UNet(nn.Module):
+    """One level of a U-Net (Ronneberger et al. 2015), which returns a value for each pixel."""
+
+    def __init__(self, channels: int, outputs: int, width: int, activation: str) -> None:
+        super().__init__()
+        act = ACTIVATIONS[activation]
+        self.before = nn.Sequential(nn.Conv2d(channels, width, 3, padding=1), act())
+        self.inner = nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(width, 2 * width, 3, padding=1), act())
+        self.up = nn.ConvTranspose2d(2 * width, width, 2, stride=2)
+        self.after = nn.Sequential(nn.Conv2d(2 * width, width, 3, padding=1), act(), nn.Conv2d(width, outputs, 1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        before = self.before(inputs)
+        values: Tensor = self.after(torch.cat([before, self.up(self.inner(before))], 1))
+        return values
+
+
+def unet(*, shape: Sequence[int], classes: int, width: int = 12, activation: str = "silu") -> nn.Module:
+    """Return a small U-Net for masks, with an even height and width of the pictures."""
+    return UNet(shape[0], classes, width, activation)
+
+
+class OfWords(nn.Module):
+    """A network on the embeddings of a text's words, which takes their mean or the last state of a recurrent layer."""
+
+    def __init__(self, words: int, classes: int, body: str) -> None:
+        super().__init__()
+        self.table = nn.Embedding(words, 16)
+        self.body = nn.GRU(16, 16, batch_first=True) if body == "gru" else None
+        self.head = nn.Linear(16, classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        embedded = self.table(inputs.round().long())
+        features = embedded.mean(1) if self.body is None else self.body(embedded)[0][:, -1]
+        outputs: Tensor = self.head(features)
+        return outputs
+
+
+def of_words(*, shape: Sequence[int], classes: int, words: int = 300, body: str = "mean") -> nn.Module:
+    """Return a network on texts, whose samples are the ids of their words."""
+    return OfWords(words, classes, body)

@@ -1,5 +1,7 @@
 """The generated data of the known answers."""
 
+from dataclasses import replace
+
 import torch
 
 from leakgauge.core.data_spec import DataSpec
@@ -93,3 +95,30 @@ def codes(*, columns: int = 10, count: int = 600) -> Dataset:
     inputs = torch.randint(0, 12, (count, columns), generator=draw).float()
     names = tuple(f"code {number}" for number in range(columns))
     return _labelled(inputs, 3, "codes", draw, bounded=False, columns=names)
+
+
+def labelled_digits(*, targets: str = "labels") -> Dataset:
+    """Return digits with targets that are no classes.
+
+    Args:
+        targets: The kind of the targets: ``"labels"`` (five labels of each digit), ``"numbers"`` (two numbers of each
+            digit), ``"mask"`` (the bright pixels) or ``"places"`` (the class of each pixel).
+    """
+    digits = load("digits")
+    number, bright = digits.targets, digits.inputs[:, 0] > 0.4
+    kinds = {
+        "labels": torch.stack([number % 2 == 0, number > 4, number % 3 == 0, number == 8, number < 2], 1).float(),
+        "numbers": torch.stack([10.0 + number, 100 * digits.inputs.flatten(1).mean(1)], 1),
+        "mask": bright.float(),
+        "places": bright * (1 + (number > 4).long())[:, None, None],
+    }
+    spec = replace(digits.spec, classes=None)
+    return Dataset(digits.inputs, kinds[targets], spec, name=f"digits with {targets}")
+
+
+def texts(*, words: int = 300, length: int = 10, count: int = 600) -> Dataset:
+    """Return texts as the ids of their words, of which some are frequent and most are rare."""
+    draw = generator(0, "texts")
+    frequencies = 1 / torch.arange(1, words).float() ** 0.8
+    inputs = 1 + torch.multinomial(frequencies.expand(count, -1), length, replacement=True, generator=draw)
+    return _labelled(inputs.float(), 3, "texts", draw, bounded=False)

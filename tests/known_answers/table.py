@@ -4,6 +4,7 @@ from tests.known_answers.known_answer import (
     BREAST_CANCER,
     DATA,
     DIABETES,
+    LABELS,
     LABELS_KNOWN,
     NO_SAMPLES,
     NOTHING,
@@ -32,7 +33,9 @@ SIMULATED = "L-BFGS through the simulation of the local steps reaches 62 to 86 d
 COSINE = "Matching the direction of the gradient returns the picture (Inverting Gradients, Geiping et al. 2020)."
 COUNTING = "The message has far fewer numbers than the samples have, so single samples are not determined."
 PRIVATE = "DP-SGD with epsilon 1 bounds the success of every attack (Balle et al. 2022)."
+MASKS = "The whole gradient is linear in the mask, and has far more equations than pixels and mask (gauss_newton)."
 WHOLE = "The whole gradient has far more equations than the sample has pixels (gauss_newton)."
+BAGS = "Each row of the embedding's gradient is a sum over the samples that have this word (embedding_read_off)."
 LINEAR = "A linear model's gradient is one weighted sum of rows for each class."
 DROWNED = "The noise is more than a thousand times larger than the gradient."
 
@@ -43,6 +46,9 @@ LENET = built_in("lenet", activation="sigmoid")
 VIT = built_in("vit", patch=2, width=32, depth=1, heads=2)
 FIXED_VIT = built_in("vit", patch=2, width=32, depth=1, heads=2, positions="fixed")
 CNN = network("convolutional")
+SMOOTH_CNN = network("convolutional", activation="gelu")
+SEVERAL = population("labelled_digits", targets="labels")
+NUMBERS = population("labelled_digits", targets="numbers")
 TAIL = network("convolutional", channels=[8, 16], tail=[96])
 DP = ({"name": "dpsgd", "epsilon": 1.0, "clip": 1.0},)
 NOISE = ({"name": "gaussian_noise", "sigma": 30.0},)
@@ -195,6 +201,12 @@ TABLES = (
                 short=only("dense_read_off")),
     KnownAnswer("CSV table, MLP, one gradient of 8", DENSE, gradient(8), DATA, SPANS, PEOPLE,
                 short=only("two_spans", clients=1)),
+    KnownAnswer("CSV table, MLP, one gradient of 24", WIDE, gradient(24), DATA, SPANS, PEOPLE,
+                short=only("two_spans", clients=1)),
+    KnownAnswer("CSV table, MLP, 2 epochs of batches of 4 on 12", WIDE,
+                weights(12, epochs=2, batch_size=4, lr=0.02), DATA,
+                "The updates of two dense layers span the rows, and categories are 0 or 1 (local_rows).", PEOPLE,
+                short=only("local_rows", clients=1)),
     KnownAnswer("CSV table, one hidden layer, one gradient of 8", network("dense", hidden=[128]), gradient(8), DATA,
                 "Neurons that fire for one row only are copies of it. They return one or two rows of most clients.",
                 PEOPLE, short=only("dense_read_off")),
@@ -251,6 +263,12 @@ NOT_RECOVERABLE = (
                 short=only(inverting(60), clients=1)),
     KnownAnswer("hidden learning rate, MLP, 5 local steps on 1", DENSE, weights(1, epochs=5), DATA, READ_OFF,
                 attacker={"hidden": ["lr"]}, short=only("dense_read_off")),
+    KnownAnswer("hidden learning rate, CNN, 1 local step on 1", CNN, weights(1), DATA,
+                "The last layer shows the learning rate of one step. " + COSINE, attacker={"hidden": ["lr"]},
+                short=only(path(300), clients=1)),
+    KnownAnswer("hidden learning rate, smooth CNN, 1 local step on 4", network("convolutional", activation="gelu"),
+                weights(4), DATA, "The direction of one step is that of the gradient. " + COSINE,
+                attacker={"hidden": ["lr"]}, short=only(path(400), clients=1)),
     KnownAnswer("hidden number of samples, MLP, one gradient of 4", DENSE, gradient(4), DATA,
                 "The rank of the first layer's gradient is the number of samples.",
                 attacker={"hidden": ["samples", "batch_size"]}, short=only("two_spans")),
@@ -281,11 +299,63 @@ OWN_MODELS = (
                 defences=({"name": "quantisation", "bits": 8},), short=only(path(150), clients=2)),
     KnownAnswer("rare words, linear model, one gradient of 8", network("dense", hidden=[]), gradient(8), DATA,
                 "The columns of the gradient that are not zero are the words of the client.", population("rare_words"),
-                needs="an attack on sparse rows"),
+                short=only("word_read_off")),
+    KnownAnswer("rare words, linear model, 3 local steps on 4", network("dense", hidden=[]), weights(4, epochs=3), DATA,
+                "The columns of the update that are not zero are the words of the client.", population("rare_words"),
+                short=only("word_read_off")),
     KnownAnswer("embeddings of categories, one gradient of 1", network("embedded"), gradient(1), DATA,
                 "The rows of an embedding's gradient that are not zero are the client's categories.",
-                population("codes"), needs="an attack on embeddings"),
+                population("codes"), short=only("embedding_read_off")),
+    KnownAnswer("embeddings of categories, one gradient of 8", network("embedded"), gradient(8), DATA,
+                "Two dense layers determine the embeddings of each row, and the embeddings name the categories.",
+                population("codes"), short=only("embedding_read_off")),
+    KnownAnswer("texts, mean of embeddings, one gradient of 4", network("of_words"), gradient(4), DATA, BAGS,
+                population("texts"), short=only("embedding_read_off")),
+    KnownAnswer("texts, mean of embeddings, 3 local steps on 4", network("of_words"), weights(4, epochs=3, lr=0.1),
+                DATA, BAGS, population("texts"), short=only("embedding_read_off")),
+    KnownAnswer("texts, mean of embeddings, Adam, 3 local steps on 4", network("of_words"),
+                weights(4, epochs=3, optimiser="adam", lr=0.001), frozenset({*DATA, *LABELS}),
+                "The rows of an embedding that Adam has changed are the client's words.", population("texts"),
+                short=only("embedding_read_off")),
+    KnownAnswer("texts, recurrent network, one gradient of 1", network("of_words", body="gru"), gradient(1), DATA,
+                "The head's gradient holds the last state, which only the right order of the words gives.",
+                population("texts"), short=only("embedding_read_off")),
+    KnownAnswer("texts, recurrent network, one gradient of 16", network("of_words", body="gru"), gradient(16),
+                frozenset({*DATA, *LABELS}), "The rows of the embedding that are not zero are the client's words.",
+                population("texts"), short=only("embedding_read_off")),
+)  # fmt: skip
+
+#: Set-ups whose targets are no classes. The attacker does not know them, and they are solved for or optimised too.
+HEADS = (
+    KnownAnswer("several labels, CNN, one gradient of 1", CNN, gradient(1), DATA, COSINE, SEVERAL,
+                short=only(inverting(200))),
+    KnownAnswer("several labels, CNN, one gradient of 4", CNN, gradient(4), DATA, COSINE, SEVERAL),
+    KnownAnswer("several labels, CNN, 4 local steps on 1", CNN, weights(1, epochs=4), DATA, COSINE, SEVERAL,
+                short=only(inverting(100), clients=1)),
+    KnownAnswer("several labels, smooth CNN, one gradient of 1", SMOOTH_CNN, gradient(1), DATA, LBFGS, SEVERAL,
+                short=only("lbfgs_simulation", clients=1)),
+    KnownAnswer("several labels, CNN, huge noise, one gradient of 1", CNN, gradient(1), NOTHING, DROWNED, SEVERAL,
+                defences=NOISE, short=only(path(100), clients=2)),
+    KnownAnswer("two numbers, CNN, one gradient of 1", CNN, gradient(1), DATA, COSINE, NUMBERS,
+                short=only(inverting(200))),
+    KnownAnswer("two numbers, mean absolute error, CNN, one gradient of 1", CNN, gradient(1, loss="l1"), DATA, COSINE,
+                NUMBERS, short=only(inverting(200))),
+    KnownAnswer("two numbers, Huber loss, smooth CNN, one gradient of 1", SMOOTH_CNN, gradient(1, loss="huber"), DATA,
+                LBFGS, NUMBERS),
+    KnownAnswer("own loss (shares), CNN, one gradient of 1", CNN, gradient(1, loss=own("shares")), DATA, COSINE,
+                NUMBERS, short=only(inverting(200), clients=1)),
+    KnownAnswer("mask of one object, smooth U-Net, one gradient of 1", network("unet"), gradient(1), DATA, MASKS,
+                population("labelled_digits", targets="mask"),
+                short=only({"name": "gauss_newton", "starts": 3}, clients=1)),
+    KnownAnswer("mask of classes, smooth U-Net, one gradient of 1", network("unet"), gradient(1), DATA, MASKS,
+                population("labelled_digits", targets="places")),
+    KnownAnswer("mask of one object, ReLU U-Net, granted, one gradient of 1", network("unet", activation="relu"),
+                gradient(1), DATA, COSINE, population("labelled_digits", targets="mask"), attacker=LABELS_KNOWN,
+                short=only(inverting(200), clients=1)),
+    KnownAnswer("mask of one object, ReLU U-Net, one gradient of 1", network("unet", activation="relu"), gradient(1),
+                DATA, MASKS, population("labelled_digits", targets="mask"),
+                needs="an attack that finds masks of networks with kinks"),
 )  # fmt: skip
 
 #: All known answers.
-TABLE = (*TRANSFORMERS, *DENSE_NETWORKS, *CONVOLUTIONS, *TABLES, *OWN_MODELS, *NOT_RECOVERABLE)
+TABLE = (*TRANSFORMERS, *DENSE_NETWORKS, *CONVOLUTIONS, *TABLES, *OWN_MODELS, *HEADS, *NOT_RECOVERABLE)
