@@ -319,9 +319,9 @@ def _records(audit: Audit, finding: Finding, results: Sequence[ClientResult]) ->
     )
     attacker = ", by an attacker who knows the defence" if finding.knows_defence else ""
     words = f"The best recovered rows of {finding.attack}{attacker}."
-    settled = sum(bool(result.document.get("settled")) for result in results)
-    if settled:
-        words += f" For {settled} of {len(results)} clients, the attack shows without the true rows that it is exact."
+    proven = sum(bool(result.document.get("proven")) for result in results)
+    if proven:
+        words += f" For {proven} of {len(results)} clients, the attack shows without the true rows that it is exact."
     return rebuilt.section(f"What came back: {finding.setup}", words)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from leakgauge import fedsgd, models
+from leakgauge import fedavg, fedsgd, models
 from leakgauge.attacks import registry
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.data import iid, load
@@ -59,3 +59,13 @@ def test_an_attack_that_only_the_undefended_message_fits_returns_nothing():
     assert document["scores"]["psnr"]["value"] == 0
     assert not document["cut_short"]
     assert tensors["reconstructed"].shape == truth.inputs.shape
+
+
+@pytest.mark.parametrize(("lr", "proven", "settled"), [(None, True, True), (0.01, False, True), (1e-5, False, False)])
+def test_samples_that_come_back_nearly_exactly_need_no_slower_attack(lr, proven, settled):
+    """After several local steps, the rounding of the weights leaves an error, which grows for small steps."""
+    network = models.build("vit", shape=(1, 8, 8), classes=10, patch=2, width=32, depth=1, heads=2, seed=0)
+    client = load("digits").share([3])
+    made = fedsgd(network, client) if lr is None else fedavg(network, client, lr=lr, epochs=5)
+    document, _ = Attacker("april")(Trial(*made), lambda *_: None)
+    assert (document["proven"], document["settled"]) == (proven, settled)

@@ -23,7 +23,7 @@ from leakgauge.core.measure import Measure
 from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report, TimeLimit
 from leakgauge.core.truth import Truth
-from leakgauge.evaluation import score
+from leakgauge.evaluation import Score, score
 from leakgauge.evaluation.chance import other_samples
 from leakgauge.evaluation.inferred import HiddenColumn, attribute_chance, share_measure
 from leakgauge.evaluation.verdict import Verdict, judge
@@ -34,6 +34,8 @@ from leakgauge.workflows.result import check_measured
 Scored = tuple[dict[str, Any], dict[str, Tensor]]
 #: The names of the tensors that hold clients' samples. The guess is the mean of samples of other clients.
 SAMPLES = ("original", "reconstructed", "guess", "targets", "labels")
+#: The PSNR in dB from which on slower attacks could not show more of a picture.
+NEARLY_EXACT = 40.0
 
 
 @dataclass(frozen=True)
@@ -121,10 +123,13 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     document = _document(scored.metrics, str(result.outcome), result.seconds, observation)
     document |= {"loss": plain(result.loss), "attack": result.attack, "notes": list(scored.notes)}
     searched = result.trace is not None and result.outcome.kind != "guess"
+    solves = registry.ATTACKS[attacker.name].exact
+    proven = solves and result.outcome.kind == "converged"
     document |= {
         "zero": zero,
         "cut_short": out_of_time or (trial.scale < 1 and attack is not whole),
-        "settled": registry.ATTACKS[attacker.name].exact and result.outcome.kind == "converged",
+        "proven": proven,
+        "settled": proven or (solves and _nearly_exact(scored)),
         "searched": searched,
         "falling": searched and result.trace is not None and still_falling(result.trace.losses),
     }
@@ -144,6 +149,14 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     if result.trace is not None:
         tensors["losses"] = result.trace.losses.float()
     return document, tensors
+
+
+def _nearly_exact(scored: Score) -> bool:
+    """Return whether every sample is so near to the truth that a slower attack could not show more."""
+    if "rows" in scored:
+        return scored["rows"].value == 1
+    values = scored["psnr"].per_sample if "psnr" in scored else None
+    return values is not None and bool(len(values)) and float(values.min()) >= NEARLY_EXACT
 
 
 def _in_time(attack: Attack, trial: Trial, report: Report) -> tuple[Reconstruction, bool]:
