@@ -119,7 +119,7 @@ def keys() -> Iterator[tuple[str, str, str, Any]]:
     """Yield the command, the table and the name of each key, with the types or the limits of its values."""
     from leakgauge.workflows.audit.plan import AUDIT
     from leakgauge.workflows.documents import TABLES
-    from leakgauge.workflows.frontier import FRONTIER
+    from leakgauge.workflows.frontier_plan import FRONTIER
 
     for command, tables in (("audit", {**TABLES, "audit": AUDIT}), ("frontier", {"frontier": FRONTIER})):
         for table, kinds in tables.items():

@@ -55,7 +55,7 @@ def refusal(action, *values, **options):
 def read(command, document):
     """Read a configuration, as the command does before it runs an attack."""
     from leakgauge.workflows.audit import read_audit
-    from leakgauge.workflows.frontier import read_frontier
+    from leakgauge.workflows.frontier_plan import read_frontier
 
     (read_audit if command == "audit" else read_frontier)(document, "wrong.toml")
 

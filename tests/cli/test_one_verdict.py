@@ -7,7 +7,7 @@ import pytest
 
 import leakgauge as lg
 from leakgauge.evaluation.verdict import Verdict
-from leakgauge.workflows.scenario import read_scenario
+from leakgauge.workflows.scenario_document import read_scenario
 from tests.attacks.local_model.cases import network, table_clients
 
 TOML = """

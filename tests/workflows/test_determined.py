@@ -10,7 +10,8 @@ from leakgauge.evaluation.verdict import Verdict
 from leakgauge.federation.client import fedsgd
 from leakgauge.federation.defences import build
 from leakgauge.workflows.determined import capture_determines, message_determines
-from leakgauge.workflows.frontier import Point, _findings, read_frontier
+from leakgauge.workflows.frontier import Point, _findings
+from leakgauge.workflows.frontier_plan import read_frontier
 from tests.attacks.analytic.cases import client, dense
 from tests.attacks.analytic.texts import TEXTS, reader
 from tests.known_answers.populations import rare_words

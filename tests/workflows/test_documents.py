@@ -1,6 +1,6 @@
 import pytest
 
-from leakgauge.core.errors import CorruptFile, InvalidInput
+from leakgauge.core.errors import CorruptFile, FileError, InvalidInput, LeakgaugeError
 from leakgauge.core.limits import Limit
 from leakgauge.workflows.documents import LARGEST, check_table, read_toml
 
@@ -41,3 +41,11 @@ def test_documents_that_are_no_configuration(tmp_path):
         stream.truncate(LARGEST + 1)
     with pytest.raises(CorruptFile, match="more than the limit"):
         read_toml(path)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(FileError, match="cannot be read"):
+        read_toml(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("[model")
+    with pytest.raises(LeakgaugeError, match="not a TOML file"):
+        read_toml(tmp_path / "bad.toml")

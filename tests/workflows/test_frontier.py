@@ -16,7 +16,8 @@ from leakgauge.core.measure import Measure
 from leakgauge.evaluation.verdict import Verdict
 from leakgauge.reports.frontier import _own_chance, sentence, write_frontier
 from leakgauge.workflows import frontier
-from leakgauge.workflows.frontier import FrontierPlan, Point, read_frontier, run_frontier
+from leakgauge.workflows.frontier import Point, run_frontier
+from leakgauge.workflows.frontier_plan import FrontierPlan, read_frontier
 
 DOCUMENT = {
     "model": {"name": "lenet", "options": {"shape": [1, 8, 8], "classes": 10}},

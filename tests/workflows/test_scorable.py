@@ -11,7 +11,7 @@ from leakgauge.core.errors import InvalidInput
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation import ruler
 from leakgauge.workflows.audit.plan import read_audit
-from leakgauge.workflows.frontier import read_frontier
+from leakgauge.workflows.frontier_plan import read_frontier
 from leakgauge.workflows.scorable import check_scorable, not_scorable
 
 SERIES = lg.DataSpec((6, 2), 3, bounded=False, time_axis=0)

@@ -22,7 +22,8 @@ from leakgauge.reports.scatter import scatter, stacked
 if TYPE_CHECKING:
     from PIL import Image
 
-    from leakgauge.workflows.frontier import Frontier, FrontierPlan, Point
+    from leakgauge.workflows.frontier import Frontier, Point
+    from leakgauge.workflows.frontier_plan import FrontierPlan
 
 #: The metric of attacks on the owners of records.
 SOURCES = "source_accuracy"

@@ -51,7 +51,8 @@ from leakgauge.models.factories import find_factory
 from leakgauge.runtime.cache import source_digest
 from leakgauge.runtime.values import value_digest
 from leakgauge.workflows.documents import DEFENCE, NUMBER, TABLES, Keys, check_table
-from leakgauge.workflows.scenario import SOURCES, further_settings, read_chain
+from leakgauge.workflows.scenario import SOURCES, further_settings
+from leakgauge.workflows.scenario_document import read_chain
 
 #: The keys of each set-up table, with the valid types of each value.
 SETTING: dict[str, Keys] = {

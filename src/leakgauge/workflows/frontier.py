@@ -1,18 +1,6 @@
 """The frontier of defences, which shows how much leakage and how much accuracy remain with each defence.
 
-The TOML file has the tables of :mod:`leakgauge.workflows.scenario` and one more table:
-
-======================  ===========================================================================================
-``[frontier]``          ``attack`` (the name of the attack, or ``"attribute_inference"`` for a sensitive column),
-                        ``options`` (of the attack), ``clients`` (the number of clients to attack), ``threshold`` (the
-                        PSNR in dB above which a sample counts as recovered), ``federation`` (the number of clients that
-                        train the model), ``federation_samples`` (the number of samples of each of these clients),
-                        ``federation_lr`` (the learning rate of these clients), ``rounds`` (the number of rounds of
-                        training), ``test`` (the number of samples that test the model), ``sources`` (the name of an
-                        attack that infers which client holds a record, such as ``"source_by_equations"``)
-``[[defence]]``         ``clients`` (the number of clients of a round, if it differs from that in ``[frontier]``. The
-                        number of clients that train changes by the same factor)
-======================  ===========================================================================================
+The plan is in :mod:`leakgauge.workflows.frontier_plan`.
 
 For owners, the attacker sees the messages of one round of all attacked clients and knows their records, but not which
 record belongs to which client. With secure aggregation of K clients, these clients form sums of K, and the attacker
@@ -27,41 +15,31 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from leakgauge.attacks import registry
 from leakgauge.core.container import Location
-from leakgauge.core.errors import InvalidInput, TasksFailed, shown
-from leakgauge.core.limits import RECIPE
+from leakgauge.core.errors import TasksFailed
 from leakgauge.core.measure import Measure
 from leakgauge.core.own_files import check_output
 from leakgauge.core.progress import Report, silent
 from leakgauge.evaluation.gate import read_condition
 from leakgauge.evaluation.support import Evidence, with_support
 from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients, worst_of
-from leakgauge.federation.defence import Defence, clients_in_a_sum
+from leakgauge.federation.defence import clients_in_a_sum
 from leakgauge.federation.rounds import run_federation
 from leakgauge.runtime import Task, Watch
 from leakgauge.runtime.cache import run_cached
-from leakgauge.workflows.audit.attackers import Attacker, Trial, measures_of, read_attacker
+from leakgauge.workflows.audit.attackers import Trial, measures_of
 from leakgauge.workflows.determined import may_determine
-from leakgauge.workflows.documents import CLIENTS, DECIBELS, ROUNDS, SAMPLES, Keys, read_config
+from leakgauge.workflows.documents import read_config
+from leakgauge.workflows.frontier_plan import FrontierPlan, read_frontier
 from leakgauge.workflows.owners import METRIC as SOURCES
-from leakgauge.workflows.owners import OwnerAttacker, check_sums, read_owner_attacker
 from leakgauge.workflows.result import Running, WorkflowResult, conclude, measuring
-from leakgauge.workflows.scenario import Scenario, load_parts, read_chains, read_scenario
-
-FRONTIER: Keys = {
-    "attack": (str,), "options": (dict,), "clients": CLIENTS, "threshold": DECIBELS, "federation": CLIENTS,
-    "federation_samples": SAMPLES, "federation_lr": RECIPE["lr"], "rounds": ROUNDS, "test": SAMPLES, "sources": (str,),
-}  # fmt: skip
 
 #: The metrics of leakage. The first metric of this list that an attack has decides which attacker is stronger.
 LEAKAGE = ("psnr", "features", "attribute_accuracy", "recovered", SOURCES)
-#: The key of ``[[defence]]`` that only a frontier reads.
-COHORT: Keys = {"clients": CLIENTS}
 
 
 @dataclass(frozen=True)
@@ -101,66 +79,6 @@ class Point:
     def verdict_on(self, metric: str) -> Verdict:
         """Return the verdict on the attack that a metric of leakage belongs to."""
         return self.owners.verdict if metric == SOURCES and self.owners is not None else self.verdict
-
-
-@dataclass(frozen=True)
-class FrontierPlan:
-    """The plan of a frontier, which lists the defences to compare and how they are measured.
-
-    Args:
-        scenario: The model, the data, the training and the attacker's knowledge.
-        attack: The attack with its options.
-        chains: A dictionary from each title to the defences that a client applies one after another.
-        clients: The number of clients to attack.
-        threshold: The PSNR in dB above which a sample counts as recovered.
-        federation: The number of clients that train the model.
-        federation_samples: The number of samples of each client that trains.
-        federation_lr: The learning rate of the clients that train. The default is that of the attacked clients.
-        rounds: The number of rounds of training.
-        test: The number of test samples.
-        sources: The attack on the owners of records, if there is one.
-        cohorts: A dictionary from titles to the number of clients of a round, where it differs from ``clients``.
-    """
-
-    scenario: Scenario
-    attack: Attacker
-    chains: dict[str, tuple[Defence, ...]]
-    clients: int = 4
-    threshold: float = 20.0
-    federation: int = 20
-    federation_samples: int = 50
-    federation_lr: float | None = None
-    rounds: int = 20
-    test: int = 1000
-    sources: OwnerAttacker | None = None
-    cohorts: Mapping[str, int] = field(default_factory=dict)
-
-    def clients_of(self, title: str) -> int:
-        """Return the number of clients of a round, with a defence."""
-        return self.cohorts.get(title, self.clients)
-
-    def federation_of(self, title: str) -> int:
-        """Return the number of clients that train, which changes with the number of clients of a round."""
-        return max(1, round(self.federation * self.clients_of(title) / self.clients))
-
-    @property
-    def classifies(self) -> bool:
-        """Whether the model is a classifier. The utility of a classifier is its accuracy."""
-        return self.scenario.dataset.spec.classes is not None
-
-    def definition(self, title: str) -> dict[str, Any]:
-        """Return everything that the measurement of one defence depends on, as a plain dictionary."""
-        numbers = {item.name for item in fields(self)} - {"scenario", "attack", "chains", "sources", "cohorts"}
-        return {
-            **self.scenario.document,
-            **{name: getattr(self, name) for name in numbers},
-            "content": self.scenario.fingerprint,
-            "attack": repr(self.attack),
-            "sources": repr(self.sources),
-            "cohort": self.clients_of(title),
-            "defences": list(map(repr, self.chains[title])),
-            "title": title,
-        }
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -227,55 +145,6 @@ def frontier(  # noqa: PLR0913
             raise result.failed
         return result
     return conclude(result, conditions, junit, lambda one: write_frontier(one, Path(output), command))
-
-
-@measuring()
-def read_frontier(document: Mapping[str, Any], where: str) -> FrontierPlan:
-    """Read the plan of a frontier from the content of a TOML file.
-
-    Mistakes in the plan raise an error before any model is trained.
-
-    Args:
-        document: The content of the file as a dictionary.
-        where: The name of the file for error messages.
-    """
-    rest = {key: value for key, value in document.items() if key != "defence"}
-    scenario = read_scenario(rest, where, {"frontier": FRONTIER})
-    table = dict(rest.get("frontier", {}))
-    name, options = table.pop("attack", "inverting_gradients"), table.pop("options", {})
-    load_parts(scenario, where)
-    attack = read_attacker(name, options, scenario.dataset.sensitive, f"{where}: [frontier] attack")
-    sources = table.pop("sources", None)
-    owners = None if sources is None else read_owner_attacker(sources, f"{where}: [frontier] sources")
-    tables = document.get("defence", [])
-    chains = read_chains(tables, scenario, where, COHORT)
-    if not chains:
-        raise InvalidInput(f"{where}: there is no [[defence]] to try. Add some, and one with chain = [] for none")
-    given = zip(chains, tables, strict=True)
-    cohorts = {title: defence["clients"] for title, defence in given if "clients" in defence}
-    plan = FrontierPlan(scenario, attack, chains, sources=owners, cohorts=cohorts, **table)
-    _check_plan(plan, where)
-    return plan
-
-
-def _check_plan(plan: FrontierPlan, where: str) -> None:
-    """Raise an error if the data is too small, or if an attack does not apply to the message of the first client."""
-    scenario = plan.scenario
-    for title, chain in plan.chains.items():
-        others = plan.federation_of(title) * plan.federation_samples + plan.test
-        scenario.check_size(plan.clients_of(title), [chain], others=others)
-        if plan.sources is not None:
-            check_sums(plan.clients_of(title), clients_in_a_sum(chain), f"{where}: {shown(title)}")
-    # The first client's round refuses what the model, the recipe or a defence does not allow.
-    undefended = scenario.first_message()
-    scenario.check_attackable(undefended, [plan.attack.name])
-    attacks = {"attack": plan.attack.name} | ({} if plan.sources is None else {"sources": plan.sources.name})
-    for title, chain in plan.chains.items():
-        message = scenario.observe(0, chain, participations=plan.rounds)[0] if chain else undefended
-        for key, name in attacks.items():
-            fit = registry.ATTACKS[name].fits(message)
-            if not fit.applies:
-                raise InvalidInput(f"{where}: [frontier] {key}: {name} does not apply to {shown(title)}: {fit.reason}")
 
 
 def run_frontier(plan: FrontierPlan, folder: Location | None, running: Running | None = None) -> Frontier:

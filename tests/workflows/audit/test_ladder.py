@@ -5,7 +5,7 @@ from leakgauge.evaluation.support import NOT_FOUND, without_evidence
 from leakgauge.evaluation.verdict import Finding, Verdict
 from leakgauge.workflows.audit import audit
 from leakgauge.workflows.audit.ladder import rungs_of, sentences, strongest_attack
-from leakgauge.workflows.scenario import read_scenario
+from leakgauge.workflows.scenario_document import read_scenario
 
 PLAIN = {"model": {"name": "lenet"}, "data": {"name": "digits"}, "training": {"samples": 6, "epochs": 2, "lr": 0.1}}
 

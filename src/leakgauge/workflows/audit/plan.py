@@ -38,7 +38,8 @@ from leakgauge.workflows.audit.ladder import Rung, rungs_of
 from leakgauge.workflows.determined import may_determine
 from leakgauge.workflows.documents import CLIENTS, DECIBELS, NUMBER, Keys
 from leakgauge.workflows.result import measuring
-from leakgauge.workflows.scenario import Scenario, load_parts, read_chains, read_scenario
+from leakgauge.workflows.scenario import Scenario
+from leakgauge.workflows.scenario_document import load_parts, read_chains, read_scenario
 
 #: The number of clients of a positive control.
 CONTROL_CLIENTS = 2
