@@ -15,7 +15,7 @@ from leakgauge.evaluation.support import (
 )
 from leakgauge.evaluation.verdict import Finding, Verdict
 
-DATA, ATTRIBUTES, INCONCLUSIVE, NOTHING, _ = Verdict
+DATA, ATTRIBUTES, _, INCONCLUSIVE, NOTHING, _ = Verdict
 
 
 def finding(verdict=NOTHING, psnr=12.0, chance=12.0, worst=13.0, metric="psnr"):

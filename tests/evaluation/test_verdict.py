@@ -8,7 +8,7 @@ import torch
 from leakgauge.core.measure import Measure
 from leakgauge.evaluation.verdict import Finding, Verdict, judge, judge_share, over_clients, together, worst_of
 
-DATA, ATTRIBUTES, INCONCLUSIVE, NOTHING, UNSCORED = Verdict
+DATA, ATTRIBUTES, UNEXPLAINED, INCONCLUSIVE, NOTHING, UNSCORED = Verdict
 
 
 def image(psnr, chance=12.0, errors=3.0, error_chance=3.0):
@@ -65,7 +65,7 @@ def test_the_whole_is_its_worst_part():
 
 def test_nothing_scored_is_no_all_clear():
     assert judge([]) is UNSCORED
-    assert [one.leaks for one in Verdict] == [True, True, None, False, None]
+    assert [one.leaks for one in Verdict] == [True, True, None, None, False, None]
     assert [one.colour for one in Verdict] == ["red", "red", "yellow", "green", "yellow"]
 
 

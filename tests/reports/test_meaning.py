@@ -8,7 +8,7 @@ from leakgauge.evaluation.support import SAMPLES_OPEN, TOO_LITTLE_TIME
 from leakgauge.evaluation.verdict import Finding, Verdict, worst_of
 from leakgauge.reports.meaning import meaning, why
 
-DATA, ATTRIBUTES, INCONCLUSIVE, NOTHING, _ = Verdict
+DATA, ATTRIBUTES, _, INCONCLUSIVE, NOTHING, _ = Verdict
 
 
 def audit(verdicts, *, reason="The attack failed.", bounds=(), complete=True, counted=False):

@@ -10,7 +10,8 @@ condition                  the value that is compared
 ``worst(psnr) > 25``       the value of the client that leaks most
 ``excess(psnr) > 3``       the difference from chance, positive if the attacker does better than chance
 ``leaks``                  whether the verdict on any attack is that data leaks
-``inconclusive``           whether the verdict on any set-up is that all attacks on it are too weak
+``inconclusive``           whether the verdict on any set-up is that all attacks on it are too weak, or that the recipe
+                           does not explain the messages
 =========================  ==========================================================================
 
 A check passes only if the value was measured. It also fails if no attack measured the value, if the value is not a
@@ -102,10 +103,12 @@ class Condition:
 def _of_verdict(verdict: Verdict, word: str) -> float | None:
     """Return 1 if the word ``"leaks"`` or ``"inconclusive"`` describes a verdict, and 0 otherwise.
 
+    A verdict that the recipe does not fit counts as inconclusive.
+
     For ``"leaks"``, the result is ``None`` if the verdict does not decide whether data leaks.
     """
     if word == "inconclusive":
-        return float(verdict is Verdict.INCONCLUSIVE)
+        return float(verdict in (Verdict.UNEXPLAINED, Verdict.INCONCLUSIVE))
     return None if verdict.leaks is None else float(verdict.leaks)
 
 

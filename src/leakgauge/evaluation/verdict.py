@@ -46,6 +46,7 @@ class Verdict(Enum):
 
     RECOVERS_DATA = "recovers data"
     RECOVERS_ATTRIBUTES = "recovers labels or attributes only"
+    UNEXPLAINED = "recipe does not fit"
     INCONCLUSIVE = "inconclusive"
     NOTHING_ABOVE_CHANCE = "nothing above chance"
     NOT_SCORED = "not scored"
@@ -53,7 +54,7 @@ class Verdict(Enum):
     @property
     def leaks(self) -> bool | None:
         """Whether the clients' data leaks, or ``None`` if the verdict does not decide this."""
-        if self in (Verdict.INCONCLUSIVE, Verdict.NOT_SCORED):
+        if self in (Verdict.UNEXPLAINED, Verdict.INCONCLUSIVE, Verdict.NOT_SCORED):
             return None
         return self is not Verdict.NOTHING_ABOVE_CHANCE
 
@@ -76,6 +77,9 @@ _SENTENCES = {
     Verdict.RECOVERS_ATTRIBUTES: (
         "Labels, words, a sensitive column or the owners of records can be inferred from what clients send. "
         "Their samples did not come back by these attacks."
+    ),
+    Verdict.UNEXPLAINED: (
+        "The recipe does not explain what the clients sent, so attacks that use it had no chance. This is no all-clear."
     ),
     Verdict.INCONCLUSIVE: (
         "These attacks found nothing, but they are too weak to judge this set-up, or had too little time. A stronger "

@@ -22,6 +22,7 @@ from leakgauge.reports.rebuilt_rows import Rebuilt
 from leakgauge.reports.series import charts_of, has_lines
 
 if TYPE_CHECKING:
+    from leakgauge.evaluation.recipe_check import RecipeCheck
     from leakgauge.workflows.attack_captures import CaptureAttack
     from leakgauge.workflows.capture_results import AttackedCapture
 
@@ -46,6 +47,7 @@ def write_captures(result: CaptureAttack, folder: Path, *, command: str = "", re
         Section("What the attacker sees and knows", result.attacked[0].capture.threat_model if result.attacked else ()),
         Section("What came back", [f"Attack: {result.attack!r}"], captures_table(result)),
         *controls_section(result.controls),
+        *_recipes(result),
     ]
     for number, one in enumerate(result.attacked):
         picture = None if redact == "omit" else _picture(one)
@@ -95,6 +97,18 @@ def captures_table(result: CaptureAttack, *, brief: bool = False) -> list[list[s
         cells = [made.client, str(made.round), f"{made.loss:.3g}", f"{made.seconds:.1f}"]
         rows.append([printable(text) for text in (*cells, *figures, words + (" (cached)" if one.cached else ""))])
     return rows
+
+
+def _recipes(result: CaptureAttack) -> list[Section]:
+    """Return a section about whether the recipes explain the messages, if any capture was checked."""
+    checked = [(one.capture, one.capture.check) for one in result.attacked if one.capture.check is not None]
+    wrong = [pair for pair in checked if pair[1].explained is False]
+    shown = [
+        printable(f"{capture.client}, {capture.file.stem}: {check.sentence}") for capture, check in wrong or checked
+    ]
+    left = len(shown) - MOST_NAMED
+    more = [f"and {left} more captures"] if left > 0 else []
+    return [Section("Does the recipe explain the messages?", shown[:MOST_NAMED] + more)] if checked else []
 
 
 def refused_sentences(refused: tuple[str, ...]) -> list[str]:
@@ -154,5 +168,11 @@ def _plain(one: AttackedCapture) -> dict[str, Any]:
         "outcome": str(made.outcome),
         "seconds": made.seconds,
         "cached": one.cached,
+        "recipe": None if one.capture.check is None else _recipe(one.capture.check),
         "scores": {} if one.score is None else {name: one.score[name].to_row() for name in one.score},
     }
+
+
+def _recipe(check: RecipeCheck) -> dict[str, Any]:
+    residual = check.residual if math.isfinite(check.residual) else None
+    return {"explained": check.explained, "residual": residual, "sentence": printable(check.sentence)}

@@ -42,6 +42,7 @@ from leakgauge.workflows.capture_results import (
 from leakgauge.workflows.captures import Captures, ClientData, truths_of
 from leakgauge.workflows.determined import capture_determines
 from leakgauge.workflows.forget import forget_files
+from leakgauge.workflows.recipe_checks import is_unexplained, with_checks, with_unexplained
 from leakgauge.workflows.result import (
     Redact,
     Running,
@@ -184,6 +185,10 @@ def run_capture_attack(
     if not listed:
         raise captures.nothing_read(refused)
     cache = _cache(output, listed, samples)
+    try:
+        listed = with_checks(captures, listed, cache.folder, running)
+    except KeyboardInterrupt:
+        return CaptureAttack(attack=attack, attacked=(), findings=(_finding((), name),), complete=False)
     asked = {"attack": repr(attack), "seed": seed, "device": running.device}
     definitions = {one.file: {**captures.definition(one.file), **asked} for one in listed}
     made, missing = _done_before(listed, {file: cache.get(one) for file, one in definitions.items()}, samples, refused)
@@ -211,9 +216,11 @@ def run_capture_attack(
     attacked = tuple(saved_capture(made[one.file], Path(output), samples) for one in listed if one.file in made)
     if not attacked and refused:
         raise captures.nothing_read(refused)
-    finding = _finding(attacked, name)
+    unexplained = [one for one in attacked if is_unexplained(one)]
+    attacked = tuple(replace(one, score=None) if one in unexplained else one for one in attacked)
+    finding = with_unexplained(_finding(attacked, name), unexplained)
     controls: list[Finding] = []
-    if complete and finding.measures and finding.verdict is not Verdict.RECOVERS_DATA:
+    if complete and finding.measures and finding.verdict not in (Verdict.RECOVERS_DATA, Verdict.UNEXPLAINED):
         try:
             controls = controls_of(_truths(attacked), definitions, cache.folder, common, running, name)
         except KeyboardInterrupt:

@@ -17,6 +17,7 @@ from leakgauge.core.measure import Measure
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation import Score, score
 from leakgauge.evaluation.pairing import Pairing
+from leakgauge.evaluation.recipe_check import RecipeCheck
 from leakgauge.runtime.cache import Entry
 
 
@@ -34,6 +35,7 @@ class Capture:
         determined: The reason why the message may determine the samples, or the empty text.
         zero: Whether the update is zero.
         named: The options of the score if the message names words of the client (:mod:`.named_words`).
+        check: Whether the recipe explains the message, if the client's own data is given.
     """
 
     file: Path
@@ -45,6 +47,7 @@ class Capture:
     named: Mapping[str, Any] = field(default_factory=dict)
     determined: str = ""
     zero: bool = False
+    check: RecipeCheck | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +105,7 @@ def score_to_plain(one: AttackedCapture) -> dict[str, Any]:
         return {"score": None, "truth": None}
     rows = {name: measure.to_row() for name, measure in one.score.metrics.items()}
     plain = {"measures": rows, "threshold": one.score.threshold, "notes": one.score.notes}
-    return {"score": plain, "truth": _hash(one.capture.truth)}
+    return {"score": plain, "truth": truth_digest(one.capture.truth)}
 
 
 def stored_capture(capture: Capture, entry: Entry | None, samples: bool) -> AttackedCapture | None:
@@ -120,7 +123,7 @@ def stored_capture(capture: Capture, entry: Entry | None, samples: bool) -> Atta
         return None
     if "samples" in entry.tensors:
         return scored_capture(capture, from_parts(entry.document, entry.tensors), cached=True)
-    if samples or entry.document["truth"] != _hash(capture.truth):
+    if samples or entry.document["truth"] != truth_digest(capture.truth):
         return None
     made = from_parts(entry.document, {**entry.tensors, "samples": torch.zeros(0)})
     plain = entry.document["score"]
@@ -131,8 +134,12 @@ def stored_capture(capture: Capture, entry: Entry | None, samples: bool) -> Atta
     return AttackedCapture(capture, made, Score(measures, nothing, plain["threshold"], plain["notes"]), cached=True)
 
 
-def _hash(truth: Truth | None) -> str | None:
-    """Return a hash of the samples that a score is computed with."""
+def truth_digest(truth: Truth | None) -> str | None:
+    """Return a hash of the samples that a score is computed with, or ``None`` if there are none.
+
+    Args:
+        truth: The samples.
+    """
     if truth is None:
         return None
     digest = hashlib.sha256()

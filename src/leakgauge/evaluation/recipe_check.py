@@ -1,0 +1,449 @@
+r"""A check whether the recipe in an observation explains the client's message.
+
+An attack that simulates another training than the client's fails, and this failure shows nothing. With the client's own
+samples, no attack is needed to notice it. The training is repeated with the recipe on these samples, and compared with
+the update :math:`u` that the client sent:
+
+.. math:: r = \frac{\|\hat u - u\|}{\|u\|}.
+
+The residual :math:`r` is 0 up to rounding if the recipe, the normalisation and the samples are right. Two things may be
+unknown even then, which are the order of the samples and the masks of dropout layers. The training is therefore
+repeated with several orders. How much these replays differ from each other shows how large :math:`r` may be.
+
+A replay that points along the update, but is longer or shorter, shows a wrong learning rate. This is noticed even if
+the order of the samples matters much, because an unknown order changes all directions alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakgauge.attacks.inversion.smoothness import forward_pass
+from leakgauge.core.data_spec import DataSpec
+from leakgauge.core.errors import LeakgaugeError
+from leakgauge.core.local_training import LocalTraining
+from leakgauge.core.observation import Observation, draws_masks
+from leakgauge.core.params import flatten, subtract
+from leakgauge.core.progress import Report, silent
+from leakgauge.core.seeding import generator, seeded
+from leakgauge.core.truth import Truth
+from leakgauge.evaluation.recipe_causes import Change, changes
+from leakgauge.evaluation.recipe_traces import Trace, trace_of_defence
+from leakgauge.federation.training import Trainer, draw_order
+
+#: The residual that is allowed beside what is unknown, for other devices and versions of PyTorch.
+ROUNDING = 0.01
+#: The number of replays with different orders, and of those for each tried change of the recipe.
+REPLAYS, REPLAYS_OF_CHANGES = 12, 2
+#: The number of changes that are compared with as many replays as the recipe itself, and the largest ratio of the
+#: ranks of two changes that explain as much.
+FINALISTS, TIED = 5, 1.5
+#: The standard errors by which a change must explain an update better, if the order of the samples hides the residual.
+STANDARD_ERRORS = 6.0
+#: The factor by which the residual may exceed the mean distance of two replays.
+SPREAD = 2.0
+#: The largest error of the length of the update, beside what the order of the samples explains.
+LENGTH = 0.05
+#: A change of the recipe is kept if its rank is at most this share of the rank before. All changes together are
+#: reported if their rank is at most the second share of the first rank.
+BETTER, MUCH_BETTER = 0.8, 0.3
+#: The largest number of changes that are kept, and of replays.
+MOST_CHANGES, MOST_REPLAYS = 3, 500
+#: The largest number of multiplications in all replays, some minutes of one core. At least a few replays are made.
+MOST_WORK, FEWEST_REPLAYS = 3_000_000_000_000, 6
+#: The settings that are searched for first if they are unknown.
+SEARCHED = ("lr", "optimiser", "momentum", "weight_decay", "epochs", "batch_size", "schedule", "proximal", "clip_norm")
+#: The values of settings that are unknown, before they are searched for.
+ASSUMED: dict[str, Any] = {
+    "lr": 0.01, "epochs": 1, "batch_size": 32, "momentum": 0.0, "weight_decay": 0.0, "optimiser": "sgd",
+    "nesterov": False, "dampening": 0.0, "betas": (0.9, 0.999), "eps": 1e-8, "schedule": "constant", "clip_norm": 0.0,
+    "proximal": 0.0, "label_smoothing": 0.0, "accumulation": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RecipeCheck:
+    """Whether a recipe explains a message.
+
+    Args:
+        residual: The distance of the replay from the update, as a share of the length of the update.
+        limit: The largest residual that rounding, an unknown order and unknown masks explain.
+        length: The length of the update along the replay, as a multiple of the replay's length.
+        unknown: The settings of the recipe that are unknown, and for which usual values were assumed.
+        causes: Changes of the recipe that explain the message better, in words, the most important first.
+        residual_of_causes: The residual with these changes.
+        trace: What the update shows of a defence that changed it, in words.
+        not_checked: The reason why the message cannot be checked. The text is empty if it was checked.
+        explained: Whether the recipe explains the message. This is ``None`` if the message was not checked.
+    """
+
+    residual: float = math.nan
+    limit: float = math.nan
+    length: float = math.nan
+    unknown: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+    residual_of_causes: float = math.nan
+    trace: str = ""
+    not_checked: str = ""
+    explained: bool | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The result as a sentence."""
+        if self.explained is None:
+            return f"The recipe was not checked: {self.not_checked}."
+        distance = f"relative distance {self.residual:.2g}, at most {self.limit:.2g} expected"
+        if self.explained and self.trace:
+            return f"The recipe explains this update, apart from {self.trace} ({distance})."
+        if self.explained:
+            return f"Training again with the recipe on the client's samples gives this update ({distance})."
+        words = f"The recipe does not explain this update ({distance})."
+        if self.causes:
+            assumed = " and ".join(self.causes)
+            left = f" (then {self.residual_of_causes:.2g})" if math.isfinite(self.residual_of_causes) else ""
+            return f"{words} The likeliest cause is {assumed}{left}."
+        if self.trace:
+            return f"{words} The update shows {self.trace}."
+        return (
+            f"{words} None of the usual causes explains it. Check that the samples are this client's, as the client "
+            "trained on them in this round, and that the optimiser starts each round anew."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A client as it is replayed.
+
+    Args:
+        training: The settings of the training, all of which are known.
+        data: The description of the samples, with their normalisation.
+        truth: The samples.
+    """
+
+    training: LocalTraining
+    data: DataSpec
+    truth: Truth
+
+
+class Replays:
+    """The replays of a message with different recipes.
+
+    Args:
+        observation: The message of the client.
+        most: The largest number of replays.
+        report: The function that is called after each replay.
+    """
+
+    def __init__(self, observation: Observation, most: int, report: Report = silent) -> None:
+        self.observation = observation
+        self.update = flatten(observation.difference()).double()
+        self.most, self.report = most, report
+        self.made = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no more replays can be made."""
+        return self.made >= self.most
+
+    def __call__(self, case: Case, count: int) -> Tensor | None:
+        """Return the updates of a case with different orders, (orders, numbers), or ``None`` if it cannot be trained.
+
+        Args:
+            case: The client to replay.
+            count: The number of orders.
+        """
+        updates = []
+        for seed in range(count if self.is_random(case) else 1):
+            try:
+                updates.append(self._replay(case, seed))
+            except (LeakgaugeError, RuntimeError):  # for example, batch norm with one sample in a batch
+                return None
+            self.made += 1
+            self.report(self.made, self.most, math.nan)
+        found = torch.stack(updates)
+        return found if bool(found.isfinite().all()) else None
+
+    def is_random(self, case: Case) -> bool:
+        """Return whether replays of a case differ, because the order of its samples or its masks are unknown."""
+        masks = case.training.mode == "train" and any(map(draws_masks, self.observation.model.modules()))
+        if masks or self.observation.kind == "gradient":
+            return masks
+        return not self._has_order(case) and case.training.batch_sizes != (len(case.truth),)
+
+    def _has_order(self, case: Case) -> bool:
+        order = case.truth.order
+        sizes = [len(rows) for rows in order]
+        expected = list(case.training.batch_sizes) * int(case.training.need("epochs"))
+        return bool(order) and sizes == expected[: case.training.local_steps]
+
+    def _replay(self, case: Case, seed: int) -> Tensor:
+        observation, training = self.observation, case.training
+        like = next(iter(observation.sent.values()))
+        inputs = case.data.normalise(case.truth.inputs.to(like.device, like.dtype))
+        targets = case.truth.targets.to(like.device)
+        targets = targets.to(like.dtype) if targets.is_floating_point() else targets
+        trainer = Trainer(observation.model, training)
+        state = trainer.start(observation.sent, observation.model_buffers())
+        with seeded(seed, "recipe check"), trainer.active():
+            if observation.kind == "gradient":
+                gradient, _ = trainer.gradient(state, (inputs, targets), graph=False)
+                return flatten(trainer.rule.completed(gradient, state.weights, state.anchor)).double()
+            weights = trainer.run(state, [(inputs[rows], targets[rows]) for rows in self._order(case, seed)]).weights
+        return flatten(subtract(dict(observation.sent), weights)).double()
+
+    def _order(self, case: Case, seed: int) -> tuple[Tensor, ...]:
+        if self._has_order(case):
+            return case.truth.order
+        training = case.training
+        size, epochs = int(training.need("batch_size")), int(training.need("epochs"))
+        draws = generator(seed, "order of a replay")
+        return draw_order(len(case.truth), size, epochs, draws)[: training.local_steps]
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Replays of one case beside the update.
+
+    Args:
+        update: The update that the client sent.
+        replays: The replayed updates, (orders, numbers).
+        rounding: The residual that is allowed if the order is known.
+    """
+
+    update: Tensor
+    replays: Tensor
+    rounding: float
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """The mean of the replays."""
+        return self.replays.mean(0)
+
+    @cached_property
+    def square(self) -> float:
+        """The squared length of the update."""
+        return float(self.update.square().sum())
+
+    @cached_property
+    def residual(self) -> float:
+        """The mean distance of the replays from the update, as a share of the update's length."""
+        return float((self.replays - self.update).norm(dim=1).mean()) / math.sqrt(self.square)
+
+    @cached_property
+    def limit(self) -> float:
+        """The largest residual that the recipe explains."""
+        if len(self.replays) == 1:
+            return self.rounding
+        return self.rounding + SPREAD * float(torch.pdist(self.replays).mean()) / math.sqrt(self.square)
+
+    @cached_property
+    def bias(self) -> float:
+        """The squared distance of the update from the replays that their spread does not explain, as a share."""
+        count = len(self.replays)
+        spread = 0.0 if count == 1 else float((self.replays - self.mean).square().sum()) / (count - 1)
+        return (float((self.update - self.mean).square().sum()) - (1 + 1 / count) * spread) / self.square
+
+    @cached_property
+    def length(self) -> float:
+        """The length of the update along the mean replay, as a multiple of the replay's length."""
+        square = float(self.mean.square().sum())
+        return float(self.update @ self.mean) / square if square else math.inf
+
+    @property
+    def fits_length(self) -> bool:
+        """Whether the update is as long along the replays as they are."""
+        spread = 0.0
+        if len(self.replays) > 1:
+            spread = float((self.replays @ self.mean).std() / self.mean.square().sum())
+        return abs(self.length - 1) <= LENGTH + 3 * spread
+
+    @property
+    def explains(self) -> bool:
+        """Whether the replays explain the update."""
+        return self.residual <= self.limit and self.fits_length
+
+    @property
+    def rank(self) -> float:
+        """The smaller, the better the replays explain the update."""
+        return max(self.bias, 0.0) + 0.1 * self.residual**2
+
+    def prefers(self, other: Tensor) -> bool:
+        """Return whether the update is clearly nearer to a replay with another recipe, in the direction to it.
+
+        Args:
+            other: The replay of the changed case, with the order of the first replay.
+        """
+        direction = other - self.replays[0]
+        square = float(direction.square().sum())
+        if not square or (other - self.update).norm() >= (self.replays[0] - self.update).norm():
+            return False
+        along = float((self.update - self.mean) @ direction) / square
+        spread = float(((self.replays - self.mean) @ direction).std()) / square
+        return along > 0.5 and along > STANDARD_ERRORS * spread * math.sqrt(1 + 1 / len(self.replays))
+
+
+def check_recipe(
+    observation: Observation,
+    truth: Truth,
+    others: Mapping[str, Truth] | None = None,
+    *,
+    most: int | None = None,
+    report: Report = silent,
+) -> RecipeCheck:
+    """Check whether the recipe in an observation explains the client's message, and search for the cause if not.
+
+    Args:
+        observation: The message of the client.
+        truth: The client's samples. If they have an order, it is the order in which the client trained.
+        others: The samples of other clients by name, one of which may have sent this message.
+        most: The largest number of replays of the client's training. By default, as many as take some minutes.
+        report: The function that is called after each replay.
+    """
+    reason = _why_not(observation, truth)
+    if reason:
+        return RecipeCheck(not_checked=reason)
+    training, unknown = _completed(observation.training, len(truth), gradient=observation.kind == "gradient")
+    case = Case(training, observation.data, truth)
+    replays = Replays(observation, _affordable(observation, training) if most is None else most, report)
+    made = replays(case, max(2, min(REPLAYS, replays.most // 3)))
+    if made is None:
+        return RecipeCheck(not_checked="training with this recipe fails or diverges on these samples", unknown=unknown)
+    found = Comparison(replays.update, made, max(ROUNDING, _rounding(observation)))
+    result = RecipeCheck(found.residual, found.limit, found.length, unknown, explained=found.explains)
+    parts = {name: value.numel() for name, value in observation.difference().items()}
+    trace = Trace() if found.explains else trace_of_defence(replays.update, found.mean, parts, found.limit)
+    if trace.explains:
+        return replace(result, trace=trace.words, explained=True)
+    search = _Search(replays, others or {}, unknown)
+    if found.explains and not (replays.is_random(case) and search.finds_better(case, found)):
+        return result
+    result = replace(result, explained=False)
+    best, causes = search(case, found)
+    scaled = Comparison(found.update, found.length * made, found.rounding)
+    if trace.words and scaled.rank <= TIED * best.rank:
+        return replace(result, trace=trace.words)
+    if causes and (best.explains or best.rank <= MUCH_BETTER * found.rank):
+        return replace(result, causes=causes, residual_of_causes=best.residual)
+    count = observation.training.samples
+    if count not in (None, len(truth)):
+        return replace(result, causes=(f"other samples, since the client trained on {count} and not {len(truth)}",))
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """The search for changes of a recipe that explain an update.
+
+    Args:
+        replays: The replays of the message.
+        others: The samples of other clients, by name.
+        unknown: The settings that are unknown, which are changed first.
+    """
+
+    replays: Replays
+    others: Mapping[str, Truth]
+    unknown: Sequence[str]
+
+    def _changes(self, case: Case, length: float, only: Collection[str] = ()) -> Iterator[Change]:
+        found = changes(case.training, case.data, case.truth, length, self.replays.observation, self.others)
+        return (change for change in found if not only or change.part in only)
+
+    def finds_better(self, case: Case, found: Comparison) -> bool:
+        """Return whether a usual change of the recipe explains the update clearly better."""
+        for change in self._changes(case, found.length):
+            made = None if self.replays.exhausted else self.replays(replace(case, **change.changed), 1)
+            if made is not None and found.prefers(made[0]):
+                return True
+        return False
+
+    def __call__(self, case: Case, found: Comparison) -> tuple[Comparison, tuple[str, ...]]:
+        """Return the best comparison, and the changes of the recipe that lead to it, in words.
+
+        One thing is changed at a time, and the change that explains the most is kept.
+        """
+        causes: dict[str, str] = {}
+        open_parts = [part for part in self.unknown if part in SEARCHED]
+        for _ in range(MOST_CHANGES + len(open_parts)):
+            if (found.explains and causes and not open_parts) or self.replays.exhausted:
+                break
+            best = self._best(case, found, open_parts or [], set() if open_parts else set(causes))
+            if best is None or best[0].rank > BETTER * found.rank:
+                if not open_parts:
+                    break
+                open_parts = []
+                continue
+            change, (found, case) = best[1], (best[0], replace(case, **best[1].changed))
+            causes[change.part] = f"{change.words} (unknown here)" if change.part in self.unknown else change.words
+        return found, tuple(causes.values())
+
+    def _best(
+        self, case: Case, found: Comparison, only: Sequence[str], done: set[str]
+    ) -> tuple[Comparison, Change] | None:
+        """Return the change with the best rank. The best few are compared with more replays."""
+        tried: list[tuple[Comparison, Change]] = []
+        for change in self._changes(case, found.length, only):
+            if change.part in done or self.replays.exhausted:
+                continue
+            made = self.replays(replace(case, **change.changed), REPLAYS_OF_CHANGES)
+            if made is not None:
+                tried.append((Comparison(found.update, made, found.rounding), change))
+        if not tried or not self.replays.is_random(case):
+            return min(tried, key=lambda one: one[0].rank, default=None)
+        last = sorted(one.rank for one, _ in tried)[:FINALISTS][-1]
+        finalists = [one for one in tried if one[0].rank <= last]
+        again = []
+        for first, change in finalists:
+            made = self.replays(replace(case, **change.changed), REPLAYS)
+            again.append((first if made is None else Comparison(found.update, made, found.rounding), change))
+        least = min(one.rank for one, _ in again)
+        return next(one for one in again if one[0].rank <= TIED * least)  # the likeliest of those that explain as much
+
+
+def _affordable(observation: Observation, training: LocalTraining) -> int:
+    """Return the number of replays that a check may make."""
+    epochs = int(training.need("epochs")) if observation.kind == "weights" else 1
+    work = 3 * forward_pass(observation).operations * int(training.need("samples")) * epochs
+    return max(FEWEST_REPLAYS, min(MOST_REPLAYS, MOST_WORK // max(1, work)))
+
+
+def _why_not(observation: Observation, truth: Truth) -> str:
+    """Return the reason why a message cannot be checked, or the empty text."""
+    if observation.client.startswith("sum of "):
+        return "the message is a sum of several clients"
+    if observation.defences:
+        return f"the client changes its message with {', '.join(observation.defences)}"
+    if not any(bool(value.any()) for value in observation.difference().values()):
+        return "the update is zero"
+    if observation.data.shape != truth.data.shape:
+        return "the samples have another shape"
+    return ""
+
+
+def _completed(training: LocalTraining, samples: int, *, gradient: bool) -> tuple[LocalTraining, tuple[str, ...]]:
+    """Return a recipe in which unknown settings have usual values, and the names of these settings."""
+    relevant = set(training.listed(one_gradient=gradient)) - {"samples", "local_steps"}
+    unknown = [name for name in ASSUMED if getattr(training, name) is None]
+    values = {name: ASSUMED[name] for name in unknown}
+    if "batch_size" in values:
+        values["batch_size"] = min(int(ASSUMED["batch_size"]), samples)
+    whole = replace(training, **values, samples=samples)
+    if whole.batch_size is not None and whole.batch_size > samples:
+        whole = replace(whole, batch_size=samples)
+    return whole, tuple(name for name in unknown if name in relevant)
+
+
+def _rounding(observation: Observation) -> float:
+    """Return the relative error of the update that comes from the rounding of the returned weights."""
+    if observation.returned is None:
+        return 0.0
+    steps = {name: torch.finfo(value.dtype).eps / 2 for name, value in observation.returned.items()}
+    rounding = sum(float((steps[name] * value).square().sum()) for name, value in observation.returned.items())
+    update = sum(float(value.square().sum()) for value in observation.difference().values())
+    return 4 * math.sqrt(rounding / update) if update else 0.0
