@@ -94,7 +94,7 @@ class DenseTailFeatures(Attack):
     def __post_init__(self) -> None:
         whole_number("steps", self.steps)
         whole_number("restarts", self.restarts)
-        not_negative("tv", self.tv)
+        not_negative("the weight of total variation", self.tv)
         positive("lr", self.lr)
 
     def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
