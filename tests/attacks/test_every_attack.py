@@ -141,6 +141,9 @@ TRAITS = {
     "dense_read_off": Traits(
         {}, kinds=("gradient",), iterative=False, deterministic=True, own_case=two_digits, exact=True
     ),
+    "dense_output_features": Traits(
+        {"steps": 400, "restarts": 2}, kinds=("gradient",), iterative=False, own_case=smooth_pictures, exact=True
+    ),
     "dense_tail_features": Traits(
         {"steps": 400, "restarts": 2}, kinds=("gradient",), iterative=False, own_case=two_pictures, exact=True
     ),
@@ -158,9 +161,6 @@ TRAITS = {
     "invg_simulation": Traits({"steps": 60}),
     "lbfgs_simulation": Traits({"steps": 12, "pool": 1}),
     "local_rows": Traits({"starts": 48}, kinds=("weights",), iterative=False, own_case=table_rows, exact=True),
-    "output_features": Traits(
-        {"steps": 400, "restarts": 2}, kinds=("gradient",), iterative=False, own_case=smooth_pictures, exact=True
-    ),
     "prior_path": Traits({"steps": 100, "lr": 0.3}),
     "surrogate": Traits({"steps": 80}, network="cnn"),
     "token_spans": Traits(

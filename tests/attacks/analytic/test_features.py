@@ -170,5 +170,5 @@ def test_exact_attacks_come_before_all_others_in_an_audit():
         "two_spans",
         "dense_factorisation",
         "dense_tail_features",
-        "output_features",
+        "dense_output_features",
     }

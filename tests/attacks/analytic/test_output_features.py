@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge.attacks import output_features
+from leakgauge.attacks import dense_output_features
 from leakgauge.attacks.analytic.output_features import fits
 from leakgauge.core.errors import InvalidInput
 from leakgauge.evaluation import score
@@ -24,7 +24,7 @@ def convolutional(*, norm=False, activation=nn.ReLU):
 def test_pictures_come_back_with_their_labels(rows):
     observation, truth = fedsgd(convolutional(activation=nn.Softplus), DIGITS.share(rows))
     assert fits(observation).applies
-    result = output_features(restarts=1)(observation)
+    result = dense_output_features(restarts=1)(observation)
     scored = score(result, truth)
     assert scored["psnr"].value > 30
     assert scored["label_errors"].value == 0
@@ -37,7 +37,7 @@ def test_wrong_labels_noise_and_copies_are_no_proof():
         name: value + 0.1 * value.std() * torch.randn_like(value) for name, value in observation.gradient.items()
     }
     for changed in (wrong, replace(observation, gradient=gradient)):
-        result = output_features(steps=5)(changed)
+        result = dense_output_features(steps=5)(changed)
         assert tuple(result.samples.shape) == (0, 1, 8, 8)
         assert str(result.outcome).startswith("no features could be proven")
 
@@ -49,7 +49,7 @@ def test_ctrl_c_returns_the_best_pictures_so_far():
         if step == 3:
             raise KeyboardInterrupt
 
-    result = output_features(steps=50)(observation, progress=interrupt)
+    result = dense_output_features(steps=50)(observation, progress=interrupt)
     assert result.outcome.kind == "interrupted"
     assert len(result.samples) == 3
 
@@ -79,4 +79,4 @@ def test_it_refuses_in_words(reason):
 @pytest.mark.parametrize("option", ["steps", "lr", "starts", "iterations", "restarts"])
 def test_impossible_options_are_refused(option):
     with pytest.raises(InvalidInput, match=option):
-        output_features(**{option: 0})
+        dense_output_features(**{option: 0})

@@ -20,7 +20,7 @@ from leakgauge.attacks.analytic.output_layer import OutputEquations
 from leakgauge.attacks.analytic.picture_search import STUCK, PictureSearch, Schedule
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.labels import LastLayer
-from leakgauge.attacks.inversion.stopping import Outcome
+from leakgauge.attacks.inversion.stopping import Kind, Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.checks import not_negative, positive, whole_number
 from leakgauge.core.observation import Observation
@@ -102,7 +102,7 @@ def _outcome(residual: float, loss: float, interrupted: bool, determined: bool) 
     if residual >= PROVEN:
         words = f"no features could be proven, so no sample is returned (relative residual {residual:.2g})"
         return Outcome("finished", 0, words)
-    kind = "interrupted" if interrupted else "converged" if determined else "finished"
+    kind: Kind = "interrupted" if interrupted else "converged" if determined else "finished"
     words = f"features: all samples solved for, with a relative residual of {residual:.2g}. The pictures have these"
     return Outcome(kind, 0, f"{words} features up to a relative squared error of {loss:.2g}")
 
@@ -140,7 +140,7 @@ def fits(observation: Observation) -> Fit:
     return Fit(True, "the gradient of the output layer determines the features of each sample")
 
 
-def output_features(
+def dense_output_features(
     *,
     steps: int = 600,
     lr: float = 0.2,
@@ -167,8 +167,8 @@ def output_features(
 
 SPECS = (
     AttackSpec(
-        name="output_features",
-        factory=output_features,
+        name="dense_output_features",
+        factory=dense_output_features,
         summary="Features of an output layer (ours): the features of each sample exactly, then each picture by itself.",
         fits=fits,
         cost=Cost.SECONDS,

@@ -85,7 +85,8 @@ class OutputEquations:
             points: The points, (starts, samples, samples).
         """
         errors = (points @ self.weight.T).softmax(-1) - self.targets
-        return ((errors.mT @ points / len(self.targets) - self.core) / self.core.norm()).flatten(1)
+        left: Tensor = (errors.mT @ points / len(self.targets) - self.core) / self.core.norm()
+        return left.flatten(1)
 
     def _slopes(self, points: Tensor, directions: Tensor) -> Tensor:
         """Return the derivatives of the residuals with respect to the moves of each sample along each direction."""
@@ -95,5 +96,5 @@ class OutputEquations:
         changes = chances[..., None] * (moves - inner[:, :, None, :])
         of_inputs = torch.einsum("sikm,sij->skjim", changes, points)
         of_errors = torch.einsum("sik,jm->skjim", chances - self.targets, directions)
-        slopes = (of_inputs + of_errors) / (len(self.targets) * self.core.norm())
+        slopes: Tensor = (of_inputs + of_errors) / (len(self.targets) * self.core.norm())
         return slopes.flatten(3, 4).flatten(1, 2)
