@@ -76,6 +76,14 @@ def two_pictures(kind, dtype=torch.float32):
     return small_case(network="cnn", dtype=dtype)
 
 
+def smooth_pictures(kind, dtype=torch.float32):
+    """Return the gradient of a client with two digits, for a smooth convolutional network with one dense layer."""
+    torch.manual_seed(0)
+    body = nn.Conv2d(1, 12, 3, padding=1), nn.Softplus(), nn.AvgPool2d(2), nn.Flatten()
+    model = nn.Sequential(*body, nn.Linear(192, 10)).to(dtype)
+    return fedsgd(model, data.load("digits").share(range(2)))
+
+
 def table_rows(kind, dtype=torch.float32):
     """Return the weights of a client with six rows of a table, for a dense network."""
     return fedavg(table_network().to(dtype), people(200).share(range(6)), lr=0.02, epochs=1, batch_size=2)
@@ -132,6 +140,9 @@ TRAITS = {
     "dense_factorisation": Traits({}, kinds=("gradient",), iterative=False, own_case=two_digits, exact=True),
     "dense_read_off": Traits(
         {}, kinds=("gradient",), iterative=False, deterministic=True, own_case=two_digits, exact=True
+    ),
+    "dense_output_features": Traits(
+        {"steps": 400, "restarts": 2}, kinds=("gradient",), iterative=False, own_case=smooth_pictures, exact=True
     ),
     "dense_tail_features": Traits(
         {"steps": 400, "restarts": 2}, kinds=("gradient",), iterative=False, own_case=two_pictures, exact=True

@@ -6,12 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from leakgauge import models
+from leakgauge import data, models
 from leakgauge.attacks import dense_tail_features, specs
 from leakgauge.attacks.analytic.features import fits
+from leakgauge.attacks.analytic.picture_search import STUCK
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.core.errors import InvalidInput
 from leakgauge.evaluation import score
-from leakgauge.federation.client import fedavg
+from leakgauge.federation.client import fedavg, fedsgd
+from leakgauge.models.cnn import cnn
 from tests.attacks.analytic.cases import DIGITS, NORMALISED, client, dense
 
 
@@ -30,6 +33,40 @@ def test_pictures_come_back_with_their_labels(digits, samples):
     assert scored["label_errors"].value == 0
     assert str(result.outcome).startswith(f"features: {samples} of {samples} samples solved for and proven, in ")
     assert result.loss < 1e-3
+
+
+def smooth_pictures(count):
+    """Return grey pictures without edges, all with the same label."""
+    coarse = torch.rand(count, 1, 3, 3, generator=torch.Generator().manual_seed(0))
+    pictures = nn.functional.interpolate(coarse, 12, mode="bilinear", align_corners=True)
+    return data.Dataset(pictures, torch.ones(count, dtype=torch.long), DataSpec((1, 12, 12), 10), name="smooth")
+
+
+def test_total_variation_fills_what_features_leave_open_also_for_equal_labels():
+    model = cnn(shape=(1, 12, 12), classes=10, channels=(3,), dense=48, seed=0)  # 108 features, 144 pixels
+    observation, truth = fedsgd(model, smooth_pictures(3))
+    psnr = {}
+    for tv in (0.0, 0.3):
+        result = dense_tail_features(steps=200, restarts=1, tv=tv)(observation)
+        assert len(result.samples) == 3
+        assert result.outcome.kind == "finished"
+        psnr[tv] = score(result, truth)["psnr"].value
+    assert psnr[0.3] > psnr[0.0] + 10
+
+
+@pytest.mark.parametrize(("bias", "kind"), [(-0.2, "finished"), (0.5, "converged")])
+def test_zeros_of_relu_do_not_determine_a_picture(bias, kind):
+    torch.manual_seed(0)
+    convolution = nn.Conv2d(1, 1, 3, padding=1)
+    with torch.no_grad():
+        convolution.weight.abs_()
+        convolution.bias.fill_(bias)
+    layers = convolution, nn.ReLU(), nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10)
+    observation, _ = client(nn.Sequential(*layers), 2)
+    result = dense_tail_features(steps=300)(observation)
+    assert len(result.samples) == 2
+    assert result.loss < STUCK
+    assert result.outcome.kind == kind
 
 
 def test_more_samples_than_classes_are_separated():
@@ -107,10 +144,10 @@ def test_batch_norm_in_eval_mode_does_not_mix():
     assert len(dense_tail_features(steps=5)(observation).samples) == 4
 
 
-@pytest.mark.parametrize("option", ["steps", "lr", "starts"])
+@pytest.mark.parametrize("option", ["steps", "lr", "starts", "tv"])
 def test_impossible_options_are_refused(option):
-    with pytest.raises(InvalidInput, match=option):
-        dense_tail_features(**{option: 0})
+    with pytest.raises(InvalidInput, match="total variation" if option == "tv" else option):
+        dense_tail_features(**{option: -1})
 
 
 def test_looking_does_not_move_the_random_generator():
@@ -122,7 +159,7 @@ def test_looking_does_not_move_the_random_generator():
 
 def test_exact_attacks_come_before_all_others_in_an_audit():
     names = [spec.name for spec in specs("samples", "update") if spec.audit is not None]
-    assert set(names[:10]) == {
+    assert set(names[:11]) == {
         "april",
         "local_rows",
         "token_spans",
@@ -133,4 +170,5 @@ def test_exact_attacks_come_before_all_others_in_an_audit():
         "two_spans",
         "dense_factorisation",
         "dense_tail_features",
+        "dense_output_features",
     }

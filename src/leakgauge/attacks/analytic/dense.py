@@ -82,14 +82,17 @@ class DenseChain:
         observation: The message of the client. If the model has no such layer, :class:`DoesNotFit` is raised.
         on_samples: Whether the inputs of the layer are the samples themselves. Otherwise they are features.
         needs_bias: Whether :class:`DoesNotFit` is also raised for a layer without a bias.
+        least: The smallest number of dense layers of the model, if the inputs of the first one are features.
     """
 
-    def __init__(self, observation: Observation, on_samples: bool = True, needs_bias: bool = True) -> None:
+    def __init__(
+        self, observation: Observation, on_samples: bool = True, needs_bias: bool = True, least: int = 2
+    ) -> None:
         self.data, self.device, self.on_samples = observation.data, observation.device, on_samples
         self.shape = observation.data.shape
         self.loss, self.loss_function = observation.training.loss, loss_of(observation.training)
         self.needs_bias = needs_bias
-        _check_cheaply(observation, on_samples)
+        _check_cheaply(observation, on_samples, least)
         self.model = copy_of_model(observation, torch.double)
         self.lookups = lookups_of(observation)
         self._given: Tensor | None = None
@@ -333,15 +336,16 @@ def stop_at_input(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     raise Reached(inputs[0])
 
 
-def _check_cheaply(observation: Observation, on_samples: bool) -> None:
+def _check_cheaply(observation: Observation, on_samples: bool, least: int) -> None:
     """Raise an error if the model's list of layers already shows that the attack does not apply.
 
     No forward pass is needed. With ``on_samples``, a dense layer must have as many inputs as a sample has values.
-    Otherwise, the model must have at least two dense layers.
+    Otherwise, the model must have at least ``least`` dense layers.
     """
     size = math.prod(observation.data.shape)
     dense = [module for module in observation.model.modules() if isinstance(module, nn.Linear)]
     if on_samples and not any(module.in_features == size for module in dense):
         raise DoesNotFit("no dense layer gets the samples themselves")
-    if not on_samples and len(dense) < 2:
-        raise DoesNotFit("the model has fewer than two dense layers, and two consecutive ones are needed")
+    if not on_samples and len(dense) < least:
+        counted = "fewer than two dense layers, and two consecutive ones are needed" if least > 1 else "no dense layer"
+        raise DoesNotFit(f"the model has {counted}")

@@ -7,10 +7,16 @@ separately:
 .. math:: \arg\min_x \; \lVert f(x) - f_i \rVert^2 / \lVert f_i \rVert^2 .
 
 Here :math:`f` is the network up to the two layers, and :math:`f_i` are the solved features of sample :math:`i`. The
-search needs no labels, no priors and no other samples of the batch. Adam starts from random pixels from N(0, 1), and
-the learning rate falls to zero. Pixels are clamped to their range in each step. A high loss shows that a search has
-ended in a local minimum. The search for this picture then starts again. We know of no earlier description of this
-attack.
+search needs no labels and no other samples of the batch. A search that matches the gradient of the whole batch has to
+find out which part of the gradient belongs to which sample, and often ends with parts of one sample in another. This
+happens most to samples with the same label. Here each picture has an equation of its own.
+
+Adam starts from random pixels from N(0, 1). During the first part of the steps, the weight of total variation falls. A
+large weight at the start leads past local minima, of which networks with ReLU have many. If fewer features than pixels
+are not zero, a small weight remains, because many pictures then have the same features, and the smoothest is the best
+guess. Otherwise the features determine the picture, and no prior remains. Pixels are clamped to their range in each
+step. A high loss shows that a search has ended in a local minimum. The search for this picture then
+starts again. We know of no earlier description of this attack.
 
 The attacker can prove the features, but not the pictures, because pooling and ReLU can map several pictures to nearly
 the same features. The loss shows how well the features of a picture agree with the proven features.
@@ -43,17 +49,15 @@ from leakgauge.attacks.analytic.peeling import (
     span_finders,
     visible_samples,
 )
+from leakgauge.attacks.analytic.picture_search import STUCK, PictureSearch, Schedule
 from leakgauge.attacks.analytic.two_layers import TwoLayers
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
-from leakgauge.core.checks import positive, whole_number
-from leakgauge.core.observation import DataSpec, Observation
+from leakgauge.core.checks import not_negative, positive, whole_number
+from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
-
-#: A picture above this relative squared error of its features ended in a local minimum.
-STUCK = 1e-4
 
 
 @dataclass(frozen=True)
@@ -65,18 +69,21 @@ class DenseTailFeatures(Attack):
         steps: The number of Adam steps from each starting point.
         lr: The first learning rate of Adam.
         restarts: The largest number of starting points of the search for one picture.
+        tv: The weight of total variation at the first step.
     """
 
     uses_defences: ClassVar[bool] = False
 
     search: SearchSettings
-    steps: int = 1500
-    lr: float = 0.1
+    steps: int = 600
+    lr: float = 0.2
     restarts: int = 4
+    tv: float = 0.3
 
     def __post_init__(self) -> None:
         whole_number("steps", self.steps)
         whole_number("restarts", self.restarts)
+        not_negative("the weight of total variation", self.tv)
         positive("lr", self.lr)
 
     def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
@@ -98,99 +105,13 @@ class DenseTailFeatures(Attack):
         features, labels = peeling.result()
         dtype = next(iter(observation.sent.values())).dtype
         extract = extractor(observation, peeling.chain.first, dtype)
-        descent = _Descent(extract, features.to(dtype), observation.data, random)
-        schedule = _Schedule(0 if interrupted else self.steps, self.lr, self.restarts)
+        descent = PictureSearch(extract, features.to(dtype), observation.data, random)
+        schedule = Schedule(0 if interrupted else self.steps, self.lr, self.restarts, self.tv)
         interrupted = descent.run(schedule, report) or interrupted
-        samples = observation.data.denormalise(descent.best)
-        samples = samples.clamp(0, 1) if observation.data.bounded else samples
         labels = labels.to(dtype) if labels.is_floating_point() else labels
         loss = float(descent.losses.mean())
-        determined = features.shape[1] >= math.prod(observation.data.shape) and bool((descent.losses <= STUCK).all())
-        return Reconstruction(samples, labels, _outcome(peeling, interrupted, loss, determined), loss=loss)
-
-
-@dataclass(frozen=True)
-class _Schedule:
-    steps: int
-    lr: float
-    restarts: int
-
-
-class _Descent:
-    """The search for all pictures at once by Adam. Each picture has its own loss, and its best iterate is kept."""
-
-    def __init__(
-        self, extract: Callable[[Tensor], Tensor], features: Tensor, data: DataSpec, random: torch.Generator
-    ) -> None:
-        self.extract, self.features, self.data, self.random = extract, features, data, random
-        self.best = self._drawn(len(features))
-        self.losses = torch.full_like(features[:, 0], torch.inf)
-
-    def run(self, schedule: _Schedule, report: Report) -> bool:
-        """Search for all pictures, and search again for those in local minima. Return whether Ctrl-C ended the search.
-
-        Args:
-            schedule: The number of steps, the first learning rate and the largest number of starting points.
-            report: The progress function.
-        """
-        try:
-            for restart in range(schedule.restarts):
-                rows = torch.nonzero(self.losses > STUCK).flatten()
-                if not len(rows):
-                    break
-                start = self.best if restart == 0 else self._drawn(len(rows))
-                self._descend(rows, start, schedule, _part_of(report, restart * schedule.steps))
-        except KeyboardInterrupt:
-            return True
-        return False
-
-    def _descend(self, rows: Tensor, start: Tensor, schedule: _Schedule, report: Report) -> None:
-        """Take the Adam steps for some pictures. The learning rate falls to zero along a cosine."""
-        pictures = start.clone().requires_grad_()
-        optimiser = torch.optim.Adam([pictures], lr=schedule.lr)
-        rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, schedule.steps))
-        for step in range(schedule.steps + 1):
-            optimiser.zero_grad()
-            losses = self._losses(pictures, rows)
-            self._keep_best(rows, pictures.detach(), losses.detach())
-            if step == schedule.steps:
-                break
-            losses.sum().backward()
-            optimiser.step()
-            rates.step()
-            with torch.no_grad():
-                pictures.copy_(self._clamped(pictures))
-            report(step + 1, schedule.steps, float(self.losses.mean()))
-
-    def _losses(self, pictures: Tensor, rows: Tensor) -> Tensor:
-        features = self.features[rows]
-        difference = (self.extract(pictures) - features).square().sum(1)
-        return difference / features.square().sum(1).clamp_min(1e-30)
-
-    def _keep_best(self, rows: Tensor, pictures: Tensor, losses: Tensor) -> None:
-        better = losses < self.losses[rows]
-        self.losses[rows[better]] = losses[better]
-        self.best[rows[better]] = pictures[better]
-
-    def _drawn(self, count: int) -> Tensor:
-        """Return random pictures with pixels from N(0, 1), clamped to the range of pixels."""
-        shape, dtype = self.data.shape, self.features.dtype
-        drawn = torch.randn(count, *shape, dtype=dtype, generator=self.random).to(self.features.device)
-        return self._clamped(drawn)
-
-    def _clamped(self, pictures: Tensor) -> Tensor:
-        if not self.data.bounded:
-            return pictures
-        return self.data.normalise(self.data.denormalise(pictures).clamp(0, 1))
-
-
-def _part_of(report: Report, before: int) -> Report:
-    """Return a progress function that adds ``before``, the number of earlier steps, to the step and to the total."""
-
-    def part(step: int, total: int | None, loss: float) -> None:
-        report(before + step, None if total is None else before + total, loss)
-
-    return part
+        determined = descent.determined and bool((descent.losses <= STUCK).all())
+        return Reconstruction(descent.samples, labels, _outcome(peeling, interrupted, loss, determined), loss=loss)
 
 
 def extractor(observation: Observation, path: str, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
@@ -234,7 +155,7 @@ def _outcome(peeling: Peeling, interrupted: bool, loss: float, determined: bool)
         peeling: The search for features.
         interrupted: Whether Ctrl-C ended the attack.
         loss: The mean relative squared error of the pictures' features.
-        determined: Whether each picture has the proven features, and there are at least as many features as pixels.
+        determined: Whether each picture has the proven features, and at least as many of them as pixels are not zero.
     """
     outcome = peeling.outcome(interrupted)
     if not peeling.recovered:
@@ -264,9 +185,10 @@ def fits(observation: Observation) -> Fit:
 
 def dense_tail_features(
     *,
-    steps: int = 1500,
-    lr: float = 0.1,
+    steps: int = 600,
+    lr: float = 0.2,
     restarts: int = 4,
+    tv: float = 0.3,
     starts: int = 48,
     iterations: int = 60,
     attempts: int = 6,
@@ -279,15 +201,16 @@ def dense_tail_features(
 
     Args:
         steps: The number of Adam steps from each starting point.
-        lr: The first learning rate of Adam, which falls to zero along a cosine.
+        lr: The first learning rate of Adam. It falls to a hundredth in the last part of the steps.
         restarts: The largest number of starting points of the search for one picture. A search starts again if the
             features of its picture do not agree with the proven features.
+        tv: The weight of total variation at the first step, from which the weight falls.
         starts: The number of starting points of each search for features.
         iterations: The largest number of Levenberg-Marquardt iterations of each search.
         attempts: The largest number of searches in a row without a new sample. The attack then gives up.
         tolerance: The largest relative error with which the features of a sample still count as proven.
     """
-    return DenseTailFeatures(SearchSettings(starts, iterations, attempts, tolerance), steps, lr, restarts)
+    return DenseTailFeatures(SearchSettings(starts, iterations, attempts, tolerance), steps, lr, restarts, tv)
 
 
 SPECS = (
