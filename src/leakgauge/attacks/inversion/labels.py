@@ -13,7 +13,7 @@ from leakgauge.attacks.inversion.last_layer import Part, last_layer
 from leakgauge.attacks.inversion.probed_labels import infer_label_counts
 from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName
-from leakgauge.core.observation import Observation
+from leakgauge.core.observation import LABEL_FIELDS, Observation
 
 
 class Labels(Protocol):
@@ -155,7 +155,8 @@ def dummies_for(labels: Labels, observation: Observation) -> int:
         observation: The client's message (gradient or weights), as the server sees it.
     """
     source = getattr(labels, "first", labels)  # the first estimate of labels that are corrected later
-    if granted_labels(observation) is not None or not hasattr(source, "dummies"):
+    given = any(getattr(observation, name) is not None for name in LABEL_FIELDS)
+    if given or not hasattr(source, "dummies"):
         return 0
     return number_of_dummies(observation.data.shape, source.dummies)
 
