@@ -87,7 +87,8 @@ def probed_label_counts(observation: Observation, generator: torch.Generator) ->
     from scipy.optimize import nnls
 
     samples, classes = int(observation.training.need("samples")), int(observation.data.classes or 0)
-    seen = _entries(observation.difference(), _read_names(observation))
+    names = _read_names(Trainer(observation.model, observation.training, as_attacker=True))
+    seen = _entries(observation.difference(), names)
     chosen = torch.randperm(len(seen), generator=generator)[:ENTRIES].to(seen.device)
     try:
         causes = [gradient[chosen] for gradient in gradients_of_classes(observation, range(classes), generator)]
@@ -112,7 +113,8 @@ def gradients_of_classes(
         labels: The labels. All of them get the same dummy inputs.
         generator: The random generator for the dummy inputs.
     """
-    trainer, names = Trainer(observation.model, observation.training, as_attacker=True), _read_names(observation)
+    trainer = Trainer(observation.model, observation.training, as_attacker=True)
+    names = _read_names(trainer)
     like = next(iter(observation.sent.values()))
     count = probes_of_a_class(observation.data.shape, int(observation.data.classes or 1))
     inputs = torch.randn(count, *observation.data.shape, generator=generator).to(like.device, like.dtype)
@@ -123,10 +125,9 @@ def gradients_of_classes(
             yield _entries(trainer.gradient(state, (inputs, targets), graph=False)[0], names)
 
 
-def _read_names(observation: Observation) -> tuple[str, ...]:
+def _read_names(trainer: Trainer) -> tuple[str, ...]:
     """Return the names of the parameters of the last trained layer."""
-    trained = [name for name, value in observation.model.named_parameters() if value.requires_grad]
-    return layers_of_model(observation.model, trained)[-1].parameters
+    return layers_of_model(trainer.model, trainer.trainable)[-1].parameters
 
 
 def probes_of_a_class(shape: Sequence[int], classes: int) -> int:
