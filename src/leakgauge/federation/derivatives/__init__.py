@@ -15,6 +15,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from leakgauge.federation.derivatives.convolutions import GROUPS, convolution, transposed_convolution
+from leakgauge.federation.derivatives.recurrent import lstm
 
 #: PyTorch's functions that are replaced.
 REPLACED: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -24,6 +25,7 @@ REPLACED: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.conv_transpose1d: transposed_convolution(torch.conv_transpose1d, 1),
     torch.conv_transpose2d: transposed_convolution(torch.conv_transpose2d, 2),
     torch.conv_transpose3d: transposed_convolution(torch.conv_transpose3d, 3),
+    torch.lstm: lstm(torch.lstm),
 }
 
 
@@ -55,5 +57,7 @@ def has_costly_layers(model: nn.Module) -> bool:
 def _is_costly(module: nn.Module) -> bool:
     if isinstance(module, nn.modules.conv._ConvNd):
         return module.groups >= GROUPS
+    if isinstance(module, nn.LSTM):
+        return True
     # Weights of this shape in any other module may be those of a convolution, which need not be a module.
     return any(value.dim() > 2 for value in module.parameters(recurse=False))
