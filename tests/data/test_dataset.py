@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -92,3 +95,27 @@ def test_classes_and_values_of_entries_exclude_each_other() -> None:
         DataSpec((2,), 3, bounded=False, target_values=2)
     with pytest.raises(InvalidInput, match="each size of a target"):
         DataSpec((2,), None, bounded=False, target_shape=(0,))
+
+
+def test_pictures_of_bytes_stay_bytes_until_they_are_used() -> None:
+    pixels = torch.randint(256, (6, 3, 4, 4), dtype=torch.uint8)
+    spec = DataSpec((3, 4, 4), 3)
+    kept = toy(inputs=pixels, spec=spec, sensitive=None)
+    plain = toy(inputs=pixels.float() / 255, spec=spec, sensitive=None)
+    share = kept.share([4, 1]).share([1])
+    others = share.others()
+    assert others is not None
+    for dataset in (kept, share, others, pickle.loads(pickle.dumps(kept))):
+        assert dataset._stored.dtype == torch.uint8
+        assert dataset.inputs.dtype == torch.float
+    assert torch.equal(kept.inputs, plain.inputs)
+    assert torch.equal(share.inputs, plain.inputs[[1]])
+    assert torch.equal(replace(kept, name="other").inputs, plain.inputs)
+    assert len(kept) == 6
+
+
+def test_bytes_that_are_no_pictures_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="must be floats"):
+        toy(inputs=torch.zeros(6, 2, dtype=torch.uint8))
+    with pytest.raises(AttributeError):
+        toy().inputs = torch.zeros(6, 2)  # type: ignore[misc]

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from leakgauge.core.errors import CorruptFile, FileError, InvalidInput, LeakgaugeError, UnknownName
-from leakgauge.data import from_csv, from_images, from_npz
+from leakgauge.data import from_csv, from_images, from_npz, own
 
 
 def picture(path, value=128, size=(6, 4), mode="RGB"):
@@ -179,3 +179,19 @@ def test_a_regression_table(tmp_path):
 def test_tables_that_cannot_be_used(tmp_path, text, options, problem):
     with pytest.raises((InvalidInput, CorruptFile, UnknownName), match=problem):
         from_csv(table(tmp_path / "mine.csv", text), target="y", **options)
+
+
+@pytest.mark.parametrize("shape", [(9, 5, 6), (9, 5, 6, 3), (9, 3, 5, 6)])
+@pytest.mark.parametrize("at_a_time", [1, 200, 2**20])
+def test_statistics_are_computed_from_a_part_at_a_time(shape, at_a_time, tmp_path, monkeypatch):
+    monkeypatch.setattr(own, "AT_A_TIME", at_a_time)
+    pictures = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    np.savez(tmp_path / "x.npz", x=pictures, y=np.arange(9) % 2)
+    dataset = from_npz(tmp_path / "x.npz")
+    assert dataset._stored.dtype == torch.uint8
+    exact = dataset.inputs.double()
+    assert dataset.spec.mean == pytest.approx(exact.mean((0, 2, 3)).tolist(), rel=1e-12)
+    assert dataset.spec.std == pytest.approx(exact.std((0, 2, 3), correction=0).tolist(), rel=1e-12)
+    assert torch.equal(
+        dataset.inputs.flatten().sort().values, torch.from_numpy(pictures / np.float32(255)).flatten().sort().values
+    )

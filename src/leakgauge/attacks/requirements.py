@@ -44,8 +44,6 @@ _SMALL = 10**6
 _LARGEST_REAL = 10**7
 #: The losses that compare each value of the output with one value of the target.
 _VALUE_BY_VALUE = ("mse", "l1", "huber", "binary_cross_entropy")
-#: The number of dummy inputs that pass through the model at a time when labels are inferred.
-_DUMMIES_AT_A_TIME = 250
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,8 @@ class Workload:
         samples: The number of the client's samples.
         values: The number of samples of the client's shape that are optimised or returned.
         simulation: The size of one prediction of an update.
-        dummies: The number of dummy inputs from which labels are inferred.
+        dummies: The number of dummy inputs that are held at a time when labels are inferred.
+        passing: The number of dummy inputs that pass through the model at a time.
         parallel: The number of predictions that are computed at the same time.
         others: The number of other values that are held, such as the predicted labels at each local step.
     """
@@ -82,13 +81,14 @@ class Workload:
     values: int
     simulation: Simulation = Simulation()
     dummies: int = 0
+    passing: int = 0
     parallel: int = 1
     others: int = 0
 
     @property
     def graphs(self) -> int:
         """The number of samples whose graphs are held at the same time."""
-        return max(self.parallel * self.simulation.graphs, min(self.dummies, _DUMMIES_AT_A_TIME) // _OF_GRAPH)
+        return max(self.parallel * self.simulation.graphs, self.passing // _OF_GRAPH)
 
 
 def simulation_of(training: LocalTraining, weights: int, *, copies: bool, graph_limit: int) -> Simulation:

@@ -17,16 +17,17 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import safetensors.torch
-import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from leakgauge.core.errors import CorruptFile, FileError, FutureVersion, printable, shown
+from leakgauge.core.tensor_bytes import bytes_of, pieces_of_file
 
 SUFFIX = ".safetensors"
 #: The largest header in bytes. It has room for the names and shapes of about ten thousand tensors.
@@ -36,6 +37,7 @@ SMALL = 16 * 2**20
 #: The permissions of files and of folders that are written. No other user of the machine has any.
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 Location = str | os.PathLike[str]
+Contents = bytes | Callable[[], Iterable[bytes | memoryview]]
 
 
 def write_container(
@@ -62,19 +64,27 @@ def write_container(
     target = Path(path)
     if target.suffix != SUFFIX:
         raise FileError(f"{target}: the file's name must end in {SUFFIX}")
-    # The format refuses tensors that share memory, as frozen weights before and after training do, so all are copied.
-    contents = {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
-    }
     text = json.dumps(document, sort_keys=True, allow_nan=False)
     header = {
         "leakgauge": kind,
         "version": str(version),
         "document": text,
-        "sha256": _digest(kind, version, text, contents),
+        "sha256": _digest(kind, version, text, tensors),
     }
-    write_atomically(target, safetensors.torch.save(contents, header), replace=replace)
+    write_atomically(target, partial(pieces_of_file, tensors, header), replace=replace)
     return target
+
+
+def digest_of(kind: str, version: int, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """Return the checksum that a file of :func:`write_container` with these contents has.
+
+    Args:
+        kind: One word for the content of the file.
+        version: The version of the file format.
+        document: The JSON object.
+        tensors: A dictionary from names to tensors.
+    """
+    return _digest(kind, version, json.dumps(document, sort_keys=True, allow_nan=False), tensors)
 
 
 def read_container(
@@ -136,21 +146,34 @@ def kind_of(path: Location) -> str | None:
 
     Only the header is read, so the rest of the file may be damaged.
     """
+    return _named(path, "leakgauge")
+
+
+def checksum_of(path: Location) -> str | None:
+    """Return the checksum that the header of a file names, or ``None`` if there is none.
+
+    Only the header is read, so the rest of the file may be damaged.
+    """
+    return _named(path, "sha256")
+
+
+def _named(path: Location, key: str) -> str | None:
+    """Return a text in the metadata of a file, or ``None`` if the file or the text cannot be read."""
     source = Path(path)
     try:
         with open(source, "rb", opener=_without_waiting) as file:
-            kind = _header(source, _start(source, file, os.fstat(file.fileno()).st_size)).get("leakgauge")
+            text = _header(source, _start(source, file, os.fstat(file.fileno()).st_size)).get(key)
     except (OSError, ValueError, FileError):
         return None
-    return kind if isinstance(kind, str) else None
+    return text if isinstance(text, str) else None
 
 
-def write_atomically(target: Path, contents: bytes, *, private: bool = True, replace: bool = True) -> None:
+def write_atomically(target: Path, contents: Contents, *, private: bool = True, replace: bool = True) -> None:
     """Write a file atomically, so that it is written either completely or not at all.
 
     Args:
         target: The file. Missing folders are created.
-        contents: The bytes to write.
+        contents: The bytes to write, or a function that yields them in pieces.
         private: Whether only this user may read the file. Pass false for contents that are public anyway.
         replace: Whether an existing file is replaced. Otherwise, it is an error, also if another process writes it at
             the same moment.
@@ -162,7 +185,7 @@ def write_atomically(target: Path, contents: bytes, *, private: bool = True, rep
         if temporary is None:
             with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
                 temporary = Path(file.name)
-                file.write(contents)
+                _write(file, contents)
                 file.flush()
                 os.fsync(file.fileno())
         if not private:
@@ -193,7 +216,12 @@ def _moved(temporary: Path, target: Path) -> bool:
     return True
 
 
-def _unnamed(target: Path, contents: bytes) -> Path | None:
+def _write(stream: IO[bytes], contents: Contents) -> None:
+    for piece in [contents] if isinstance(contents, bytes) else contents():
+        stream.write(piece)
+
+
+def _unnamed(target: Path, contents: Contents) -> Path | None:
     """Write the contents to a file without a name, link it to a temporary name, and return the temporary path.
 
     A process that is killed while it writes leaves no half-written file behind. Return ``None`` if the operating system
@@ -206,7 +234,7 @@ def _unnamed(target: Path, contents: bytes) -> Path | None:
     folder = os.open(target.parent, os.O_RDONLY)
     try:
         with open(file, "wb", closefd=False) as stream:
-            stream.write(contents)
+            _write(stream, contents)
             stream.flush()
             os.fsync(file)
         name = f".{target.name}.{os.getpid()}.{time.monotonic_ns()}"
@@ -317,7 +345,7 @@ def _digest(kind: str, version: int, text: str, tensors: Mapping[str, Tensor]) -
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(bytes_of(tensor))
     return digest.hexdigest()
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from leakgauge.core import sent_files
 from leakgauge.core.container import SUFFIX, Location, read_container, write_container
 from leakgauge.core.data_spec import DataSpec
 from leakgauge.core.errors import CorruptFile, FileError, InvalidInput, LeakgaugeError, UnknownName, shown
@@ -27,8 +28,8 @@ from leakgauge.models import MODELS, build, recipe_of
 
 KIND = "observation"
 #: Version 1 had no label batches and no defences, version 2 no optimiser but SGD, version 3 no malicious
-#: server, version 4 no targets of several entries, and version 5 no series.
-VERSION = 6
+#: server, version 4 no targets of several entries, version 5 no series, and version 6 no shared weights.
+VERSION = 7
 #: The largest number of characters in the name and options of a model. No network of Leakgauge has thousands of layers.
 #: To build so many layers takes time, even if no memory is allocated.
 _LONGEST_RECIPE = 10_000
@@ -39,16 +40,18 @@ _BESIDES = 64 * 2**20
 #: The largest size in bytes of a model that is built from the name in a file. Larger models must be passed to ``load``.
 _LARGEST_NAMED_MODEL = 512 * 2**20
 #: The keys of the document.
-_DOCUMENT = {"model", "frozen", "data", "training", "client", "round", "kind", "defences", "steered"}
+_DOCUMENT = {"model", "frozen", "data", "training", "client", "round", "kind", "defences", "steered", "shared"}
 
 
-def save(observation: Observation, path: Location, *, replace: bool = True) -> Path:
+def save(observation: Observation, path: Location, *, replace: bool = True, shared: bool = False) -> Path:
     """Save one observation to a file, and return the path of the file.
 
     Args:
         observation: The observation to save.
         path: The path of the file. The name must end in ``.safetensors``.
         replace: Whether an existing file is replaced. Otherwise, it is an error.
+        shared: Whether the sent weights are stored in a file of the folder ``sent`` beside the observation, which all
+            observations of the folder with the same sent weights share (:mod:`leakgauge.core.sent_files`).
     """
     recipe = recipe_of(observation.model)
     document = {
@@ -61,12 +64,17 @@ def save(observation: Observation, path: Location, *, replace: bool = True) -> P
         "kind": observation.kind,
         "defences": observation.defences,
         "steered": observation.steered,
+        "shared": "",
     }
     tensors: dict[str, Tensor] = {}
     for tree in TENSOR_TREES:
         for name, value in (getattr(observation, tree) or {}).items():
             tensors[f"{tree}/{name}"] = value
     tensors |= {name: getattr(observation, name) for name in LABEL_FIELDS if getattr(observation, name) is not None}
+    if shared:
+        common = {name: value for name, value in tensors.items() if name.partition("/")[0] in sent_files.TREES}
+        document["shared"] = sent_files.store(Path(path), common)
+        tensors = {name: value for name, value in tensors.items() if name not in common}
     return write_container(path, KIND, VERSION, document, tensors, replace=replace)
 
 
@@ -83,7 +91,7 @@ def load(path: Location, model: nn.Module | None = None) -> Observation:
     """
     document, tensors = read_container(path, KIND, VERSION, max_bytes=partial(_max_bytes, Path(path), model))
     try:
-        return _assemble(Path(path), document, tensors, model)
+        return _assemble(Path(path), document, tensors | _shared(Path(path), document, tensors, model), model)
     except FileError:
         raise
     except InvalidInput as problem:
@@ -91,6 +99,21 @@ def load(path: Location, model: nn.Module | None = None) -> Observation:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as problem:
         reason = shown(problem)
         raise CorruptFile(f"{path}: its description does not describe an observation ({reason})") from problem
+
+
+def _shared(
+    path: Path, document: Mapping[str, Any], tensors: Mapping[str, Tensor], model: nn.Module | None
+) -> dict[str, Tensor]:
+    """Return the tensors of a capture that are in a file which several captures share."""
+    checksum = document.get("shared", "")  # earlier versions have none
+    if checksum == "":
+        return {}
+    # The size is bounded by the model, as that of the capture.
+    common = sent_files.fetch(path, checksum, lambda _: _max_bytes(path, model, document))
+    twice = sorted(common.keys() & tensors.keys())
+    if twice:
+        raise CorruptFile(f"{path}: {shown(twice[0])} is both in this file and in the file that it shares with others")
+    return common
 
 
 def save_all(observations: Iterable[Observation], folder: Location) -> list[Path]:
@@ -177,7 +200,7 @@ def _assemble(
 ) -> Observation:
     """Build the observation from the JSON object and the tensors of its file."""
     trees = _trees(path, tensors)
-    document = {"defences": None, "steered": "", **document}  # earlier versions have none
+    document = {"defences": None, "steered": "", "shared": "", **document}  # earlier versions have none
     wrong = sorted(document.keys() ^ _DOCUMENT)
     if wrong:
         problem = "has an unknown" if wrong[0] in document else "lacks the"

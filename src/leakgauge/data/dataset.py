@@ -15,6 +15,19 @@ from leakgauge.core.errors import InvalidInput
 MOST_VALUES = 256
 
 
+class _Samples:
+    """The samples of a dataset. Pictures of bytes are kept as bytes, and become floats when they are asked for."""
+
+    def __get__(self, dataset: Dataset | None, owner: type[Dataset]) -> Tensor:
+        if dataset is None:
+            raise AttributeError("inputs")
+        stored: Tensor = dataset.__dict__["inputs"]
+        return stored.float().div_(255) if stored.dtype == torch.uint8 else stored
+
+    def __set__(self, dataset: Dataset, value: Tensor) -> None:
+        dataset.__dict__["inputs"] = value
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Samples and their targets, either of a whole dataset or of one client.
@@ -23,7 +36,9 @@ class Dataset:
     client's population. The client's chance level is computed from the population's other samples.
 
     Args:
-        inputs: The samples without normalisation, as pixels in [0, 1] or as table values in their own units.
+        inputs: The samples without normalisation, as pixels in [0, 1] or as table values in their own units. Pictures
+            may be given as bytes (``torch.uint8``). They are kept as bytes, which takes a quarter of the memory, and
+            ``inputs`` and the datasets of clients return them as pixels.
         targets: One target for each sample, which is the index of a class, one or several numbers, several labels of 0
             and 1, or a mask.
         spec: The shape and the normalisation of one sample. If it has no classes and does not describe the targets,
@@ -56,15 +71,17 @@ class Dataset:
     def __post_init__(self) -> None:
         for name in ("inputs", "targets"):
             object.__setattr__(self, name, self._checked_tensor(name))
-        if tuple(self.inputs.shape[1:]) != self.spec.shape:
+        stored = self._stored
+        if tuple(stored.shape[1:]) != self.spec.shape:
             raise InvalidInput(
-                f"{self.name}: samples have shape {tuple(self.inputs.shape[1:])}, not {self.spec.shape} as described"
+                f"{self.name}: samples have shape {tuple(stored.shape[1:])}, not {self.spec.shape} as described"
             )
-        if len(self.targets) != len(self.inputs):
-            raise InvalidInput(f"{self.name}: {len(self.inputs)} samples but {len(self.targets)} targets")
-        if not self.inputs.is_floating_point():
+        if len(self.targets) != len(stored):
+            raise InvalidInput(f"{self.name}: {len(stored)} samples but {len(self.targets)} targets")
+        bytes_of_pictures = stored.dtype == torch.uint8 and self.spec.is_image and self.spec.bounded
+        if not stored.is_floating_point() and not bytes_of_pictures:
             raise InvalidInput(
-                f"{self.name}: samples must be floats (pixels in [0, 1]), not {self.inputs.dtype}. "
+                f"{self.name}: samples must be floats (pixels in [0, 1]), not {stored.dtype}. "
                 "Convert token ids and other whole numbers with inputs.float(), and round them in the model"
             )
         if self.targets.is_complex() or (len(self) and not self.targets.numel()):
@@ -82,9 +99,15 @@ class Dataset:
                 f"({', '.join(self.spec.columns) or 'the spec names none'})"
             )
 
+    @property
+    def _stored(self) -> Tensor:
+        """The samples as they are kept, which may be bytes."""
+        stored: Tensor = self.__dict__["inputs"]
+        return stored
+
     def _checked_tensor(self, name: str) -> Tensor:
         """Return the samples or the targets without a gradient, if they are a plain tensor with values."""
-        value = getattr(self, name)
+        value = self.__dict__[name]
         if not isinstance(value, Tensor):
             raise InvalidInput(f"{self.name}: {name} must be a torch.Tensor, not {type(value).__name__}")
         if value.is_meta or value.layout != torch.strided:
@@ -107,12 +130,15 @@ class Dataset:
     def _check_values(self) -> None:
         if self.targets.is_floating_point() and not bool(torch.isfinite(self.targets).all()):
             raise InvalidInput(f"{self.name}: targets hold NaN or Inf. Clean or impute them first.")
-        if not bool(torch.isfinite(self.inputs).all()):
+        stored = self._stored
+        if stored.dtype == torch.uint8:
+            return
+        if not bool(torch.isfinite(stored).all()):
             raise InvalidInput(f"{self.name}: samples hold NaN or Inf. Clean or impute them first.")
-        if self.spec.bounded and len(self) and (self.inputs.min() < 0 or self.inputs.max() > 1):
+        if self.spec.bounded and len(self) and (stored.min() < 0 or stored.max() > 1):
             raise InvalidInput(
-                f"{self.name}: pixels must lie in [0, 1], but run from {float(self.inputs.min()):g} to "
-                f"{float(self.inputs.max()):g}. Divide by 255, or describe the data with bounded=False."
+                f"{self.name}: pixels must lie in [0, 1], but run from {float(stored.min()):g} to "
+                f"{float(stored.max()):g}. Divide by 255, or describe the data with bounded=False."
             )
 
     def _check_classes(self) -> None:
@@ -142,7 +168,7 @@ class Dataset:
             raise InvalidInput(f"{self.name}: there is a group {last}, but {names} group names")
 
     def __len__(self) -> int:
-        return len(self.inputs)
+        return len(self._stored)
 
     def share(self, rows: Sequence[int] | Tensor, name: str | None = None) -> Dataset:
         """Return the dataset of one client, which holds some samples of this dataset.
@@ -159,7 +185,7 @@ class Dataset:
             )
         origin, origin_rows = (self, index) if self.rows is None else (self.population, self.rows[index])
         return Dataset(
-            self.inputs[index],
+            self._stored[index],
             self.targets[index],
             self.spec,
             name or self.name,
@@ -190,6 +216,9 @@ class Dataset:
             return None
         chosen = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:limit]]
         return self.population.share(chosen.sort().values)
+
+
+Dataset.inputs = _Samples()  # type: ignore[assignment]  # a descriptor that returns tensors
 
 
 def values_of(targets: Tensor) -> int | None:

@@ -21,7 +21,7 @@ class Samples(NamedTuple):
     """Samples and what they are.
 
     Args:
-        values: The samples, (N, *shape).
+        values: The samples, (N, *shape). Pictures of bytes stay bytes.
         pixels: Whether the samples are pictures with values in [0, 1].
         time_axis: The dimension of a series along which time runs, or ``None`` if the samples are no series.
         notes: Sentences about how the array was read.
@@ -79,7 +79,10 @@ def _series(file: Path, values: NDArray[Any], time_axis: int | None, *, guessed:
 
 
 def _pictures_or_rows(file: Path, values: NDArray[Any], kind: str | None) -> Samples:
-    samples = _numbers(values / np.float32(255) if values.dtype == np.uint8 else values)
+    if values.dtype == np.uint8:
+        samples = torch.from_numpy(values) if values.ndim in (3, 4) else _numbers(values / np.float32(255))
+    else:
+        samples = _numbers(values)
     if samples.dim() == 3:
         samples = samples.unsqueeze(1)
     elif samples.dim() == 4 and samples.shape[1] not in (1, 3) and samples.shape[-1] in (1, 3):
@@ -87,7 +90,8 @@ def _pictures_or_rows(file: Path, values: NDArray[Any], kind: str | None) -> Sam
     elif samples.dim() not in (2, 4) or (samples.dim() == 2 and kind == "picture"):
         expected = "N x height x width for pictures" if kind else "N x columns, or N x pictures or series"
         raise corrupt(file, f"holds samples of shape {values.shape}", expected)
-    pixels = samples.dim() == 4 and bool(samples.min() >= 0) and bool(samples.max() <= 1)
+    in_range = samples.dtype == torch.uint8 or (bool(samples.min() >= 0) and bool(samples.max() <= 1))
+    pixels = samples.dim() == 4 and in_range
     notes: tuple[str, ...] = ()
     if kind is None and values.ndim == 3 and values.dtype != np.uint8 and values.shape[1] != values.shape[2]:
         notes = (f'{file.name}: samples are grey pictures. If they are series, set kind = "series".',)

@@ -46,6 +46,8 @@ Statistic = float | Sequence[float] | None
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 #: The limits of the height and the width of a picture.
 SIDE = Limit(1, 10_000, whole=True)
+#: The number of values of which mean and deviation are computed at a time.
+AT_A_TIME = 2**20
 
 
 def from_images(
@@ -240,7 +242,7 @@ def _checked_size(size: object) -> tuple[int, int] | None:
 
 
 def _read_picture(path: Path, size: tuple[int, int] | None, grey: bool) -> NDArray[Any]:
-    """Read a picture, and return an array of shape (channels, height, width) with values in [0, 1]."""
+    """Read a picture, and return an array of bytes of shape (channels, height, width)."""
     from PIL import Image
 
     content = regular_file(path).read_bytes()
@@ -253,7 +255,7 @@ def _read_picture(path: Path, size: tuple[int, int] | None, grey: bool) -> NDArr
         picture = image.convert("L" if grey else "RGB")
         if size is not None:
             picture = picture.resize((size[1], size[0]), Image.Resampling.BICUBIC)
-    pixels: NDArray[Any] = np.asarray(picture, dtype=np.float32) / 255
+    pixels: NDArray[Any] = np.asarray(picture, dtype=np.uint8)
     return pixels[None] if grey else pixels.transpose(2, 0, 1)
 
 
@@ -323,11 +325,10 @@ def _spec(
     time_axis: int | None = None,
 ) -> DataSpec:
     """Return the shape and the normalisation of the samples. A missing mean or std is computed from the samples."""
-    if not bool(inputs.isfinite().all()):
-        raise InvalidInput("samples hold NaN or Inf. Clean or impute them first.")
     channels = 1 if time_axis is None else 1 + (1 - time_axis if inputs.dim() > 2 else inputs.dim())
-    other_dimensions = [dimension for dimension in range(inputs.dim()) if dimension != channels]
-    means, deviations = inputs.double().mean(other_dimensions), inputs.double().std(other_dimensions, correction=0)
+    means, deviations = _moments(inputs, channels)
+    if not bool(means.isfinite().all()):
+        raise InvalidInput("samples hold NaN or Inf. Clean or impute them first.")
     deviations[deviations == 0] = 1
     return DataSpec(
         tuple(inputs.shape[1:]),
@@ -338,6 +339,30 @@ def _spec(
         columns=columns,
         time_axis=time_axis,
     )
+
+
+def _moments(inputs: Tensor, channels: int) -> tuple[Tensor, Tensor]:
+    """Return the mean and the standard deviation of each channel, in double precision, from a part of it at a time.
+
+    Args:
+        inputs: The samples. Bytes are pixels times 255.
+        channels: The dimension of the channels. If there is no such dimension, all values are one channel.
+    """
+    others = [dimension for dimension in range(inputs.dim()) if dimension != channels]
+    shape = [size if dimension == channels else 1 for dimension, size in enumerate(inputs.shape)]
+    means, squares = torch.zeros(2, *shape, dtype=torch.double)
+    parts = inputs.split(max(1, AT_A_TIME // max(1, inputs[0].numel())))
+    values = inputs.numel() / means.numel()
+    for part in parts:
+        means += _pixels(part).double().sum(others, keepdim=True)
+    means /= values
+    for part in parts:
+        squares += (_pixels(part).double() - means).square_().sum(others, keepdim=True)
+    return means.flatten(), (squares / values).sqrt().flatten()
+
+
+def _pixels(samples: Tensor) -> Tensor:
+    return samples.float().div_(255) if samples.dtype == torch.uint8 else samples
 
 
 def _statistic(given: Statistic, computed: Tensor) -> tuple[float, ...]:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -45,6 +45,7 @@ from leakgauge.core.observation import LocalTraining, Mode
 from leakgauge.core.params import Params, buffers_of
 from leakgauge.federation.adjoint import differentiable_run
 from leakgauge.federation.defence import Protection
+from leakgauge.federation.derivatives import CheapSecondDerivatives, has_costly_layers
 from leakgauge.federation.losses import LOSSES, WithLoss, loss_of, takes_model
 from leakgauge.federation.update_rules import Moment, UpdateRule
 
@@ -138,6 +139,7 @@ class Trainer:
         self.loss_function = loss_of(training)
         self.with_loss = WithLoss(model, self.loss_function) if takes_model(self.loss_function) else None
         self.mode: Mode = training.mode
+        self.costly = has_costly_layers(model)
         self.lr = float(training.lr) if training.lr is not None else math.nan
         self.rule = UpdateRule.of(training, smooth=SMOOTH if as_attacker else 0.0)
         self.accumulation = training.accumulation or 1
@@ -181,13 +183,13 @@ class Trainer:
                         module.eval()
             yield
 
-    def _loss(self, trained: Params, fixed: Params, buffers: Params, inputs: Tensor, targets: Tensor) -> Tensor:
-        if self.with_loss is not None:
-            tensors = {f"model.{name}": value for name, value in {**fixed, **trained, **buffers}.items()}
-            value: Tensor = functional_call(self.with_loss, tensors, (inputs, targets))
-            return value
-        outputs = functional_call(self.model, {**fixed, **trained, **buffers}, (inputs,))
-        return self.loss_function(outputs, targets)
+    def _loss(self, tensors: Params, batch: Batch, *, graph: bool = False) -> Tensor:
+        """Return the loss on one batch. With ``graph``, its second derivative is cheap."""
+        with CheapSecondDerivatives() if graph and self.costly else nullcontext():
+            if self.with_loss is not None:
+                value: Tensor = functional_call(self.with_loss, {f"model.{k}": v for k, v in tensors.items()}, batch)
+                return value
+            return self.loss_function(functional_call(self.model, tensors, (batch[0],)), batch[1])
 
     def loss(self, state: State, batch: Batch) -> Tensor:
         """Return the loss on one batch.
@@ -197,7 +199,7 @@ class Trainer:
             batch: The inputs and targets.
         """
         trained, fixed, buffers = self._parts(state)
-        return self._loss(trained, fixed, buffers, *batch)
+        return self._loss({**fixed, **trained, **buffers}, batch)
 
     def gradient(self, state: State, batch: Batch, *, graph: bool) -> tuple[Params, Params]:
         """Return the gradient of the loss on one batch (without weight decay), and the buffers after the forward pass.
@@ -232,7 +234,7 @@ class Trainer:
         if self.functional:
 
             def loss(trained: Params, buffers: Params, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Params]:
-                return self._loss(trained, fixed, buffers, inputs, targets), buffers
+                return self._loss({**fixed, **trained, **buffers}, (inputs, targets), graph=graph), buffers
 
             result: tuple[Params, Params] = torch.func.grad(loss, has_aux=True)(trained, buffers, *batch)
             return result
@@ -241,7 +243,7 @@ class Trainer:
                 leaves = {name: v if v.requires_grad else v.detach().requires_grad_() for name, v in trained.items()}
             else:
                 leaves = {name: value.detach().requires_grad_() for name, value in trained.items()}
-            value = self._loss(leaves, fixed, buffers, *batch)
+            value = self._loss({**fixed, **leaves, **buffers}, batch, graph=graph)
             # A parameter that the forward pass does not use is not updated, as with an optimiser of torch.
             gradients = torch.autograd.grad(value, list(leaves.values()), create_graph=graph, allow_unused=True)
         return {name: value for name, value in zip(leaves, gradients, strict=True) if value is not None}, buffers
@@ -261,7 +263,7 @@ class Trainer:
         trained, fixed, buffers = self._parts(state)
 
         def loss(trained: Params, buffers: Params, inputs: Tensor, target: Tensor) -> tuple[Tensor, Params]:
-            return self._loss(trained, fixed, buffers, inputs.unsqueeze(0), target.unsqueeze(0)), buffers
+            return self._loss({**fixed, **trained, **buffers}, (inputs.unsqueeze(0), target.unsqueeze(0))), buffers
 
         every_sample = torch.func.vmap(
             torch.func.grad(loss, has_aux=True),

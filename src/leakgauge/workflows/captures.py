@@ -131,7 +131,7 @@ class Captures:
         # The captures hold the parameters.
         model = f"{architecture!r} {value_digest(architecture, parameters=False)} {source_digest(architecture, loss)}"
         return {
-            "captures": [hashlib.sha256(file.read_bytes()).hexdigest() for file in files],
+            "captures": [_digest(file) for file in files],  # with the checksums of the weights that captures share
             "known": value_digest(dict(sorted(self.known.items()))),
             "model": model,
         }
@@ -185,6 +185,11 @@ class ClientData:
         if observation.client == f"sum of {len(files)} clients":
             return _truth(files, [], spec)
         return None
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def truths_of(data: ClientData, observations: Mapping[Key, Observation]) -> tuple[dict[Key, Truth], dict[Key, str]]:

@@ -1,8 +1,12 @@
 """The cost of an inversion before it runs, and cheaper or more thorough versions of it."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 import leakgauge as lg
+from leakgauge.attacks.inversion import cost
 from leakgauge.attacks.inversion.cost import forecast, scaled
 from leakgauge.attacks.inversion.stopping import MaxSteps
 
@@ -31,6 +35,30 @@ def test_the_forecast_bounds_the_time_that_an_attack_takes(message):
     attack = lg.attacks.inverting_gradients(steps=60)
     seconds = min(attack(message, progress=False).seconds for _ in range(2))
     assert seconds < 20 * attack.forecast(message)  # the order of magnitude, on a busy machine too
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [("cross_entropy", 2 * 1000 / 250), ("mse", 10)],  # parts of the dummies at two places, and one part for each class
+)
+def test_the_forecast_counts_the_dummies_from_which_labels_are_inferred(loss, expected, message, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(cost, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+
+    def slow(original):
+        def called(*given):
+            clock[0] += 1
+            return original(*given)
+
+        return called
+
+    for name in ("dummy_statistics", "gradients_of_classes"):
+        monkeypatch.setattr(cost, name, slow(getattr(cost, name)))
+    if loss != "cross_entropy":
+        monkeypatch.setattr(cost, "has_formula", lambda observation: False)
+    attack = lg.attacks.inverting_gradients(steps=1)
+    assert forecast(attack, message) == expected
+    assert forecast(attack, message.knowing(label_counts=torch.tensor([4] + 9 * [0]))) == 0
 
 
 def test_the_forecast_changes_no_result(message):

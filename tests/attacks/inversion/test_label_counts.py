@@ -2,18 +2,30 @@
 
 import time
 from dataclasses import replace
+from math import prod
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from leakgauge import models
-from leakgauge.attacks.inversion.label_counts import dummy_statistics, estimate_label_counts, raise_counts, round_counts
+from leakgauge.attacks.inversion import label_counts
+from leakgauge.attacks.inversion.label_counts import (
+    dummies_held,
+    dummy_statistics,
+    estimate_label_counts,
+    number_of_dummies,
+    raise_counts,
+    round_counts,
+)
 from leakgauge.attacks.inversion.last_layer import last_linear
+from leakgauge.core.data_spec import DataSpec
 from leakgauge.core.errors import MissingKnowledge
 from leakgauge.core.local_training import LocalTraining
 from leakgauge.core.seeding import generator
+from leakgauge.data import Dataset
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defences import Clipping
 from tests.attacks.inversion.label_cases import cnn, estimate, half_the_errors, network, normalised
@@ -208,3 +220,33 @@ def test_the_work_of_counting_labels_does_not_grow_with_the_samples(total):
         counts = raise_counts(torch.zeros(10, dtype=torch.long), values.nan_to_num().clamp(0, total), total)
         assert int(counts.sum()) == total
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"), [((1, 8, 8), 1000), ((3, 32, 32), 1000), ((3, 64, 64), 250), ((3, 224, 224), 64)]
+)
+def test_large_samples_need_few_dummies(shape, expected):
+    assert number_of_dummies(shape) == expected
+    assert number_of_dummies(shape, 3000) == 3000
+    assert dummies_held(shape, 3000) * prod(shape) <= 2**24 + 250 * 64  # 64 MB, however many the user asks for
+
+
+def test_dummies_pass_in_parts_and_give_the_same_statistics(monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 16), nn.ReLU(), nn.Linear(16, 5))
+    observation, _ = fedsgd(model, Dataset(torch.rand(2, 3, 4, 4), torch.tensor([0, 3]), DataSpec((3, 4, 4), 5)))
+    inside = observation.model
+    layer, passed = inside[3], []
+    inside[1].register_forward_pre_hook(lambda _, inputs: passed.append(len(inputs[0])))
+
+    def statistics():
+        return label_counts.dummy_statistics(observation, observation.sent, layer, 100, torch.Generator())
+
+    whole = statistics()
+    assert passed == [100]
+    monkeypatch.setattr(label_counts, "_VALUES_AT_A_TIME", 48 * 16)
+    monkeypatch.setattr(label_counts, "_DRAWN", 48 * 32)
+    parts = statistics()
+    assert passed[1:] == [16] * 6 + [4]
+    for one, other in zip(whole, parts, strict=True):
+        torch.testing.assert_close(one, other)

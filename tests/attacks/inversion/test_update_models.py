@@ -10,7 +10,6 @@ from leakgauge.attacks.inversion.update_models import (
     ClientModel,
     EpochInterpolation,
     FullSimulation,
-    MixedPrecision,
     OneBatch,
     Surrogate,
 )
@@ -432,38 +431,6 @@ def test_interpolation_of_a_gradient_is_the_gradient():
     observation, _ = fedsgd(network(), client())
     inputs, targets = prepared(client(), observation.sent)
     assert distance(EpochInterpolation(), observation, inputs, targets) == 0
-
-
-@pytest.mark.parametrize("base", [OneBatch(), FullSimulation(), EpochInterpolation(), Surrogate()], ids=repr)
-@pytest.mark.parametrize("functional", [False, True])
-def test_mixed_precision_is_near_the_full_one(base, functional):
-    own = client(4)
-    observation, _ = fedavg(network().float(), own, lr=0.01, epochs=2, batch_size=2)
-    inputs, targets = prepared(own, observation.sent)
-
-    def slope(update_model):
-        predict = update_model.begin(observation, functional=functional)
-        leaf = (inputs * 0.5).requires_grad_()
-        update = predict(leaf, targets, **predict.extra)
-        assert all(update[name].dtype == value.dtype for name, value in observation.sent.items())
-        (found,) = torch.autograd.grad(L2()(update, observation.summed_gradient()), leaf)
-        return found.flatten(), flatten(update).detach()
-
-    for full, mixed in zip(slope(base), slope(MixedPrecision(base)), strict=True):
-        assert 0 < (full - mixed).norm() < 0.1 * full.norm()
-
-
-def test_what_a_model_says_of_its_variables_holds_in_mixed_precision():
-    observation, _, _ = trained_in_one_order()
-    for base in (FullSimulation(per_epoch=True, new_orders=True), FullSimulation(), OneBatch()):
-        plain, mixed = (model.begin(observation, functional=False) for model in (base, MixedPrecision(base)))
-        assert (plain.copies, plain.batches, plain.epoch_labels) == (mixed.copies, mixed.batches, mixed.epoch_labels)
-        assert MixedPrecision(base).new_orders == getattr(base, "new_orders", False)
-
-
-def test_double_precision_is_not_mixed():
-    observation, inputs, targets = trained_in_one_order()
-    assert distance(MixedPrecision(FullSimulation()), observation, inputs, targets) == 0
 
 
 REAL_RECIPES = {

@@ -162,11 +162,21 @@ def test_the_interval_of_rounds_and_the_chosen_clients(captures):
 def test_runs_are_kept_apart_and_nothing_is_overwritten(captures, seen, tmp_path):
     for run in (7, 7, 8):
         captures.keep(exchange(seen, run=run))
-    names = sorted(path.relative_to(captures.folder).as_posix() for path in captures.folder.rglob("*.safetensors"))
+    names = sorted(path.relative_to(captures.folder).as_posix() for path in captures.folder.glob("run-*/*.safetensors"))
     assert names == [f"run-{run}/client-0_round-000001{end}.safetensors" for run, end in ((7, ""), (7, "_2"), (8, ""))]
     with pytest.raises(FileError, match=r"holds 2 runs \(run-7, run-8\)\. Give the folder of one run"):
         load_all(captures.folder, seen.model)
     assert len(load_all(captures.folder / "run-7", seen.model)) == 2
+
+
+def test_clients_of_a_round_share_the_sent_weights(captures, seen):
+    for round in (1, 2):
+        sent = {name: value + np.asarray(round, value.dtype) for name, value in exchange(seen).sent.items()}
+        for number in range(3):
+            captures.keep(exchange(seen, round=round, client=f"client-{number}", sent=sent))
+    run = captures.folder / "run-7"
+    assert len(list((run / "sent").iterdir())) == 2
+    assert len(load_all(run, captures.model)) == 6
 
 
 def test_a_recorder_in_another_process_overwrites_nothing(captures, seen, monkeypatch):
@@ -184,7 +194,7 @@ def test_a_recorder_in_another_process_overwrites_nothing(captures, seen, monkey
     second = captures.keep(exchange(seen))
     assert second.name == "client-0_round-000001_2.safetensors"
     assert first.read_bytes() == content
-    assert sorted(first.parent.iterdir()) == sorted([first, second])
+    assert sorted(first.parent.glob("*.safetensors")) == sorted([first, second])
 
 
 def test_a_clients_rounds_are_read_in_their_order(captures, seen):

@@ -10,6 +10,7 @@ from torch import Tensor
 from leakgauge.attacks.attribute.records import PublicRecords
 from leakgauge.attacks.local_model.messages import Messages, gradients_of, losses_of, points_of
 from leakgauge.core.params import Params
+from leakgauge.federation.derivatives import CheapSecondDerivatives
 
 
 class GradientProblem:
@@ -44,7 +45,8 @@ class GradientProblem:
 
     def _losses(self, weights: Params, inputs: Tensor) -> Tensor:
         """Return the client's loss of each record."""
-        return losses_of(self.last, weights, inputs, self.targets)
+        with CheapSecondDerivatives():
+            return losses_of(self.last, weights, inputs, self.targets)
 
     def gradient(self, place: int, inputs: Tensor) -> Tensor:
         """Return the mean gradient of the records in one round.

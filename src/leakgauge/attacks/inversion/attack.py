@@ -27,7 +27,8 @@ from leakgauge.attacks.inversion.free_targets import (
     values_of,
     with_logits,
 )
-from leakgauge.attacks.inversion.labels import Labels, LastLayer
+from leakgauge.attacks.inversion.label_counts import dummies_at_a_time, dummies_held
+from leakgauge.attacks.inversion.labels import Labels, LastLayer, dummies_for
 from leakgauge.attacks.inversion.matching import average_epochs, match_epochs
 from leakgauge.attacks.inversion.objectives import Cosine
 from leakgauge.attacks.inversion.priors import Prior
@@ -38,7 +39,7 @@ from leakgauge.attacks.inversion.unknown_recipe import complete_recipe
 from leakgauge.attacks.inversion.update_models import ClientModel
 from leakgauge.attacks.requirements import Workload, samples_in, size_of_prediction
 from leakgauge.core.errors import UnknownName
-from leakgauge.core.observation import LABEL_FIELDS, Observation
+from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import derive, generator
@@ -134,14 +135,14 @@ class Inversion(Attack):
         if samples is None:
             return Workload(1, 1)
         effort, simulation = self.effort, size_of_prediction(self.matching.update_model, observation)
-        granted = any(getattr(observation, name) is not None for name in LABEL_FIELDS)
-        dummies = 0 if granted else getattr(self.labels, "dummies", 0)
+        dummies, shape = dummies_for(self.labels, observation), observation.data.shape
         parallel = effort.restarts if effort.vectorise else 1
         training, values = observation.training, effort.restarts * simulation.copies * samples
         known = None not in (training.samples, training.batch_size, training.epochs)
         steps = training.steps if known and dummies else 0
         others = steps * (observation.data.classes or 0)
-        return Workload(samples, values, simulation, dummies, parallel, others)
+        held, passing = dummies_held(shape, dummies), min(dummies, dummies_at_a_time(shape))
+        return Workload(samples, values, simulation, held, passing, parallel, others)
 
     def _run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
         attempts = self.effort.attempts

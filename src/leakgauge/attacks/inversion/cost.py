@@ -11,7 +11,11 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.inversion.free_targets import Targets, free_targets
+from leakgauge.attacks.inversion.label_counts import dummies_at_a_time, dummy_statistics
+from leakgauge.attacks.inversion.labels import dummies_for
+from leakgauge.attacks.inversion.last_layer import last_layer
 from leakgauge.attacks.inversion.optimisers import Adam
+from leakgauge.attacks.inversion.probed_labels import gradients_of_classes, has_formula
 from leakgauge.attacks.inversion.settings import Effort, WarmStart
 from leakgauge.attacks.inversion.solve import Descent
 from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Plateau, Rule
@@ -31,7 +35,8 @@ def forecast(inversion: Inversion, observation: Observation) -> float:
     """Return the expected run time of an inversion on this machine in seconds, from a timed evaluation of the loss.
 
     All attempts are counted. If an attempt stops after ``patience`` steps without improvement, it is expected to take
-    four times ``patience`` steps. The time to infer labels is counted only if a separate inversion infers the labels.
+    four times ``patience`` steps. The time to infer labels is that of a separate inversion, if there is one, and of the
+    dummy inputs that pass through the model.
 
     Args:
         inversion: The inversion whose run time is estimated.
@@ -40,9 +45,10 @@ def forecast(inversion: Inversion, observation: Observation) -> float:
     with seeded(0, "forecast"):
         observation = complete_recipe(observation, generator(0, "forecast"))
         targets: Targets | None = free_targets(observation, generator(0, "forecast"))
+        for_labels = 0.0
         if targets is None:
-            targets = _any_labels(observation)
-        return inversion.effort.attempts * _seconds(inversion, observation, targets)
+            targets, for_labels = _any_labels(observation), _of_dummies(inversion, observation)
+        return inversion.effort.attempts * (for_labels + _seconds(inversion, observation, targets))
 
 
 def _seconds(inversion: Inversion, observation: Observation, targets: Targets) -> float:
@@ -56,6 +62,21 @@ def _seconds(inversion: Inversion, observation: Observation, targets: Targets) -
     if for_labels is not None:
         seconds += _seconds(for_labels, observation, targets)
     return seconds
+
+
+def _of_dummies(inversion: Inversion, observation: Observation) -> float:
+    """Return the seconds in which dummy inputs pass through the model to infer labels, from a part of them."""
+    dummies = dummies_for(inversion.labels, observation)
+    if not dummies:
+        return 0.0
+    draw, began = generator(0, "dummies"), time.perf_counter()
+    if not has_formula(observation):
+        next(gradients_of_classes(observation, [0], draw))
+        return (time.perf_counter() - began) * (observation.data.classes or 0)
+    part = min(dummies, dummies_at_a_time(observation.data.shape))
+    dummy_statistics(observation, observation.sent, last_layer(observation).layer, part, draw)
+    places = 1 if observation.returned is None else 2
+    return (time.perf_counter() - began) * places * dummies / part
 
 
 def _expected_steps(rule: Rule) -> float:

@@ -24,6 +24,8 @@ If the client uses Adam, the update shows little more than which classes the cli
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from typing import Literal
 
 import torch
@@ -40,6 +42,45 @@ from leakgauge.federation.training import in_mode
 Place = Literal["server", "client", "interpolated"]
 #: The error of the level up to which counts are raised together. It is far above the rounding errors of a billion.
 _LEVEL = 1e-5
+#: The usual number of dummy inputs, and the smallest number if samples have more than this many values. In 27 settings
+#: with digits and colour pictures, the errors with 64 and with 3,000 dummy inputs differed by at most 2 per cent of the
+#: labels, except in one setting where both were wrong for half of the labels (56 and 52 per cent).
+USUAL, FEW, SMALL = 1000, 64, 3 * 32 * 32
+#: The largest number of dummy inputs, and of their values, that pass through the model at a time.
+_AT_A_TIME, _VALUES_AT_A_TIME = 250, 2**21
+#: The number of values that are drawn at a time.
+_DRAWN = 2**24
+
+
+def number_of_dummies(shape: Sequence[int], dummies: int | None = None) -> int:
+    """Return the number of random dummy inputs for samples of a shape.
+
+    Args:
+        shape: The shape of a sample.
+        dummies: The number that the user chose. By default, it is 1000 for small samples, and less for large ones.
+    """
+    return dummies or max(FEW, min(USUAL, USUAL * SMALL // max(1, prod(shape))))
+
+
+def dummies_at_a_time(shape: Sequence[int]) -> int:
+    """Return the number of dummy inputs of a shape that pass through the model together.
+
+    Args:
+        shape: The shape of a sample.
+    """
+    # Batch norm in train mode needs several samples.
+    return max(8, min(_AT_A_TIME, _VALUES_AT_A_TIME // max(1, prod(shape))))
+
+
+def dummies_held(shape: Sequence[int], number: int) -> int:
+    """Return the number of dummy inputs that are in memory together.
+
+    Args:
+        shape: The shape of a sample.
+        number: The number of dummy inputs.
+    """
+    at_a_time = dummies_at_a_time(shape)
+    return min(number, at_a_time * max(1, _DRAWN // (at_a_time * max(1, prod(shape)))))
 
 
 def estimate_label_counts(
@@ -48,7 +89,7 @@ def estimate_label_counts(
     *,
     at: Place = "interpolated",
     read: Part | None = None,
-    dummies: int = 1000,
+    dummies: int | None = None,
 ) -> Tensor:
     """Estimate the number of samples of each class from the last layer's update.
 
@@ -62,7 +103,7 @@ def estimate_label_counts(
         at: The weights at which the dummy inputs are evaluated: ``"server"``, ``"client"`` or ``"interpolated"``, as in
             :class:`~leakgauge.attacks.inversion.labels.LastLayer`.
         read: The part of the last layer that is used, ``"bias"`` or ``"kernel"``. By default, the bias if there is one.
-        dummies: The number of random dummy inputs.
+        dummies: The number of random dummy inputs. By default, that of :func:`number_of_dummies`.
     """
     reading = last_layer(observation, read)
     samples = int(observation.training.need("samples"))
@@ -195,7 +236,7 @@ def raise_counts(counts: Tensor, estimate: Tensor, total: int) -> Tensor:
 
 
 def dummy_statistics(
-    observation: Observation, weights: Params, layer: nn.Linear, dummies: int, generator: torch.Generator
+    observation: Observation, weights: Params, layer: nn.Linear, dummies: int | None, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Return the mean class probabilities and the mean sum of the last layer's inputs, for random dummy inputs.
 
@@ -203,12 +244,22 @@ def dummy_statistics(
         observation: The client's message (gradient or weights), as the server sees it.
         weights: The weights of the model.
         layer: The last layer.
-        dummies: The number of dummy inputs.
+        dummies: The number of dummy inputs. By default, that of :func:`number_of_dummies`.
         generator: The random generator for the dummy inputs.
     """
-    like = next(iter(observation.sent.values()))
-    inputs = torch.randn(dummies, *observation.data.shape, generator=generator).to(like.device, like.dtype)
-    return input_statistics(observation, weights, layer, inputs)
+    number = number_of_dummies(observation.data.shape, dummies)
+    return _statistics(observation, weights, layer, _dummies(observation, number, generator))
+
+
+def _dummies(observation: Observation, number: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield random dummy inputs. Only a part of them is held at a time."""
+    like, shape = next(iter(observation.sent.values())), observation.data.shape
+    at_a_time = dummies_at_a_time(shape)
+    drawn = dummies_held(shape, number)
+    for start in range(0, number, drawn):
+        inputs = torch.randn(min(drawn, number - start), *shape, generator=generator)
+        for part in inputs.split(at_a_time):
+            yield part.to(like.device, like.dtype)
 
 
 def input_statistics(
@@ -222,19 +273,26 @@ def input_statistics(
         layer: The last layer.
         inputs: The inputs of the model.
     """
+    return _statistics(observation, weights, layer, inputs.split(dummies_at_a_time(observation.data.shape)))
+
+
+def _statistics(
+    observation: Observation, weights: Params, layer: nn.Linear, batches: Iterable[Tensor]
+) -> tuple[Tensor, Tensor]:
     entering: list[Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda _, arguments: entering.append(arguments[0]))
+    hook = layer.register_forward_pre_hook(lambda _, arguments: entering.append(arguments[0].flatten(1).sum(1)))
+    outputs, count = [], 0
     try:
         with torch.no_grad(), in_mode(observation.model, observation.training.mode):
             # Batch norm in train mode changes its statistics, so the statistics are copied.
             buffers = {name: value.clone() for name, value in observation.model_buffers().items()}
-            outputs = [
-                functional_call(observation.model, {**weights, **buffers}, (part,)) for part in inputs.split(250)
-            ]
+            for part in batches:
+                outputs.append(functional_call(observation.model, {**weights, **buffers}, (part,)))
+                count += len(part)
     finally:
         hook.remove()
-    activations = torch.cat(entering).flatten(1).sum(1).mean()
+    activations = torch.cat(entering).mean()
     logits = torch.cat(outputs)
-    if observation.data.classes == 2 and logits.numel() == len(inputs):  # one logit z is the logits (0, z)
-        logits = torch.stack([torch.zeros_like(logits), logits], -1).reshape(len(inputs), 2)
+    if observation.data.classes == 2 and logits.numel() == count:  # one logit z is the logits (0, z)
+        logits = torch.stack([torch.zeros_like(logits), logits], -1).reshape(count, 2)
     return logits.softmax(-1).mean(0), activations

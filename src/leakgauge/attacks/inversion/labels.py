@@ -8,12 +8,12 @@ from typing import Protocol, get_args
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.inversion.label_counts import Place, estimate_label_counts, raise_counts
+from leakgauge.attacks.inversion.label_counts import Place, estimate_label_counts, number_of_dummies, raise_counts
 from leakgauge.attacks.inversion.last_layer import Part, last_layer
 from leakgauge.attacks.inversion.probed_labels import infer_label_counts
 from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName
-from leakgauge.core.observation import Observation
+from leakgauge.core.observation import LABEL_FIELDS, Observation
 
 
 class Labels(Protocol):
@@ -59,18 +59,20 @@ class LastLayer:
             sent weights, ``"client"`` the returned weights, and ``"interpolated"`` interpolates between both.
         read: The part of the last layer from which labels are inferred, ``"bias"`` or ``"kernel"``. By default, the
             bias if the layer has one, and otherwise the kernel.
-        dummies: The number of random dummy inputs.
+        dummies: The number of random dummy inputs. By default, 1000 for small samples, and less for large ones
+            (:func:`~leakgauge.attacks.inversion.label_counts.number_of_dummies`).
         shuffle: Whether the labels are put into a random order (DLF's RandOrder). If the attacker is given the labels
             of every batch, these labels keep their order (appendix B.3).
     """
 
     at: Place = "interpolated"
     read: Part | None = None
-    dummies: int = 1000
+    dummies: int | None = None
     shuffle: bool = False
 
     def __post_init__(self) -> None:
-        whole_number("dummies", self.dummies)
+        if self.dummies is not None:
+            whole_number("dummies", self.dummies)
         if self.at not in get_args(Place):
             raise UnknownName("place to take statistics", self.at, get_args(Place))
         if self.read is not None and self.read not in get_args(Part):
@@ -108,14 +110,16 @@ class MostNegative:
         distinct: Whether the attack assumes that all labels of a batch differ, as in the paper. Otherwise each class
             with a negative entry gets one sample. The remaining samples go to the classes whose counts so far are
             furthest below the estimated counts.
-        dummies: The number of random dummy inputs with which the counts are estimated.
+        dummies: The number of random dummy inputs with which the counts are estimated. The default is that of
+            :class:`LastLayer`.
     """
 
     distinct: bool = False
-    dummies: int = 1000
+    dummies: int | None = None
 
     def __post_init__(self) -> None:
-        whole_number("dummies", self.dummies)
+        if self.dummies is not None:
+            whole_number("dummies", self.dummies)
 
     def __call__(self, observation: Observation, generator: torch.Generator) -> Tensor:
         """Return the given or inferred labels.
@@ -141,6 +145,20 @@ class MostNegative:
         estimate = estimate_label_counts(observation, generator, dummies=self.dummies)
         counts = raise_counts(counts, estimate, samples)
         return torch.repeat_interleave(torch.arange(len(counts)), counts).to(observation.device)
+
+
+def dummies_for(labels: Labels, observation: Observation) -> int:
+    """Return the number of random dummy inputs from which labels are inferred. It is 0 if labels are given.
+
+    Args:
+        labels: The source of labels.
+        observation: The client's message (gradient or weights), as the server sees it.
+    """
+    source = getattr(labels, "first", labels)  # the first estimate of labels that are corrected later
+    given = any(getattr(observation, name) is not None for name in LABEL_FIELDS)
+    if given or not hasattr(source, "dummies"):
+        return 0
+    return number_of_dummies(observation.data.shape, source.dummies)
 
 
 def granted_labels(observation: Observation) -> Tensor | None:

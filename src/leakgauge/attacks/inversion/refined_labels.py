@@ -43,7 +43,7 @@ class RefinedLabels:
     """
 
     inversion: Inversion
-    first: LastLayer = LastLayer(at="client", dummies=3000)  # noqa: RUF009 - frozen
+    first: LastLayer = LastLayer(at="client")  # noqa: RUF009 - frozen
     rounds: int = 1
     orders: int = 3
     shuffle: bool = True

@@ -62,13 +62,13 @@ def complete_recipe(observation: Observation, generator: torch.Generator) -> Obs
     return observation.knowing(epochs=1 if steps is None else max(1, round(steps / steps_per_epoch)))
 
 
-def estimate_steps(observation: Observation, generator: torch.Generator, *, dummies: int = 1000) -> int | None:
+def estimate_steps(observation: Observation, generator: torch.Generator, *, dummies: int | None = None) -> int | None:
     """Estimate the number of local steps from the last layer's bias, or return ``None`` if this is impossible.
 
     Args:
         observation: The client's message (gradient or weights), as the server sees it.
         generator: The random generator for the dummy inputs.
-        dummies: The number of dummy inputs.
+        dummies: The number of dummy inputs. By default, that of :func:`.number_of_dummies`.
     """
     training = observation.training
     if training.lr is None or observation.returned is None:

@@ -15,7 +15,7 @@ the models and the cost of one prediction are:
                         (AWA, equations 19 to 21)
 ======================  ==============================================================  ====================
 
-``MixedPrecision`` is any of these models with products in bfloat16.
+With :mod:`leakgauge.attacks.inversion.mixed_precision`, any of these models has products in bfloat16.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from leakgauge.attacks.inversion.labels import rows_of_first_epoch
 from leakgauge.attacks.requirements import Simulation, simulation_of
-from leakgauge.core.checks import boolean, whole_number
+from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import InvalidInput, MissingKnowledge
 from leakgauge.core.local_training import OF_ONE_GRADIENT, LocalTraining
 from leakgauge.core.observation import Observation
@@ -306,58 +306,6 @@ class EpochInterpolation:
             weights: The number of weights of the model.
         """
         return simulation_of(replace(training, epochs=1), weights, copies=False, graph_limit=sys.maxsize)
-
-
-@dataclass(frozen=True)
-class MixedPrecision:
-    """A model of the client whose convolutions and matrix products are computed in bfloat16.
-
-    The error of a predicted update is a few thousandths of the update's length. Weights, sums and the loss keep their
-    precision. This model is faster if the processor has instructions for bfloat16 and the network is large. Models in
-    double precision are not changed.
-
-    Args:
-        base: The model of the client that is computed in bfloat16.
-    """
-
-    base: UpdateModel
-
-    @property
-    def new_orders(self) -> bool:
-        """Whether the dummy samples of all epochs are stored in the same order, as in :class:`FullSimulation`."""
-        return getattr(self.base, "new_orders", False)
-
-    @property
-    def simulation(self) -> Callable[[LocalTraining, int], Simulation] | None:
-        """The function that returns the size of one prediction, if the base has one."""
-        return getattr(self.base, "simulation", None)
-
-    def begin(self, observation: Observation, *, functional: bool) -> ClientModel:
-        """Return the attacker's model of one client, which predicts updates.
-
-        Args:
-            observation: The client's message (gradient or weights), as the server sees it.
-            functional: Whether predictions must run under ``torch.func.vmap``.
-        """
-        client = self.base.begin(observation, functional=functional)
-
-        def predict(inputs: Tensor, targets: Tensor, **extra: Tensor) -> Params:
-            with torch.autocast(inputs.device.type, dtype=torch.bfloat16):
-                update = client.predict(inputs, targets, **extra)
-            return {name: value.to(observation.sent[name].dtype) for name, value in update.items()}
-
-        return replace(client, predict=predict)
-
-
-def in_precision(update_model: UpdateModel, mixed: bool) -> UpdateModel:
-    """Return a model of the client, in mixed precision if requested.
-
-    Args:
-        update_model: The model of the client.
-        mixed: Whether convolutions and matrix products are computed in bfloat16.
-    """
-    boolean("mixed", mixed)
-    return MixedPrecision(update_model) if mixed else update_model
 
 
 def _one_step(trainer: Trainer, observation: Observation) -> Callable[[State, Tensor, Tensor], Params]:

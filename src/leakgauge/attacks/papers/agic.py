@@ -6,13 +6,14 @@ from leakgauge.attacks.inversion.attack import Inversion
 from leakgauge.attacks.inversion.joint import Filter, JointInversion
 from leakgauge.attacks.inversion.labels import MostNegative
 from leakgauge.attacks.inversion.layer_weights import Norms, Shape, Sloped
+from leakgauge.attacks.inversion.mixed_precision import in_precision
 from leakgauge.attacks.inversion.objectives import L2, Cosine, LayerWeighted
 from leakgauge.attacks.inversion.optimisers import Adam, Constant, Drops
 from leakgauge.attacks.inversion.priors import TotalVariation
 from leakgauge.attacks.inversion.settings import Effort, Matching, Space
 from leakgauge.attacks.inversion.solve import Descent
 from leakgauge.attacks.inversion.stopping import MaxSteps
-from leakgauge.attacks.inversion.update_models import FullSimulation, OneBatch, in_precision
+from leakgauge.attacks.inversion.update_models import FullSimulation, OneBatch
 from leakgauge.attacks.spec import AttackSpec, Cost, always
 
 
@@ -60,7 +61,7 @@ def agic(  # noqa: PLR0913
         drops: Whether the learning rate drops after 3/8, 5/8 and 7/8 of the steps, also as in Inverting Gradients.
         distinct: Whether the attack assumes that all labels of a batch differ.
         mixed: Whether convolutions and matrix products are computed in bfloat16
-            (:class:`~leakgauge.attacks.inversion.update_models.MixedPrecision`).
+            (:class:`~leakgauge.attacks.inversion.mixed_precision.MixedPrecision`).
         restarts: The number of independent starting points.
         snapshot_every: The number of steps between two recorded iterates. By default, no iterates are recorded.
     """

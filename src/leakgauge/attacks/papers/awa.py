@@ -14,6 +14,7 @@ from leakgauge.attacks.inversion.attack import Inversion
 from leakgauge.attacks.inversion.free_targets import values_of
 from leakgauge.attacks.inversion.labels import LastLayer
 from leakgauge.attacks.inversion.layer_weights import ByKind
+from leakgauge.attacks.inversion.mixed_precision import in_precision
 from leakgauge.attacks.inversion.objectives import L2, Distance, LayerWeighted
 from leakgauge.attacks.inversion.optimisers import Adam, Constant, Drops
 from leakgauge.attacks.inversion.search import Check, Range, Search, search
@@ -21,7 +22,7 @@ from leakgauge.attacks.inversion.settings import Effort, Matching, Space
 from leakgauge.attacks.inversion.solve import Descent
 from leakgauge.attacks.inversion.stopping import MaxSteps
 from leakgauge.attacks.inversion.unknown_recipe import complete_recipe
-from leakgauge.attacks.inversion.update_models import EpochInterpolation, in_precision
+from leakgauge.attacks.inversion.update_models import EpochInterpolation
 from leakgauge.attacks.spec import AttackSpec, Cost, simulated
 from leakgauge.core.container import Location
 from leakgauge.core.errors import InvalidInput, UnknownName
@@ -87,7 +88,7 @@ def awa(  # noqa: PLR0913
         drops: Whether the learning rate drops as in AGIC. This is our addition. It gave worse results in 1,000 steps on
             ResNet18.
         mixed: Whether convolutions and matrix products are computed in bfloat16
-            (:class:`~leakgauge.attacks.inversion.update_models.MixedPrecision`).
+            (:class:`~leakgauge.attacks.inversion.mixed_precision.MixedPrecision`).
         restarts: The number of independent starting points.
         snapshot_every: The number of steps between two recorded iterates. By default, no iterates are recorded.
     """

@@ -166,7 +166,7 @@ def surrogate(*, tv: float = 0.003, lr: float = 0.2, steps: int = 100, restarts:
     """
     return Inversion(
         matching=Matching(Cosine(), Surrogate()),
-        labels=LastLayer(at="interpolated", dummies=3000, shuffle=True),
+        labels=LastLayer(at="interpolated", shuffle=True),
         priors=(TotalVariation(tv),),
         space=Space(rescale=True),
         descent=Descent(Adam(lr=lr, rates=(("position", 0.001),)), stop=MaxSteps(steps)),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from leakgauge.attacks.inversion.attack import Inversion
 from leakgauge.attacks.inversion.labels import LastLayer
+from leakgauge.attacks.inversion.mixed_precision import in_precision
 from leakgauge.attacks.inversion.objectives import Cosine
 from leakgauge.attacks.inversion.optimisers import Adam, Drops
 from leakgauge.attacks.inversion.priors import TotalVariation
 from leakgauge.attacks.inversion.settings import Effort, Matching
 from leakgauge.attacks.inversion.solve import Descent
 from leakgauge.attacks.inversion.stopping import AnyOf, MaxSteps, Threshold
-from leakgauge.attacks.inversion.update_models import FullSimulation, in_precision
+from leakgauge.attacks.inversion.update_models import FullSimulation
 from leakgauge.attacks.spec import AttackSpec, Cost, simulated
 
 
@@ -41,7 +42,7 @@ def inverting_gradients(
         steps: The number of steps.
         threshold: The loss below which the attack stops. ``None`` switches this rule off.
         mixed: Whether convolutions and matrix products are computed in bfloat16
-            (:class:`~leakgauge.attacks.inversion.update_models.MixedPrecision`).
+            (:class:`~leakgauge.attacks.inversion.mixed_precision.MixedPrecision`).
         restarts: The number of independent starting points.
         vectorise: Whether all restarts run in one vectorised computation.
     """

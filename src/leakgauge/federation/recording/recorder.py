@@ -92,6 +92,9 @@ class Exchange:
 class Captures:
     """A folder of recorded messages, in files named ``folder/run-ID/CLIENT_round-NUMBER.safetensors``.
 
+    The weights that clients were sent are in files of the folder ``folder/run-ID/sent``. Clients that were sent the
+    same weights share one of these files.
+
     The training recipe in an observation comes from three sources. A setting in the message overrides ``config``, and
     ``config`` overrides ``training``. A setting that is in none of the three sources is unknown to the attacker.
 
@@ -163,7 +166,7 @@ class Captures:
                     number += 1
                     path = folder / f"{stem}_{number}{SUFFIX}"
                 try:
-                    return observation_file.save(observation, path, replace=False)
+                    return observation_file.save(observation, path, replace=False, shared=True)
                 except FileError:
                     if not path.exists():  # otherwise another recorder was quicker
                         raise
