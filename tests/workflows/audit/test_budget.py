@@ -230,11 +230,12 @@ class Exact(Attack):
     seconds: int
     clock: object
     own: float | None = None
+    total: int | None = None
 
     def run(self, observation, seed, report):
         for second in range(self.seconds):
             self.clock.now += 1.0
-            report(second + 1, None, 0.0)
+            report(second + 1, self.total, 0.0)
         return Reconstruction(torch.zeros(1, 1, 8, 8), None, Outcome("converged", 0, "done"))
 
     def forecast(self, observation):
@@ -242,18 +243,19 @@ class Exact(Attack):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "own", "expected"),
+    ("seconds", "own", "total", "expected"),
     [
-        (1, 50.0, 1.0),  # it is done within the trial, and its own upper limit is far off
-        (9, None, budget.LONGER * budget.TRIED),
-        (9, 0.5, budget.TRIED),  # its own estimate is too low
-        (9, 25 * budget.TRIED, 5 * budget.TRIED),  # the geometric mean of the trial and of its own upper limit
+        (1, 50.0, None, 1.0),  # it is done within the trial, and its own upper limit is far off
+        (9, None, None, budget.LONGER * budget.TRIED),
+        (9, None, 20, 20.0),  # its steps are counted
+        (9, 0.5, 20, budget.TRIED),  # its own estimate is too low
+        (9, 25 * budget.TRIED, None, 5 * budget.TRIED),  # the geometric mean of the trial and of its own upper limit
     ],
 )
-def test_an_exact_attack_is_tried_for_a_moment(monkeypatch, seconds, own, expected):
+def test_an_exact_attack_is_tried_for_a_moment(monkeypatch, seconds, own, total, expected):
     clock = SimpleNamespace(now=0.0)
     for name in ("perf_counter", "monotonic"):
         monkeypatch.setattr(budget.time, name, lambda: clock.now)
     observation, _ = client(dense(8), 1)
-    assert budget._tried(Exact(seconds, clock, own), observation, 0) == expected
+    assert budget._tried(Exact(seconds, clock, own, total), observation, 0) == expected
     assert clock.now <= budget.TRIED + 1

@@ -27,7 +27,7 @@ from leakgauge.attacks.base import Attack
 from leakgauge.attacks.spec import Cost
 from leakgauge.core.errors import InvalidInput, shown
 from leakgauge.core.observation import Observation
-from leakgauge.core.progress import TimeLimit, silent
+from leakgauge.core.progress import TimeLimit
 from leakgauge.federation.defence import clients_in_a_sum
 from leakgauge.runtime.display import duration
 from leakgauge.runtime.threads import one_thread
@@ -246,11 +246,16 @@ def _tried(attack: Attack, observation: Observation, seed: int) -> float:
     """Return the expected seconds of an exact attack, which is tried for a moment on the first client.
 
     An attack that is still running takes between the trial and its own estimate, which is an upper limit. The result is
-    their geometric mean.
+    their geometric mean. Without an own estimate, the steps that are left are expected to take as long as those so far.
     """
-    began = time.perf_counter()
+    began, share = time.perf_counter(), 0.0
+
+    def record(step: int, total: int | None, loss: float) -> None:
+        nonlocal share
+        share = min(1.0, step / total) if total else 0.0
+
     try:
-        result = attack(observation, seed=seed, progress=TimeLimit(silent, TRIED))
+        result = attack(observation, seed=seed, progress=TimeLimit(record, TRIED))
         finished = result.outcome.kind != "interrupted"
     except KeyboardInterrupt:  # the time limit ended the attack before it had a result
         finished = False
@@ -258,4 +263,6 @@ def _tried(attack: Attack, observation: Observation, seed: int) -> float:
     if finished:
         return spent
     estimate = attack.forecast(attack.readable(observation))
-    return max(spent, LONGER * TRIED if estimate is None else math.sqrt(TRIED * estimate))
+    if estimate is None:
+        return min(LONGEST, spent / share) if share > 0 else max(spent, LONGER * TRIED)
+    return max(spent, math.sqrt(TRIED * estimate))
