@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
-from leakgauge.runtime import Task, run_tasks
-from leakgauge.runtime.interrupts import stopping
+from leakgauge.core.errors import LeakgaugeError
+from leakgauge.runtime import Task, engines, run_tasks
+from leakgauge.runtime.interrupts import Stop, stopping
 from tests.runtime.work import Noted, best_so_far
 
 
@@ -88,3 +89,15 @@ def test_ignored_interrupts_and_other_threads_are_left_alone():
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_workers_that_ctrl_c_ends_while_they_start_are_no_error(monkeypatch):
+    def ended(tasks, engine, jobs, watch, common, failures, stop):
+        stop.presses += 1
+        yield tasks[0], None
+        raise LeakgaugeError("worker processes cannot be started")
+
+    monkeypatch.setattr(engines, "_on_engine", ended)
+    tasks = [Task("first", best_so_far, {"steps": 1})]
+    with pytest.raises(KeyboardInterrupt):
+        list(run_tasks(tasks, stop=Stop()))

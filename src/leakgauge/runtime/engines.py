@@ -101,7 +101,11 @@ def run_tasks(
     failures: dict[str, Exception] = {}
     watch.planned(tasks)
     if tasks:
-        yield from _on_engine(tasks, engine, jobs, watch, common, failures, stop)
+        try:
+            yield from _on_engine(tasks, engine, jobs, watch, common, failures, stop)
+        except LeakgaugeError:
+            stop.check()  # Ctrl-C in a terminal also ends workers that are not ready yet
+            raise
     if failures:
         first = next(iter(failures.values()))
         if len(failures) == len(tasks) and all(isinstance(error, LeakgaugeError) for error in failures.values()):
