@@ -44,13 +44,6 @@ def test_an_interrupt_that_is_only_counted_leaves_an_import_whole(package):
     assert stop.presses == 1
 
 
-def test_an_interrupt_during_an_import_is_counted_although_code_catches_it(package):
-    with whole_imports(), stopping(at_once=True) as stop:
-        with pytest.raises(KeyboardInterrupt):
-            import_module("halfway")
-        assert stop.requested
-
-
 def test_the_users_own_modules_are_interrupted_at_once(package, monkeypatch):
     monkeypatch.setattr(interrupts, "PACKAGES", ("/nowhere",))
     with pytest.raises(KeyboardInterrupt), whole_imports():

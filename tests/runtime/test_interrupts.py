@@ -63,14 +63,6 @@ def test_the_first_interrupt_is_counted_and_the_second_is_raised(capfd):
         assert stop.presses == 2
 
 
-def test_an_interrupt_that_code_has_caught_is_counted():
-    with stopping(at_once=True) as stop:
-        with pytest.raises(KeyboardInterrupt):
-            press()
-        with pytest.raises(KeyboardInterrupt):
-            stop.check()
-
-
 def test_ignored_interrupts_and_other_threads_are_left_alone():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -41,14 +41,12 @@ class Stop:
 
 
 @contextmanager
-def stopping(*, at_once: bool = False, sentence: str = "") -> Iterator[Stop]:
-    """Yield an object that counts Ctrl-C inside the ``with`` block. The first Ctrl-C raises nothing.
+def stopping(*, sentence: str = "") -> Iterator[Stop]:
+    """Yield an object that counts Ctrl-C inside the ``with`` block. The first Ctrl-C raises nothing, others do.
 
     Nothing is counted in other threads than the main thread, or if the program ignores Ctrl-C.
 
     Args:
-        at_once: Whether the first Ctrl-C raises ``KeyboardInterrupt`` too, as each further one does. The count then
-            shows whether code inside the block has caught this exception.
         sentence: The sentence that is shown on standard error after the first Ctrl-C.
     """
     stop = Stop()
@@ -60,7 +58,7 @@ def stopping(*, at_once: bool = False, sentence: str = "") -> Iterator[Stop]:
 
     def count(number: int, frame: FrameType | None) -> None:
         stop.presses += 1
-        if at_once or stop.presses > 1:
+        if stop.presses > 1:
             raise_interrupt(number, frame)
         elif sentence:
             with contextlib.suppress(OSError, ValueError):  # a buffered stream may be in the middle of another write

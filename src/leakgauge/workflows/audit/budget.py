@@ -216,33 +216,33 @@ def forecast(plan: AuditPlan, jobs: int, check: Callable[[], None] = lambda: Non
     Args:
         plan: The plan of the audit.
         jobs: The number of attacks that run at a time.
-        check: A function that is called after each attack. It raises ``KeyboardInterrupt`` if Ctrl-C was pressed,
-            because attacks catch this exception.
+        check: A function that raises ``KeyboardInterrupt`` if Ctrl-C was pressed. It is called at each report and after
+            each attack, because attacks catch this exception.
     """
     observation, _ = plan.scenario.observe(0)
     with one_thread():
         seconds = {}
         for name, attacker in plan.attacks.items():
-            seconds[name] = _expected(attacker, observation, plan.scenario.seed)
+            seconds[name] = _expected(attacker, observation, plan.scenario.seed, check)
             check()
     weights = {title: clients_in_a_sum(chain) for title, chain in plan.chains.items()}
     return Forecast(seconds, jobs, plan.budget, weights)
 
 
-def _expected(attacker: Attacker, observation: Observation, seed: int) -> float:
+def _expected(attacker: Attacker, observation: Observation, seed: int, check: Callable[[], None]) -> float:
     estimate = None
     if attacker.recovers == "samples":
         try:
             attack = registry.build(attacker.name, **attacker.options)
             if registry.ATTACKS[attacker.name].exact:
-                return _tried(attack, observation, seed)
+                return _tried(attack, observation, seed, check)
             estimate = attack.forecast(attack.readable(observation))
         except Exception:  # the attack itself will report this problem, which may come from the user's model
             estimate = None
     return USUAL[registry.ATTACKS[attacker.name].cost] if estimate is None else float(estimate)
 
 
-def _tried(attack: Attack, observation: Observation, seed: int) -> float:
+def _tried(attack: Attack, observation: Observation, seed: int, check: Callable[[], None] = lambda: None) -> float:
     """Return the expected seconds of an exact attack, which is tried for a moment on the first client.
 
     An attack that is still running takes between the trial and its own estimate, which is an upper limit. The result is
@@ -253,6 +253,7 @@ def _tried(attack: Attack, observation: Observation, seed: int) -> float:
     def record(step: int, total: int | None, loss: float) -> None:
         nonlocal share
         share = min(1.0, step / total) if total else 0.0
+        check()
 
     try:
         result = attack(observation, seed=seed, progress=TimeLimit(record, TRIED))

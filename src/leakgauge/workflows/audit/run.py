@@ -262,7 +262,7 @@ class _Run:
         else:
             if running.watch is not None:
                 running.watch.note("Measuring how long the attacks take.")
-            with stopping(at_once=True) as stop:  # attacks catch the exception
+            with stopping(sentence=SENTENCE if running.watch is not None else "") as stop:
                 self.forecast = forecast(self.plan, jobs, stop.check)
         if running.watch is not None:
             plan = self.plan
