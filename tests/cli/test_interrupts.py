@@ -10,7 +10,7 @@ import pytest
 
 from leakgauge.cli import interrupts
 from leakgauge.cli.interrupts import interrupt_later, whole_imports
-from leakgauge.runtime.interrupts import stopping
+from leakgauge.runtime.ctrl_c import stopping
 
 
 def press():

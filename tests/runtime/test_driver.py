@@ -6,8 +6,8 @@ import pytest
 
 from leakgauge.core.errors import InvalidInput
 from leakgauge.runtime import Task, check_engine, driver
+from leakgauge.runtime.ctrl_c import Stop
 from leakgauge.runtime.driver import Event, drive
-from leakgauge.runtime.interrupts import Stop
 from tests.runtime.work import Noted
 
 GIB = 2**30

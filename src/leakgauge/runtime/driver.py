@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from leakgauge.core.errors import InvalidInput
-from leakgauge.runtime.interrupts import Stop
+from leakgauge.runtime.ctrl_c import Stop
 from leakgauge.runtime.tasks import PACE, Task, Watch, WorkerLost, in_one_line
 
 #: The seconds of work after which the peak memory of a task so far counts as its need.

@@ -33,8 +33,8 @@ from typing import Any
 
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, MissingExtra, TasksFailed, UnknownName
 from leakgauge.core.exits import no_exit
+from leakgauge.runtime.ctrl_c import Stop
 from leakgauge.runtime.driver import drive, patience
-from leakgauge.runtime.interrupts import Stop
 from leakgauge.runtime.processes import Processes, usable_cores
 from leakgauge.runtime.tasks import Task, Watch, in_one_line, is_transient
 from leakgauge.runtime.threads import one_thread
@@ -88,7 +88,7 @@ def run_tasks(
         jobs: The number of tasks that run at a time. ``None`` means one per core.
         watch: The listener that receives the progress.
         common: The keyword arguments that are passed to every task. They are sent to each worker only once.
-        stop: The object that counts Ctrl-C (:func:`leakgauge.runtime.interrupts.stopping`). By default, Ctrl-C ends all
+        stop: The object that counts Ctrl-C (:func:`leakgauge.runtime.ctrl_c.stopping`). By default, Ctrl-C ends all
             tasks at once.
 
     Raises:

@@ -25,7 +25,7 @@ from leakgauge.evaluation.support import SAMPLES_OPEN, without_evidence
 from leakgauge.evaluation.verdict import Finding, Verdict, together, worst_of
 from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache
-from leakgauge.runtime.interrupts import SENTENCE, stopping
+from leakgauge.runtime.ctrl_c import SENTENCE, stopping
 from leakgauge.runtime.processes import usable_cores
 from leakgauge.workflows.audit.attackers import SAMPLES, Scored, Trial
 from leakgauge.workflows.audit.budget import Allowance, Forecast, forecast

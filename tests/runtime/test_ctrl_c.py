@@ -8,7 +8,7 @@ import pytest
 
 from leakgauge.core.errors import LeakgaugeError
 from leakgauge.runtime import Task, engines, run_tasks
-from leakgauge.runtime.interrupts import Stop, stopping
+from leakgauge.runtime.ctrl_c import Stop, stopping
 from tests.runtime.work import Noted, best_so_far
 
 
