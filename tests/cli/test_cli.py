@@ -57,6 +57,16 @@ def test_other_settings_are_attacked_anew(run, captures, change):
     assert "(cached)" not in out
 
 
+def test_an_interrupt_before_any_work_is_answered(run, monkeypatch, tmp_path):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    (tmp_path / "audit.toml").write_text("")
+    monkeypatch.setattr("leakgauge.workflows.documents.read_toml", interrupted)
+    code, _, err = run("audit", "audit.toml")
+    assert (code, err) == (130, "leakgauge: interrupted\n")
+
+
 def test_an_interrupt_keeps_the_best_and_goes_on_next_time(run, captures, monkeypatch, tmp_path):
     from leakgauge.attacks.inversion import solve
 

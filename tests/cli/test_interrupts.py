@@ -10,6 +10,7 @@ import pytest
 
 from leakgauge.cli import interrupts
 from leakgauge.cli.interrupts import interrupt_later, whole_imports
+from leakgauge.runtime.ctrl_c import stopping
 
 
 def press():
@@ -35,6 +36,12 @@ def test_an_import_is_finished_before_the_interrupt(package):
         import_module("halfway")
     assert sys.modules["halfway.inner"].whole
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_that_is_only_counted_leaves_an_import_whole(package):
+    with whole_imports(), stopping() as stop:
+        assert import_module("halfway").whole
+    assert stop.presses == 1
 
 
 def test_the_users_own_modules_are_interrupted_at_once(package, monkeypatch):

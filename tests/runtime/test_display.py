@@ -1,6 +1,7 @@
 """The display of a sweep: bars on a terminal, lines elsewhere, and the time that is left."""
 
 import io
+import itertools
 import os
 import pty
 import subprocess
@@ -96,6 +97,28 @@ def test_lines_show_the_time_left(time, capsys):
     time.now = 5
     lines.done(A)
     assert capsys.readouterr().err == "[1/2] done: a (5.0 s); about 5.0 s left\n"
+
+
+def test_lines_show_how_far_long_tasks_are_and_become_rarer(time, capsys):
+    lines = Lines()
+    lines.planned([A])
+    lines.began(A)
+    moments = []
+    for second in range(1, 601):
+        time.now = second
+        lines.step(A, second, 1200, 0.5)
+        if capsys.readouterr().err:
+            moments.append(second)
+    assert moments[:3] == [10, 25, 48]
+    assert {later - earlier for earlier, later in itertools.pairwise(moments[4:])} == {60}
+    time.now = 700
+    lines.step(A, 700, 1200, 0.5)
+    assert (
+        capsys.readouterr().err == "[0/1] running: a, step 700 of 1200, loss 0.5, 11.7 min so far; about 8.3 min left\n"
+    )
+    time.now = 800
+    lines.step(A, 0, None, float("nan"))
+    assert capsys.readouterr().err == "[0/1] running: a, 13.3 min so far\n"
 
 
 def test_bars_show_each_running_task_and_the_whole(time):

@@ -6,6 +6,7 @@ import pytest
 
 from leakgauge.core.errors import InvalidInput
 from leakgauge.runtime import Task, check_engine, driver
+from leakgauge.runtime.ctrl_c import Stop
 from leakgauge.runtime.driver import Event, drive
 from tests.runtime.work import Noted
 
@@ -19,6 +20,7 @@ class Scripted:
         self._slots, self._free, self._total = slots, free, total
         self.running, self.together, self.needs, self.stopped = {}, [], {}, []
         self.script = {}
+        self.interrupted, self.can_return = False, True
 
     def slots(self):
         return self._slots
@@ -37,12 +39,19 @@ class Scripted:
     def stop(self, attempt):
         self.stopped.append(self.running.pop(attempt).name)
 
+    def interrupt(self):
+        self.interrupted = True
+        return self.can_return
+
     def events(self, timeout):
         """The next message of each running task. The last message ends it."""
         events = []
         for attempt, task in list(self.running.items()):
             messages = self.script.setdefault(task.name, [("begun",), done(task.name)])
             kind, *values = messages.pop(0)
+            if kind == "ctrl-c":
+                values[0].presses += 1
+                continue
             if kind == "silent":
                 continue
             if kind in ("done", "failed", "lost"):
@@ -55,9 +64,9 @@ def done(value, peak=0):
     return "done", pickle.dumps(value), peak
 
 
-def run(workers, tasks):
+def run(workers, tasks, stop=None):
     watch, failures = Noted(), {}
-    return [task.name for task, _ in drive(workers, tasks, watch, failures)], watch, failures
+    return [task.name for task, _ in drive(workers, tasks, watch, failures, stop or Stop())], watch, failures
 
 
 def named(names, **options):
@@ -182,3 +191,38 @@ def test_a_watch_receives_the_start_first(first):
     workers.script["a"] = [("step", 1, 2, 0.0, 1), done(0)] if first == "step" else [done(0)]
     _, watch, _ = run(workers, named("a"))
     assert [kind for kind, *_ in watch.all] == ["began", *(["step"] if first == "step" else []), "done"]
+
+
+def pressed(workers, names):
+    """Run tasks until Ctrl-C, and return the tasks with a result and the failures."""
+    stop, found, failures = Stop(), [], {}
+    workers.script = {
+        name: [message if message != "ctrl-c" else (message, stop) for message in messages]
+        for name, messages in workers.script.items()
+    }
+    with pytest.raises(KeyboardInterrupt):
+        found.extend(task.name for task, _ in drive(workers, names, Noted(), failures, stop) if found.append(task.name))
+    return found, failures
+
+
+def test_after_an_interrupt_running_tasks_return_what_they_have_and_no_other_starts():
+    workers = Scripted(slots=2)
+    workers.script["a"] = [("begun",), "ctrl-c", ("silent",), done(0)]
+    workers.script["b"] = [("begun",), ("silent",), ("failed", ValueError("has nothing"), False)]
+    found, failures = pressed(workers, named("abc", memory=1))
+    assert (found, failures, workers.stopped) == (["a"], {}, [])
+    assert workers.interrupted
+    assert "c" not in workers.needs
+
+
+def test_after_an_interrupt_tasks_that_cannot_return_or_that_have_not_begun_are_ended():
+    workers = Scripted(slots=2)
+    workers.script["a"] = [("begun",), "ctrl-c", ("silent",), done(0)]
+    workers.script["b"] = [("silent",), ("silent",), ("silent",), done(0)]
+    assert pressed(workers, named("ab", memory=1)) == (["a"], {})
+    assert workers.stopped == ["b"]
+    cluster = Scripted()
+    cluster.can_return = False
+    cluster.script["a"] = [("begun",), "ctrl-c", ("silent",), done(0)]
+    assert pressed(cluster, named("a")) == ([], {})
+    assert cluster.stopped == ["a"]

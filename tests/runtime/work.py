@@ -40,6 +40,17 @@ def mistaken(report, name=None):
     raise InvalidInput("the clients are too few") if name is None else UnknownName("thing", name, ["other"])
 
 
+def best_so_far(steps, report):
+    """Take steps until Ctrl-C, and return the last step with the way in which the task ended."""
+    step = 0
+    try:
+        for step in range(1, steps + 1):
+            report(step, steps, 0.0)
+    except KeyboardInterrupt:
+        return step, "interrupted"
+    return step, "done"
+
+
 def sleeps(seconds, report):
     report(os.getpid(), None, 0.0)
     time.sleep(seconds)

@@ -23,11 +23,13 @@ from leakgauge.cli.common import (
     Seed,
     app,
     command_line,
+    complain,
     present,
     screen,
     watching,
 )
 
+_CONTINUES = "Finished work is kept, and the same command goes on from there"
 Columns = Annotated[list[str] | None, typer.Option(help="A column of this type in a .csv. May be repeated.")]
 
 
@@ -92,7 +94,10 @@ def audit(  # noqa: PLR0913
             device=device, budget=budget, watch=watch, command=command_line(),
         )  # fmt: skip
     if not result.results:
+        complain(f"interrupted before an attack had a result. {_CONTINUES}")
         raise typer.Exit(130)
+    if not result.complete and result.failed is None:
+        complain(f"interrupted. What was finished is shown. {_CONTINUES}")
     reasons = why(result)
     summary = f"{by_defence(result)}{f'. {reasons}' if reasons else ''}"
     present(result, [], summary, quiet=quiet, as_json=as_json)

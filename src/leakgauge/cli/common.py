@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
 from leakgauge.core.errors import InvalidInput, printable
 from leakgauge.core.text import clean, json_text
@@ -22,7 +23,20 @@ if TYPE_CHECKING:
     from leakgauge.runtime import Watch
     from leakgauge.workflows.result import WorkflowResult
 
+
+class _Commands(TyperGroup):
+    """The commands. Typer itself ends without a word after Ctrl-C, so that another exception takes its place."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command of the command line."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Measure how much of clients' data can be rebuilt from the updates that they send.",
     no_args_is_help=True,
     add_completion=False,

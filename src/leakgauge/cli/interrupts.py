@@ -22,7 +22,7 @@ PACKAGES = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
 
 @contextmanager
 def interrupt_later() -> Iterator[None]:
-    """Hold Ctrl-C back in the ``with`` block and raise ``KeyboardInterrupt`` at its end. A second one is not held."""
+    """Hold Ctrl-C back in the ``with`` block and pass it on at the end of the block. A second one is not held."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -43,7 +43,7 @@ def interrupt_later() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, before)
     if held:
-        raise KeyboardInterrupt
+        before(held[0], None)  # raises KeyboardInterrupt, or counts Ctrl-C
 
 
 class _Packages(MetaPathFinder):

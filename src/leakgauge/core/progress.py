@@ -26,6 +26,8 @@ class TimeLimit:
 
     The time begins with the creation of this object. Every report after the limit raises :class:`OutOfTime`, so that an
     attack of several parts ends all of its parts. The report of a last step raises nothing, because that part is done.
+    The attribute ``passed`` is true after the limit has ended something. The attribute ``interrupted`` is true after
+    ``report`` itself has raised ``KeyboardInterrupt``.
 
     Args:
         report: The progress function that receives the reports.
@@ -35,12 +37,16 @@ class TimeLimit:
 
     def __init__(self, report: Report, seconds: float | None, clock: Callable[[], float] | None = None) -> None:
         self.report, self.seconds, self.clock = report, seconds, clock or time.monotonic
-        self.passed = False
+        self.passed = self.interrupted = False
         self._began = self.clock()
 
     def __call__(self, step: int, total: int | None, loss: float) -> None:
         """Pass on a report, and raise :class:`OutOfTime` if the time limit has passed."""
-        self.report(step, total, loss)
+        try:
+            self.report(step, total, loss)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            raise
         done = total is not None and step >= total
         if not done and self.seconds is not None and self.clock() - self._began >= self.seconds:
             self.passed = True

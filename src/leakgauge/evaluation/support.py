@@ -35,6 +35,8 @@ BELOW = {"psnr": 0.5, "features": 0.03, **dict.fromkeys(ATTRIBUTES, 0.03)}
 #: and rows are exact. Lower levels may come from black pixels or zeros alone, and what differs from them is private.
 RIGHT = {"psnr": 48.0, "rows": 0.98}
 
+#: The reason for an inconclusive verdict on an attack that Ctrl-C ended.
+INTERRUPTED = "Ctrl-C ended this attack before it was done. Run the same command again."
 #: The reason for an inconclusive verdict on an attack that had too little time.
 TOO_LITTLE_TIME = (
     "The budget was too small for this attack or for its positive controls. Give it more time with --budget."

@@ -1,6 +1,7 @@
 """The display of the progress of many tasks on standard error, with a bar for each running task and one for all tasks.
 
-If standard error is not a terminal, one line is printed for each task that ends.
+If standard error is not a terminal, one line is printed for each task that ends, and now and then one for each running
+task.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from leakgauge.core.errors import printable
 from leakgauge.runtime import Task, Watch
+
+#: The seconds after which the first line about a running task is printed, where there is no terminal.
+FIRST_LINE = 10.0
+#: The factor by which the time between two such lines grows, and the largest time.
+GROWTH, SLOWEST = 1.5, 60.0
 
 
 @contextmanager
@@ -148,7 +154,30 @@ class Clock(Watch):
 
 
 class Lines(Clock):
-    """A display that prints one line for each task that ends or is restarted."""
+    """A display that prints one line for each task that ends or is restarted, and now and then for running tasks.
+
+    The lines about running tasks become rarer, from one after ten seconds to one a minute. They are written when a task
+    reports a step.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pause = FIRST_LINE
+        self._printed: float | None = None
+
+    def began(self, task: Task) -> None:
+        """Start to measure the time of a task."""
+        super().began(task)
+        if self._printed is None:
+            self._printed = time.monotonic()
+
+    def step(self, task: Task, step: int, total: int | None, loss: float) -> None:
+        """Print how far the task is, unless a line was printed a moment ago."""
+        super().step(task, step, total, loss)
+        if self._printed is not None and time.monotonic() - self._printed >= self._pause:
+            self._pause = min(SLOWEST, GROWTH * self._pause)
+            so_far = f"{duration(self.seconds(task))} so far"
+            self._print("running", f"{task.name}, {', '.join(filter(None, (_progress(step, total, loss), so_far)))}")
 
     def note(self, sentence: str) -> None:
         """Print the sentence."""
@@ -170,7 +199,7 @@ class Lines(Clock):
         self._print("failed", f"{task.name}: {why}")
 
     def _print(self, status: str, text: str) -> None:
-        rest = self.rest()
+        self._printed, rest = time.monotonic(), self.rest()
         line = f"[{self.ended}/{self.total}] {status}: {printable(text)}"
         print(f"{line}; {rest}" if rest else line, file=sys.stderr, flush=True)
 
@@ -206,10 +235,9 @@ class Bars(Clock):
     def step(self, task: Task, step: int, total: int | None, loss: float) -> None:
         """Update the bar of a task."""
         super().step(task, step, total, loss)
-        far = f"step {step}" + ("" if total is None else f" of {total}")
-        far += f", loss {loss:.3g}" if math.isfinite(loss) else ""
         seconds = self.left_of(task)
         left = "" if seconds is None else f"{duration(seconds)} left"
+        far = _progress(step, total, loss)
         self._bars.update(self._of[task.name], completed=step, total=total, far=far, left=left)
         self._show()
 
@@ -240,6 +268,13 @@ class Bars(Clock):
     def _show(self) -> None:
         far = f"{self.ended} of {self.total} tasks"
         self._bars.update(self._whole, completed=self.ended, total=self.total, far=far, left=self.rest())
+
+
+def _progress(step: int, total: int | None, loss: float) -> str:
+    """Return the step and the loss of a task as text. The text is empty if the task has reported neither."""
+    far = f"step {step}" if total is None else f"step {step} of {total}"
+    parts = [far if step or total is not None else "", f"loss {loss:.3g}" if math.isfinite(loss) else ""]
+    return ", ".join(filter(None, parts))
 
 
 def duration(seconds: float) -> str:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from leakgauge.core.errors import InvalidInput
+from leakgauge.runtime.ctrl_c import Stop
 from leakgauge.runtime.tasks import PACE, Task, Watch, WorkerLost, in_one_line
 
 #: The seconds of work after which the peak memory of a task so far counts as its need.
@@ -32,6 +33,8 @@ SETTLED = 10.0
 PATIENCE = "LEAKGAUGE_PATIENCE"
 #: The default of this number. No honest step of an attack takes so long.
 _SIX_HOURS = 6 * 3600.0
+#: The seconds that running tasks get after Ctrl-C, in which each must reach its next report and return its result.
+GRACE = 120.0
 #: The number of starts after which a task that hangs is given up.
 HUNG = 2
 
@@ -89,6 +92,9 @@ class Workers(Protocol):
         ``attempt`` is the index with which the task was started.
         """
 
+    def interrupt(self) -> bool:
+        """Let all running tasks end at their next report, and return whether these workers can do so."""
+
     def free(self) -> int | None:
         """Return the free memory in bytes, or ``None`` if the workers limit their memory themselves, as Ray does."""
 
@@ -108,7 +114,7 @@ class _Attempt:
 
 
 def drive(
-    workers: Workers, tasks: Sequence[Task], watch: Watch, failures: dict[str, Exception]
+    workers: Workers, tasks: Sequence[Task], watch: Watch, failures: dict[str, Exception], stop: Stop
 ) -> Iterator[tuple[Task, Any]]:
     """Run tasks on workers, and yield each task with its result as soon as it finishes.
 
@@ -117,13 +123,17 @@ def drive(
         tasks: The tasks to run.
         watch: The listener that receives the progress.
         failures: The dictionary that receives the error of each failed task. The key is the name of the task.
+        stop: The object that counts Ctrl-C.
     """
     loop = _Loop(workers, tasks, watch, failures)
     while loop.waiting or loop.running:
+        if stop.requested:
+            loop.wind_up()
         loop.start_fitting()
         for event in workers.events(PACE):
             yield from loop.handle(event)
         loop.stop_hung()
+    stop.check()
 
 
 class _Loop:
@@ -136,6 +146,18 @@ class _Loop:
         self.peaks: dict[str, int] = {}
         self.numbers = itertools.count()
         self.patience = patience()
+        self.ends: float | None = None
+
+    def wind_up(self) -> None:
+        """Start no further task, and let the running tasks return what they have. After :data:`GRACE`, end them."""
+        now = time.monotonic()
+        if self.ends is None:
+            self.ends = now + GRACE if self.workers.interrupt() else now
+        self.waiting = []
+        for number, attempt in list(self.running.items()):
+            if attempt.began is None or now >= self.ends:
+                self.running.pop(number)
+                self.workers.stop(number)
 
     def start_fitting(self) -> None:
         """Start waiting tasks while workers and memory are free. Give up tasks that need more memory than there is."""
@@ -203,7 +225,7 @@ class _Loop:
 
     def _handle_failure(self, event: Event) -> None:
         problem, transient = event.values
-        if transient:
+        if transient or self.ends is not None:
             self._restart(event.attempt, problem)
         else:
             self._give_up(self.running.pop(event.attempt).task, problem)
@@ -238,6 +260,8 @@ class _Loop:
 
     def _restart(self, number: int, problem: Exception, most: int | None = None) -> None:
         attempt = self.running.pop(number)
+        if self.ends is not None:
+            return
         if attempt.tries >= min(attempt.task.tries, most or attempt.task.tries):
             problem.args = (f"{problem} ({attempt.tries} times)",) if attempt.tries > 1 else problem.args
             self._give_up(attempt.task, problem)

@@ -33,6 +33,7 @@ from typing import Any
 
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, MissingExtra, TasksFailed, UnknownName
 from leakgauge.core.exits import no_exit
+from leakgauge.runtime.ctrl_c import Stop
 from leakgauge.runtime.driver import drive, patience
 from leakgauge.runtime.processes import Processes, usable_cores
 from leakgauge.runtime.tasks import Task, Watch, in_one_line, is_transient
@@ -73,10 +74,13 @@ def run_tasks(
     jobs: int | None = 1,
     watch: Watch | None = None,
     common: Mapping[str, Any] | None = None,
+    stop: Stop | None = None,
 ) -> Iterator[tuple[Task, Any]]:
     """Run tasks, and yield each task with its result as soon as it finishes.
 
-    The results depend neither on ``engine`` nor on ``jobs``. Ctrl-C ends the workers.
+    The results depend neither on ``engine`` nor on ``jobs``. Ctrl-C ends the workers. With ``stop``, running tasks get
+    ``KeyboardInterrupt`` at their next report, and those that return a result all the same are still yielded. This
+    function then raises ``KeyboardInterrupt``. Tasks on a Ray cluster are ended at once.
 
     Args:
         tasks: The tasks. Their names must differ.
@@ -84,6 +88,8 @@ def run_tasks(
         jobs: The number of tasks that run at a time. ``None`` means one per core.
         watch: The listener that receives the progress.
         common: The keyword arguments that are passed to every task. They are sent to each worker only once.
+        stop: The object that counts Ctrl-C (:func:`leakgauge.runtime.ctrl_c.stopping`). By default, Ctrl-C ends all
+            tasks at once.
 
     Raises:
         TasksFailed: Some tasks failed. The error is raised when all other tasks are done.
@@ -91,11 +97,15 @@ def run_tasks(
             unchanged.
     """
     check_engine(engine, jobs)
-    watch, common = watch or Watch(), common or {}
+    watch, common, stop = watch or Watch(), common or {}, stop or Stop()
     failures: dict[str, Exception] = {}
     watch.planned(tasks)
     if tasks:
-        yield from _on_engine(tasks, engine, jobs, watch, common, failures)
+        try:
+            yield from _on_engine(tasks, engine, jobs, watch, common, failures, stop)
+        except LeakgaugeError:
+            stop.check()  # Ctrl-C in a terminal also ends workers that are not ready yet
+            raise
     if failures:
         first = next(iter(failures.values()))
         if len(failures) == len(tasks) and all(isinstance(error, LeakgaugeError) for error in failures.values()):
@@ -110,23 +120,24 @@ def _on_engine(
     watch: Watch,
     common: Mapping[str, Any],
     failures: dict[str, Exception],
+    stop: Stop,
 ) -> Iterator[tuple[Task, Any]]:
     if engine.startswith("ray"):
         from leakgauge.runtime.on_ray import OnRay
 
         with OnRay(engine.partition(":")[2], jobs, common) as cluster:
-            yield from drive(cluster, tasks, watch, failures)
+            yield from drive(cluster, tasks, watch, failures, stop)
         return
     jobs = min(jobs or usable_cores(), len(tasks))
     if engine == "in-process" or (engine == "auto" and (jobs == 1 or not _can_start_processes())):
-        yield from _here(tasks, watch, common, failures)
+        yield from _here(tasks, watch, common, failures, stop)
         return
     rest = tasks
     if engine == "auto":
-        rest = yield from _here(tasks, watch, common, failures, patience=START)
+        rest = yield from _here(tasks, watch, common, failures, stop, patience=START)
     if rest:
         with Processes(min(jobs, len(rest)), common) as workers:
-            yield from drive(workers, rest, watch, failures)
+            yield from drive(workers, rest, watch, failures, stop)
 
 
 def _can_start_processes() -> bool:
@@ -149,6 +160,7 @@ def _here(
     watch: Watch,
     common: Mapping[str, Any],
     failures: dict[str, Exception],
+    stop: Stop,
     patience: float = math.inf,
 ) -> Generator[tuple[Task, Any], None, Sequence[Task]]:
     """Run tasks one after another in this process, and yield each task with its result.
@@ -158,12 +170,14 @@ def _here(
     deadline = time.monotonic() + patience
     with one_thread():
         for index, task in enumerate(tasks):
+            stop.check()
             several = index + 1 < len(tasks)
             if several and time.monotonic() > deadline:
                 return tasks[index:]
 
             def report(step: int, total: int | None, loss: float, task: Task = task, several: bool = several) -> None:
                 watch.step(task, step, total, loss)
+                stop.check()
                 if several and time.monotonic() > deadline:
                     raise _ProcessesPay
 
@@ -178,6 +192,7 @@ def _here(
             else:
                 watch.done(task)
                 yield task, result
+        stop.check()
     return ()
 
 

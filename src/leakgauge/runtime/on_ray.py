@@ -161,6 +161,10 @@ class OnRay:
             del self._attempts[reference]
             self._ray.cancel(reference, force=True)
 
+    def interrupt(self) -> bool:
+        """Return that tasks on a cluster cannot end at their next report."""
+        return False
+
 
 def run_task(attempt: int, message: bytes, common: list[Any], mailbox: Any) -> tuple[Any, ...]:
     """Run one task in a worker of the cluster.

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from multiprocessing.synchronize import Event as Flag
 from typing import Any
 
 from leakgauge.core.errors import InvalidInput, LeakgaugeError
@@ -99,6 +100,12 @@ class Processes:
             self._workers.remove(worker)
             worker.end(at_once=True)
 
+    def interrupt(self) -> bool:
+        """Let the task of each worker end at its next report."""
+        for worker in self._workers:
+            worker.ends.set()
+        return True
+
     def _check_start(self, worker: _Worker, why: str) -> None:
         """Raise an error if several workers in a row have ended by themselves before they were ready for a task."""
         self._stillborn = 0 if worker.ready or "killed" in why else self._stillborn + 1
@@ -115,7 +122,8 @@ class _Worker:
     def __init__(self, common: bytes) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process: SpawnProcess = context.Process(target=worker_main, args=(theirs,), daemon=True)
+        self.ends = context.Event()
+        self.process: SpawnProcess = context.Process(target=worker_main, args=(theirs, self.ends), daemon=True)
         self.process.start()
         theirs.close()  # so that the pipe ends when the process ends
         self.ready = False
@@ -161,8 +169,13 @@ class _Worker:
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def worker_main(connection: Connection) -> None:
-    """Run one task after another in a worker process, until the process that started the worker ends it."""
+def worker_main(connection: Connection, ends: Flag) -> None:
+    """Run one task after another in a worker process, until the process that started the worker ends it.
+
+    Args:
+        connection: The pipe to the process that started the worker.
+        ends: The event after which a task ends at its next report.
+    """
     prepare_worker()
     lock = threading.Lock()
 
@@ -182,7 +195,7 @@ def worker_main(connection: Connection) -> None:
             send(attempt, "failed", portable(problem), False)
         else:
             send(attempt, "begun")
-            send(attempt, *execute(task, common, partial(send, attempt)))
+            send(attempt, *execute(task, common, partial(send, attempt), ends=ends.is_set))
 
 
 def usable_cores() -> int:

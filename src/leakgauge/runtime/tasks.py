@@ -84,7 +84,14 @@ class WorkerLost(RuntimeError):
     """The error for a task whose worker died or hung each time that the task was started."""
 
 
-def execute(task: Task, common: Mapping[str, Any], send: Callable[..., None], *, pace: float = PACE) -> tuple[Any, ...]:
+def execute(
+    task: Task,
+    common: Mapping[str, Any],
+    send: Callable[..., None],
+    *,
+    pace: float = PACE,
+    ends: Callable[[], bool] = lambda: False,
+) -> tuple[Any, ...]:
     """Execute a task in a worker, and return the last message for the driver, the process that sent the task.
 
     During the task, the worker calls ``send("step", step, total, loss, peak)`` and ``send("beat", peak)``. ``peak`` is
@@ -95,6 +102,7 @@ def execute(task: Task, common: Mapping[str, Any], send: Callable[..., None], *,
         common: The keyword arguments that are passed to every task.
         send: The function that sends a message to the driver. It is called from two threads.
         pace: The smallest number of seconds between two ``step`` messages.
+        ends: A function that returns whether the task must end. Its next report then raises ``KeyboardInterrupt``.
 
     Returns:
         ``("done", pickled result, peak)`` or ``("failed", error, whether a restart may help)``.
@@ -108,6 +116,8 @@ def execute(task: Task, common: Mapping[str, Any], send: Callable[..., None], *,
         if time.monotonic() - last > pace:
             last = time.monotonic()
             send("step", step, total, loss, memory.peak())
+        if ends():
+            raise KeyboardInterrupt
 
     def beat() -> None:
         while not ended.wait(BEAT):
@@ -122,6 +132,8 @@ def execute(task: Task, common: Mapping[str, Any], send: Callable[..., None], *,
             return "done", pickle.dumps(result), memory.peak()
         except Exception as problem:
             raise TypeError(f"the result cannot be sent to the driver: {problem}") from problem
+    except KeyboardInterrupt:
+        return "failed", WorkerLost("the task was interrupted"), False
     except Exception as problem:
         return "failed", portable(problem), is_transient(problem)
     finally:

@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
@@ -45,23 +45,46 @@ def works(name, count):
     return [Work("no defence", name, False, client) for client in range(count)]
 
 
-def test_the_budget_is_shared_out():
+@pytest.fixture
+def noon(monkeypatch):
+    """Let the clock stand still, until a test sets it."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(budget.time, "time", lambda: clock.now)
+    return clock
+
+
+def test_the_budget_is_shared_out(noon):
     expected = Forecast({"cheap": 1.0, "dear": 100.0}, jobs=2, budget=52.0)
     everything = works("cheap", 4) + works("dear", 4)
     parts = expected.allowances(everything)
-    assert {work.attack: part.share for work, part in parts.items()} == {"cheap": 1.0, "dear": 0.25}
-    assert {work.attack: part.seconds for work, part in parts.items()} == {"cheap": 1.5, "dear": 37.5}
-    assert "dear to 25% of its steps" in expected.sentence(everything)
+    shortened = 0.25 * budget.PLANNED
+    assert {work.attack: part.share for work, part in parts.items()} == {"cheap": 1.0, "dear": shortened}
+    spare = 2 * 52 - 4 - 4 * 100 * shortened
+    assert parts[everything[0]].seconds() == pytest.approx(1 + spare / 8)
+    assert f"dear to {shortened:.0%} of its steps" in expected.sentence(everything)
     assert expected.total(everything) == 202
     unlimited = Forecast({"cheap": 1.0, "dear": 100.0}, jobs=2)
-    assert set(unlimited.allowances(everything).values()) == {Allowance(1.0, None)}
+    assert set(unlimited.allowances(everything).values()) == {Allowance()}
+    assert Allowance().seconds() is None
     assert "no budget" in unlimited.sentence(everything)
 
 
-def test_time_that_nobody_needs_is_divided_equally_so_that_only_a_clear_overrun_ends_an_attack():
+def test_time_that_nobody_needs_is_divided_equally(noon):
     expected = Forecast({"cheap": 1.0}, jobs=2, budget=52.0)
-    assert set(expected.allowances(works("cheap", 4), spent=10.0).values()) == {Allowance(1.0, 1.0 + (84 - 4) / 4)}
-    assert set(expected.allowances(works("cheap", 1)).values()) == {Allowance(1.0, 52.0)}  # one task uses one core
+    first, *_ = expected.allowances(works("cheap", 4), spent=10.0).values()
+    assert (first.share, first.seconds()) == (1.0, 1.0 + (84 - 4) / 4)
+    [alone] = expected.allowances(works("cheap", 1)).values()
+    assert alone.seconds() == 52.0  # one task uses one core
+
+
+@pytest.mark.parametrize("slower", [0.5, 1.0, 3.0])
+def test_no_attack_runs_on_after_the_budget_however_slow_the_machine_is(noon, slower):
+    expected = Forecast({"cheap": 1.0, "dear": 100.0}, jobs=1, budget=52.0)
+    for part in expected.allowances(works("cheap", 4) + works("dear", 4)).values():
+        limit = part.seconds()
+        assert limit > 0.1 * part.expected  # those before it left something
+        noon.now += min(slower * part.expected, limit)
+    assert noon.now <= 1052.0 + 1e-6
 
 
 def test_the_forecast_names_what_may_make_the_audit_shorter_or_longer():
@@ -75,12 +98,14 @@ def test_the_forecast_names_what_may_make_the_audit_shorter_or_longer():
 
 def test_one_attack_cannot_use_the_time_of_two_cores():
     expected = Forecast({"dear": 100.0}, jobs=2, budget=50.0)
-    assert expected.allowances(works("dear", 1)) == {works("dear", 1)[0]: Allowance(0.5, 75.0)}
+    [alone] = expected.allowances(works("dear", 1)).values()
+    assert alone.share == 0.5 * budget.PLANNED
 
 
 def test_without_time_an_attack_takes_one_step():
     expected = Forecast({"dear": 100.0}, jobs=2, budget=50.0)
-    assert set(expected.allowances(works("dear", 2), spent=60.0).values()) == {Allowance(0.0, 0.0)}
+    for part in expected.allowances(works("dear", 2), spent=60.0).values():
+        assert (part.share, part.seconds()) == (0.0, 0.0)
 
 
 def test_a_sum_of_clients_costs_more():
@@ -122,7 +147,7 @@ def test_an_attack_that_was_cut_short_is_no_evidence_and_the_listener_hears_of_i
     result = run_audit(plan, tmp_path, Running(engine="in-process", watch=listener))
     assert result.verdict in (Verdict.INCONCLUSIVE, Verdict.RECOVERS_ATTRIBUTES)
     assert any("--budget" in one.reason for one in result.findings)
-    assert "shortens inverting_gradients" in listener.notes[0]
+    assert "shortens inverting_gradients" in listener.notes[1]
     assert all(result.cut_short for result in result.results)
 
 
@@ -131,7 +156,7 @@ def plan_with(budget, **changes):
     return read_audit(document(audit=chosen, **changes), "a")
 
 
-def free(plan, jobs):
+def free(plan, jobs, check=None):
     """Forecast that every attack is free, so that no attack is shortened before it starts."""
     return Forecast(dict.fromkeys(plan.attacks, 0.0), jobs, plan.budget)
 
@@ -141,9 +166,10 @@ def late(monkeypatch):
     """Let every attack run out of time at its first report, and return a list of the attacks that ran."""
     attacked, attack_client = [], run.attack_client
 
-    def attack(work, seconds=None, **arguments):
+    def attack(work, allowance, **arguments):
         attacked.append(work)
-        return attack_client(work=work, seconds=None if seconds is None else 0.0, **arguments)
+        over = None if allowance.deadline is None else replace(allowance, deadline=0.0)
+        return attack_client(work=work, allowance=over, **arguments)
 
     monkeypatch.setattr(run, "attack_client", attack)
     monkeypatch.setattr(run, "forecast", free)
@@ -176,8 +202,9 @@ def test_an_attack_that_runs_over_is_ended_and_its_best_result_counts_and_a_larg
 def test_controls_that_run_over_support_nothing(tmp_path, monkeypatch):
     attack_client = run.attack_client
 
-    def attack(work, seconds=None, **arguments):
-        return attack_client(work=work, seconds=0.0 if work.control else None, **arguments)
+    def attack(work, allowance, **arguments):
+        over = replace(allowance, deadline=0.0) if work.control else None
+        return attack_client(work=work, allowance=over, **arguments)
 
     monkeypatch.setattr(run, "attack_client", attack)
     monkeypatch.setattr(run, "forecast", free)
@@ -203,11 +230,12 @@ class Exact(Attack):
     seconds: int
     clock: object
     own: float | None = None
+    total: int | None = None
 
     def run(self, observation, seed, report):
         for second in range(self.seconds):
             self.clock.now += 1.0
-            report(second + 1, None, 0.0)
+            report(second + 1, self.total, 0.0)
         return Reconstruction(torch.zeros(1, 1, 8, 8), None, Outcome("converged", 0, "done"))
 
     def forecast(self, observation):
@@ -215,18 +243,19 @@ class Exact(Attack):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "own", "expected"),
+    ("seconds", "own", "total", "expected"),
     [
-        (1, 50.0, 1.0),  # it is done within the trial, and its own upper limit is far off
-        (9, None, budget.LONGER * budget.TRIED),
-        (9, 0.5, budget.TRIED),  # its own estimate is too low
-        (9, 25 * budget.TRIED, 5 * budget.TRIED),  # the geometric mean of the trial and of its own upper limit
+        (1, 50.0, None, 1.0),  # it is done within the trial, and its own upper limit is far off
+        (9, None, None, budget.LONGER * budget.TRIED),
+        (9, None, 20, 20.0),  # its steps are counted
+        (9, 0.5, 20, budget.TRIED),  # its own estimate is too low
+        (9, 25 * budget.TRIED, None, 5 * budget.TRIED),  # the geometric mean of the trial and of its own upper limit
     ],
 )
-def test_an_exact_attack_is_tried_for_a_moment(monkeypatch, seconds, own, expected):
+def test_an_exact_attack_is_tried_for_a_moment(monkeypatch, seconds, own, total, expected):
     clock = SimpleNamespace(now=0.0)
     for name in ("perf_counter", "monotonic"):
         monkeypatch.setattr(budget.time, name, lambda: clock.now)
     observation, _ = client(dense(8), 1)
-    assert budget._tried(Exact(seconds, clock, own), observation, 0) == expected
+    assert budget._tried(Exact(seconds, clock, own, total), observation, 0) == expected
     assert clock.now <= budget.TRIED + 1

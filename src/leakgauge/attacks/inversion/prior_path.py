@@ -7,7 +7,7 @@ the held-out entries and their prediction. It stops falling as soon as the sampl
 because this noise does not predict the held-out entries.
 
 1. In the first stage, which is called the path, the learning rate is constant, and the factor of the priors falls from
-   1 to a small number.
+   1 to a small number. Large pictures are optimised on a coarse grid here (:mod:`.coarse`).
 2. The factor at the point with the lowest held-out error is chosen. For a message without noise, this is the end of the
    path.
 3. From this point, all entries are matched with this factor, and the learning rate falls.
@@ -37,6 +37,7 @@ from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.attack import Inversion
 from leakgauge.attacks.inversion.attempts import counted_from
 from leakgauge.attacks.inversion.batch_statistics import revealed_statistics
+from leakgauge.attacks.inversion.coarse import Grid
 from leakgauge.attacks.inversion.compression import Message, pruning_of
 from leakgauge.attacks.inversion.free_targets import FreeTargets, Targets, values_of
 from leakgauge.attacks.inversion.labels import LastLayer
@@ -162,7 +163,9 @@ class PriorPath(Inversion):
         """
         client = self.client(observation, targets)
         draws = [generator(seed, "start", restart) for restart in range(self.effort.restarts)]
-        starts = {"inputs": torch.stack([self._blind(observation, client.copies, draw) for draw in draws])}
+        grid = Grid.of(observation.data)
+        blind = [self._blind(observation, client.copies, draw) for draw in draws]
+        starts = {"inputs": torch.stack([grid.thinned(start) for start in blind])}
         starts |= {name: torch.stack([value] * len(draws)) for name, value in client.extra.items()}
         if isinstance(targets, FreeTargets):
             starts["labels"] = torch.stack(self._label_starts(observation, targets, seed))
@@ -207,6 +210,7 @@ class _Walk:
         self.attack, self.observation, self.client, self.targets = attack, observation, client, targets
         self.draw = draw
         self.data = attack.space.units(observation.data)
+        self.grid = Grid.of(self.data)
         self.priors = [prior for prior in attack.priors if prior.applies(self.data)]
         free = attack.matching.objective.scale_free
         observed = observation.difference() if free else observation.summed_gradient()
@@ -242,7 +246,8 @@ class _Walk:
         paths = self._solve(starts, descent, self.fitted, self.fade, counted_from(report, 0, self.total))
         stopped = [path for path in paths if path.outcome.kind == "interrupted"]
         if stopped:
-            return min(paths, key=lambda path: path.loss)
+            best = min(paths, key=lambda path: path.loss)
+            return replace(best, variables=self.grid.whole(best.variables))
         step, point, gain = self._chosen(paths)
         if gain < CLEARLY:
             return self._guess(point, paths[0].trace)
@@ -254,7 +259,7 @@ class _Walk:
         terms, limit = self._terms(message), descent.steps
 
         def loss(variables: Params, constants: Params, step: int) -> Params:
-            return terms(variables, fade(step, limit))
+            return terms(self.grid.whole(variables), fade(step, limit))
 
         project = self.attack.space.projection(self.data)
         return solve(loss, starts, descent, project=project, report=report)
@@ -296,7 +301,10 @@ class _Walk:
         infinite for a message without noise.
         """
         last = self.path_steps
-        points = [[*((s, v) for s, v in path.trace.snapshots if s > 0), (last, path.variables)] for path in paths]
+        points = [
+            [(at, self.grid.whole(point)) for at, point in [*path.trace.snapshots, (last, path.variables)] if at > 0]
+            for path in paths
+        ]
         cosines = [[self._cosine(variables, self.held) for _, variables in path] for path in points]
         best = strongest([1 - max(path[index] for path in cosines) for index in range(len(points[0]))], self.floor)
         step = points[0][best][0]
@@ -352,7 +360,7 @@ class _Walk:
         if not left:
             loss = self._loss(start, factor)
             return Solution(start, loss, step, self._outcome(loss, factor), before)
-        descent = replace(self.attack.descent, stop=MaxSteps(left), keep_last=False)
+        descent = self.grid.refining(replace(self.attack.descent, stop=MaxSteps(left), keep_last=False))
         starts = {name: value.unsqueeze(0) for name, value in start.items()}
         counted = counted_from(report, self.path_steps, self.total)
         (last,) = self._solve(starts, descent, self.all, Constant(factor), counted)

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -108,12 +108,12 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     zero = not any(bool(value.any()) for value in observation.difference().values())
     if zero:
         words = "the update is zero, so it holds nothing about the samples"
-        result, out_of_time = _nothing(attack, trial, Outcome("finished", 0, words)), False
+        result, ended = _nothing(attack, trial, Outcome("finished", 0, words)), None
     elif fit.applies:
-        result, out_of_time = _in_time(attack, trial, report)
+        result, ended = _in_time(attack, trial, report)
     else:
         words = f"does not apply to this message: {fit.reason}"
-        result, out_of_time = _nothing(attack, trial, Outcome("finished", 0, words)), False
+        result, ended = _nothing(attack, trial, Outcome("finished", 0, words)), None
     check_measured(result)
     reference, _ = other_samples(truth)
     if result.outcome.kind == "guess" and reference is not None:  # the best guess of an attacker is the chance level
@@ -127,7 +127,8 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     proven = solves and result.outcome.kind == "converged"
     document |= {
         "zero": zero,
-        "cut_short": out_of_time or (trial.scale < 1 and attack is not whole),
+        "cut_short": ended is not None or (trial.scale < 1 and attack is not whole),
+        "interrupted": ended == "interrupt",
         "proven": proven,
         "settled": proven or (solves and _nearly_exact(scored)),
         "searched": searched,
@@ -159,24 +160,28 @@ def _nearly_exact(scored: Score) -> bool:
     return values is not None and bool(len(values)) and float(values.min()) >= NEARLY_EXACT
 
 
-def _in_time(attack: Attack, trial: Trial, report: Report) -> tuple[Reconstruction, bool]:
-    """Return the result of an attack, and whether the time limit of the trial ended the attack.
+def _in_time(
+    attack: Attack, trial: Trial, report: Report
+) -> tuple[Reconstruction, Literal["budget", "interrupt"] | None]:
+    """Return the result of an attack, and whether the time limit of the trial or Ctrl-C has ended the attack.
 
-    An attack that had no result when it was ended returns no samples. Ctrl-C raises ``KeyboardInterrupt``.
+    An attack that had no result when the time limit ended it returns no samples. If Ctrl-C ended it before it had a
+    result, ``KeyboardInterrupt`` is raised.
     """
     limit = TimeLimit(report, trial.seconds)
     try:
         result = attack(trial.observation, seed=trial.seed, device=trial.device, progress=limit)
     except KeyboardInterrupt:
-        if not limit.passed:
+        if not limit.passed or limit.interrupted:
             raise
-        result = _nothing(attack, trial, Outcome("interrupted", 0, "ended by the budget before it had a result"))
-    if result.outcome.kind == "interrupted" and not limit.passed:
-        raise KeyboardInterrupt
+        words = "ended by the budget before it had a result"
+        return _nothing(attack, trial, Outcome("interrupted", 0, words)), "budget"
+    if limit.interrupted or (result.outcome.kind == "interrupted" and not limit.passed):
+        return result, "interrupt"
     if limit.passed and len(result.samples):
         sentence = f"ended by the budget after {duration(result.seconds)}, and the best result so far is returned"
         result = replace(result, outcome=replace(result.outcome, sentence=sentence))
-    return result, limit.passed
+    return result, "budget" if limit.passed else None
 
 
 def _nothing(attack: Attack, trial: Trial, outcome: Outcome) -> Reconstruction:

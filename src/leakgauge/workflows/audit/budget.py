@@ -1,12 +1,13 @@
 """The time budget of an audit, which limits the steps and the time of its attacks.
 
 1. Before an attack starts, its number of steps is reduced such that its expected time fits into its part of the budget.
-2. An attack that takes much longer than expected is ended by time, and its best result so far counts.
+2. An attack that takes longer than its part of the remaining time is ended, and its best result so far counts. No
+   attack runs on after the end of the budget.
 
 The expected time is measured on this machine, so the number of steps of a shortened attack depends on the machine. If
-all attacks fit into the budget, only the second rule could make a result depend on the machine. The time limit is
-therefore generous. An attack is ended only if it takes longer than :data:`OVERRUN` times its expected time, and if it
-has also used its equal part of the time that nobody needs.
+all attacks fit into the budget, only the second rule could make a result depend on the machine. The part of an attack
+is therefore its expected time and an equal part of the time that nobody needs. It is shorter than the expected time
+only if earlier attacks took longer than expected.
 
 A result with fewer steps or less time than the attack needs is marked as cut short. It never supports a negative
 verdict.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from leakgauge.attacks.base import Attack
 from leakgauge.attacks.spec import Cost
 from leakgauge.core.errors import InvalidInput, shown
 from leakgauge.core.observation import Observation
-from leakgauge.core.progress import TimeLimit, silent
+from leakgauge.core.progress import TimeLimit
 from leakgauge.federation.defence import clients_in_a_sum
 from leakgauge.runtime.display import duration
 from leakgauge.runtime.threads import one_thread
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 
 #: The seconds that a default audit may take for each defence.
 DEFAULT_BUDGET = 240.0
-#: The multiple of its expected time after which an attack is ended, if the budget has no time to spare.
-OVERRUN = 1.5
+#: The share of its part of the budget that the steps of a shortened attack are planned to take. The rest is for errors
+#: of the forecast, because an optimisation that is ended by time misses the small steps at its end.
+PLANNED = 0.9
 #: The assumed seconds of an attack that cannot estimate its own time.
 USUAL = {Cost.INSTANT: 0.25, Cost.SECONDS: 20.0, Cost.MINUTES: 120.0, Cost.HOURS: 7200.0}
 #: An exact attack is tried on the first client for this many seconds at most. The time of most of them depends on the
@@ -80,11 +82,29 @@ class Allowance:
 
     Args:
         share: The share of its steps that the attack takes.
-        seconds: The time after which the attack is ended. ``None`` means no limit.
+        expected: The seconds that these steps are expected to take.
+        queue: The expected seconds of this attack and of all attacks that start after it.
+        waiting: The number of these attacks.
+        jobs: The number of attacks that run at a time.
+        deadline: The time at which the budget ends, in seconds since 1970. ``None`` means no limit.
     """
 
     share: float = 1.0
-    seconds: float | None = None
+    expected: float = 0.0
+    queue: float = 0.0
+    waiting: int = 1
+    jobs: int = 1
+    deadline: float | None = None
+
+    def seconds(self) -> float | None:
+        """Return the seconds after which the attack is ended if it starts now, or ``None`` for no limit."""
+        if self.deadline is None:
+            return None
+        left = max(0.0, self.deadline - time.time())
+        spare = self.jobs * left - self.queue
+        if spare >= 0:
+            return min(left, self.expected + spare / self.waiting)
+        return min(left, self.expected * self.jobs * left / self.queue)
 
 
 @dataclass(frozen=True)
@@ -130,16 +150,17 @@ class Forecast:
             return dict.fromkeys(works, Allowance())
         costs = {work: self.cost(work) for work in works}
         left = max(0.0, self.budget - spent)
-        most = min(left, equal_limit(list(costs.values()), self.jobs * left))
-        planned = {work: min(cost, most) for work, cost in costs.items()}
-        spare = max(0.0, self.jobs * left - sum(planned.values())) / max(1, len(works))
-        return {
-            work: Allowance(
-                share=1.0 if costs[work] <= most else most / costs[work],
-                seconds=max(OVERRUN * seconds, min(left, seconds + spare)),
+        deadline = time.time() + left
+        most = PLANNED * min(left, equal_limit(list(costs.values()), self.jobs * left))
+        shares = {work: 1.0 if cost * PLANNED <= most else most / cost for work, cost in costs.items()}
+        queue, allowances = sum(shares[work] * costs[work] for work in works), {}
+        for number, work in enumerate(works):
+            expected = shares[work] * costs[work]
+            allowances[work] = Allowance(
+                shares[work], expected, max(queue, expected), len(works) - number, self.jobs, deadline
             )
-            for work, seconds in planned.items()
-        }
+            queue -= expected
+        return allowances
 
     def sentence(self, works: Sequence[Work], exact: Sequence[Work] = (), controls: Sequence[Work] = ()) -> str:
         """Return sentences for people about the expected time of an audit.
@@ -189,44 +210,53 @@ def equal_limit(costs: Sequence[float], available: float) -> float:
     return left / len(rest) if rest else math.inf
 
 
-def forecast(plan: AuditPlan, jobs: int) -> Forecast:
+def forecast(plan: AuditPlan, jobs: int, check: Callable[[], None] = lambda: None) -> Forecast:
     """Measure one step of each attack on the first client, and return the expected run time of the attacks.
 
     Args:
         plan: The plan of the audit.
         jobs: The number of attacks that run at a time.
+        check: A function that raises ``KeyboardInterrupt`` if Ctrl-C was pressed. It is called at each report and after
+            each attack, because attacks catch this exception.
     """
     observation, _ = plan.scenario.observe(0)
     with one_thread():
-        seconds = {
-            name: _expected(attacker, observation, plan.scenario.seed) for name, attacker in plan.attacks.items()
-        }
+        seconds = {}
+        for name, attacker in plan.attacks.items():
+            seconds[name] = _expected(attacker, observation, plan.scenario.seed, check)
+            check()
     weights = {title: clients_in_a_sum(chain) for title, chain in plan.chains.items()}
     return Forecast(seconds, jobs, plan.budget, weights)
 
 
-def _expected(attacker: Attacker, observation: Observation, seed: int) -> float:
+def _expected(attacker: Attacker, observation: Observation, seed: int, check: Callable[[], None]) -> float:
     estimate = None
     if attacker.recovers == "samples":
         try:
             attack = registry.build(attacker.name, **attacker.options)
             if registry.ATTACKS[attacker.name].exact:
-                return _tried(attack, observation, seed)
+                return _tried(attack, observation, seed, check)
             estimate = attack.forecast(attack.readable(observation))
         except Exception:  # the attack itself will report this problem, which may come from the user's model
             estimate = None
     return USUAL[registry.ATTACKS[attacker.name].cost] if estimate is None else float(estimate)
 
 
-def _tried(attack: Attack, observation: Observation, seed: int) -> float:
+def _tried(attack: Attack, observation: Observation, seed: int, check: Callable[[], None] = lambda: None) -> float:
     """Return the expected seconds of an exact attack, which is tried for a moment on the first client.
 
     An attack that is still running takes between the trial and its own estimate, which is an upper limit. The result is
-    their geometric mean.
+    their geometric mean. Without an own estimate, the steps that are left are expected to take as long as those so far.
     """
-    began = time.perf_counter()
+    began, share = time.perf_counter(), 0.0
+
+    def record(step: int, total: int | None, loss: float) -> None:
+        nonlocal share
+        share = min(1.0, step / total) if total else 0.0
+        check()
+
     try:
-        result = attack(observation, seed=seed, progress=TimeLimit(silent, TRIED))
+        result = attack(observation, seed=seed, progress=TimeLimit(record, TRIED))
         finished = result.outcome.kind != "interrupted"
     except KeyboardInterrupt:  # the time limit ended the attack before it had a result
         finished = False
@@ -234,4 +264,6 @@ def _tried(attack: Attack, observation: Observation, seed: int) -> float:
     if finished:
         return spent
     estimate = attack.forecast(attack.readable(observation))
-    return max(spent, LONGER * TRIED if estimate is None else math.sqrt(TRIED * estimate))
+    if estimate is None:
+        return min(LONGEST, spent / share) if share > 0 else max(spent, LONGER * TRIED)
+    return max(spent, math.sqrt(TRIED * estimate))

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
 from leakgauge.core.measure import Measure
 from leakgauge.evaluation.bounds import supports_nothing_found
-from leakgauge.evaluation.support import ONE_SAMPLE, TARGETS_UNKNOWN, TOO_LITTLE_TIME, Evidence, with_support
+from leakgauge.evaluation.support import (
+    INTERRUPTED,
+    ONE_SAMPLE,
+    TARGETS_UNKNOWN,
+    TOO_LITTLE_TIME,
+    Evidence,
+    with_support,
+)
 from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients
 from leakgauge.workflows.audit.attackers import measures_of
 from leakgauge.workflows.audit.plan import UNDEFENDED, AuditPlan, Work
@@ -40,11 +47,16 @@ class ClientResult:
 
     @property
     def cut_short(self) -> bool:
-        """Whether the budget ended the attack before it had done its steps.
+        """Whether the budget or Ctrl-C ended the attack before it had done its steps.
 
         A second attempt is never cut short, because the first attempt has done all steps.
         """
         return self.work.attempt == 0 and bool(self.document.get("cut_short"))
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the attack. Such a result counts as cut short, and is replaced by the next run."""
+        return bool(self.document.get("interrupted"))
 
 
 def key_of_work(work: Work) -> Key:
@@ -116,6 +128,7 @@ def findings_with_support(
         without_controls: The attacks for whose positive controls the budget had no time.
     """
     cut = {key_of_work(result.work) for result in results if result.cut_short}
+    interrupted = {key_of_work(result.work) for result in results if result.interrupted}
     told = {key_of_work(result.work) for result in results if not result.document.get("zero")}
     findings = {key_of(finding): finding for finding in judged(plan, results)}
     undefended = next((title for title, chain in plan.chains.items() if not chain), None)
@@ -139,6 +152,8 @@ def findings_with_support(
             proof=proof,
         )
         findings[key] = with_support(findings[key], evidence)
+        if key in interrupted and findings[key].reason == TOO_LITTLE_TIME:
+            findings[key] = replace(findings[key], reason=INTERRUPTED)
     return list(findings.values())
 
 

@@ -25,6 +25,7 @@ from leakgauge.evaluation.support import SAMPLES_OPEN, without_evidence
 from leakgauge.evaluation.verdict import Finding, Verdict, together, worst_of
 from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache
+from leakgauge.runtime.ctrl_c import SENTENCE, stopping
 from leakgauge.runtime.processes import usable_cores
 from leakgauge.workflows.audit.attackers import SAMPLES, Scored, Trial
 from leakgauge.workflows.audit.budget import Allowance, Forecast, forecast
@@ -121,8 +122,8 @@ def run_audit(
 ) -> Audit:
     """Run the attacks that are not finished yet, and return all results.
 
-    The result of each task is cached at once. If the audit is interrupted, only the tasks that are running at that time
-    are lost.
+    The result of each task is cached at once. Ctrl-C ends the running attacks, and their best results so far are kept.
+    The next run replaces these results.
 
     Args:
         plan: The plan of the audit.
@@ -194,10 +195,10 @@ class _Run:
         missing = []
         for work in works:
             entry = self.cache.get(self._definition(work))
+            if entry is not None:  # what was cut short counts until there is a better result
+                self.results[work] = ClientResult(work, entry.document, entry.tensors)
             if entry is None or not self._is_enough(entry.document):
                 missing.append(work)
-            else:
-                self.results[work] = ClientResult(work, entry.document, entry.tensors)
         budget = self.plan.budget
         if budget is not None and self.spent >= budget:
             self.without_controls |= {work.attack for work in missing if work.control in self.plan.controls}
@@ -206,8 +207,13 @@ class _Run:
             self._run(missing)
 
     def _is_enough(self, document: dict[str, Any]) -> bool:
-        """Return whether a cached result is complete, or was made with at least the budget of this audit."""
+        """Return whether a cached result is complete, or was made with at least the budget of this audit.
+
+        The result of an attack that Ctrl-C ended is never enough.
+        """
         budget = self.plan.budget
+        if document.get("interrupted"):
+            return False
         return not document.get("cut_short") or (budget is not None and budget <= document["budget"])
 
     def _run(self, works: Sequence[Work]) -> None:
@@ -216,15 +222,15 @@ class _Run:
         try:
             allowances = self._expected().allowances(works, self.spent)
             tasks += [_task(work, allowances[work]) for work in works]
-            done = run_tasks(tasks, engine=running.engine, jobs=running.jobs, watch=running.watch, common=common)
-            for task, (document, tensors) in done:
-                work = task.arguments["work"]
-                self.cache.put(self._definition(work), document, tensors, samples=SAMPLES)
-                self.results[work] = ClientResult(work, document, tensors)
-                self.new += 1
-                if self.new == self.stop_after:
-                    self.interrupted = True
-                    break
+            with stopping(sentence=SENTENCE if running.watch is not None else "") as stop:
+                done = run_tasks(
+                    tasks, engine=running.engine, jobs=running.jobs, watch=running.watch, common=common, stop=stop
+                )
+                for task, (document, tensors) in done:
+                    self._keep(ClientResult(task.arguments["work"], document, tensors))
+                    if self.new == self.stop_after:
+                        self.interrupted = True
+                        break
         except TasksFailed as problem:
             self.failures |= problem.failures
         except EngineUnavailable:
@@ -236,6 +242,15 @@ class _Run:
         except KeyboardInterrupt:
             self.interrupted = True  # the results so far are cached, and the audit is marked as incomplete
 
+    def _keep(self, result: ClientResult) -> None:
+        """Store a result in the cache, unless an earlier result of an attack that Ctrl-C ended is as good."""
+        self.new += 1
+        earlier = self.results.get(result.work)
+        if earlier is not None and result.interrupted and _loss(earlier.document) <= _loss(result.document):
+            return
+        self.cache.put(self._definition(result.work), result.document, result.tensors, samples=SAMPLES)
+        self.results[result.work] = result
+
     def _announce(self) -> None:
         """Measure the expected run time of the audit once, and report it to the listener."""
         if self.forecast is not None:
@@ -245,7 +260,10 @@ class _Run:
         if self.plan.budget is None and running.watch is None:
             self.forecast = Forecast(dict.fromkeys(self.plan.attacks, 0.0), jobs)
         else:
-            self.forecast = forecast(self.plan, jobs)
+            if running.watch is not None:
+                running.watch.note("Measuring how long the attacks take.")
+            with stopping(sentence=SENTENCE if running.watch is not None else "") as stop:
+                self.forecast = forecast(self.plan, jobs, stop.check)
         if running.watch is not None:
             plan = self.plan
             running.watch.note(self.forecast.sentence(plan.work, plan.exact_work, plan.possible_controls))
@@ -345,7 +363,7 @@ class _Run:
 
 
 def _task(work: Work, allowance: Allowance) -> Task:
-    arguments = {"work": work, "scale": allowance.share * 2**work.attempt, "seconds": allowance.seconds}
+    arguments = {"work": work, "scale": allowance.share * 2**work.attempt, "allowance": allowance}
     return Task(str(work), attack_client, arguments, kind=work.attack)
 
 
@@ -360,7 +378,7 @@ def attack_client(
     report: Report,
     device: str | None = None,
     scale: float = 1.0,
-    seconds: float | None = None,
+    allowance: Allowance | None = None,
 ) -> Scored:
     """Attack one client, and score the result.
 
@@ -370,11 +388,12 @@ def attack_client(
         report: The function that is called after each step.
         device: The device of the attack.
         scale: The factor by which the attack's number of steps is multiplied.
-        seconds: The time after which the attack is ended. ``None`` means no limit.
+        allowance: The attack's part of the budget. ``None`` means no limit.
     """
     scenario = plan.scenario_of(work)
     observation, truth = scenario.observe(work.client, plan.chain_of(work), knows_defence=work.knows_defence)
     seed = scenario.seed + work.client if not work.attempt else derive(scenario.seed, work.client, work.attempt)
+    seconds = None if allowance is None else allowance.seconds()
     trial = Trial(observation, truth, seed, plan.threshold, device, scale, seconds)
     document, tensors = plan.attacks[work.attack](trial, report)
     return document | {"budget": plan.budget}, tensors
