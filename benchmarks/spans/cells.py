@@ -16,7 +16,7 @@ class Cell:
     """A set-up of clients.
 
     Args:
-        data: The dataset, which is ``digits``, ``cifar``, ``small`` (digits of 8 x 8 pixels), ``adult`` or ``insurance``.
+        data: The dataset, which is ``digits``, ``cifar``, ``adult``, ``insurance``, or ``small`` for 8 x 8 digits.
         hidden: The widths of the hidden layers.
         activation: The activation between the layers.
         trained: The number of training steps of the network before the attack, with batches of 64.

@@ -45,8 +45,9 @@ ZOOMS = 12
 SCALED_AT_ONCE = 8
 #: The errors of proofs that may come from single neurons near kinks.
 AT_KINK = (1e-3, 0.3)
-#: The shifts of the first layer's outputs, in their standard deviations, by which such neurons change their slope.
-SHIFTS = (1e-5, 1e-4, 1e-4, 1e-4, 1e-3, 1e-3, 1e-3)
+#: The sizes of the random shifts of the first layer's outputs, in their standard deviations. Each is tried with both
+#: signs. Such neurons then change their slope.
+SHIFTS = (1e-5, 1e-4, 1e-4, 1e-3, 1e-3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,8 +159,9 @@ class Prover:
         random = generator(0, "shifts off kinks")
         for shift in SHIFTS:
             drawn = torch.randn(first.shape, dtype=first.dtype, generator=random).to(first)
-            moved = first + shift * first.std(1, keepdim=True) * drawn
-            best = _better(best, self._with_targets(moved, best.inputs, spans, best.targets))
+            move = shift * first.std(1, keepdim=True) * drawn
+            for moved in (first + move, first - move):
+                best = _better(best, self._with_targets(moved, best.inputs, spans, best.targets))
         return found.replaced(rows, best)
 
     def _labelled(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Candidates:
