@@ -123,7 +123,7 @@ def _false() -> Iterator[Cell]:
         for activation in ("relu", "gelu", "tanh"):
             for trained in (0, 300, 3000):
                 for samples in (10, 16, 20, 24):
-                    yield Cell("small", hidden, activation, trained, samples)
+                    yield Cell("small", hidden, activation, trained, samples, ("two_spans",))
 
 
 #: All cells, by the name of their group.

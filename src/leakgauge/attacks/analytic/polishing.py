@@ -12,6 +12,7 @@ import torch
 
 from leakgauge.attacks.analytic.layer_span import LayerSpan
 from leakgauge.attacks.analytic.levenberg import Problem, search
+from leakgauge.attacks.analytic.one_hot import OneHotProblem, one_hot_columns
 from leakgauge.attacks.analytic.proof import Candidates, Prover
 from leakgauge.attacks.analytic.two_layers import TwoLayers
 
@@ -31,7 +32,10 @@ def polished(chain: TwoLayers, whole: list[LayerSpan], found: Candidates, prove:
         prove: The prover for these gradients.
     """
     first, second = whole
-    problem = Problem(chain.augmented_weight() @ first.right, first.right[-1], second.right, chain.activation)
+    layer, last, columns = chain.augmented_weight() @ first.right, first.right[-1], one_hot_columns(chain)
+    problem = Problem(layer, last, second.right, chain.activation)
+    if columns is not None:
+        problem = OneHotProblem(layer, last, second.right, chain.activation, columns @ first.right)
     before = prove(found.inputs[0], (first, second))
     ends, _ = search(problem, found.inputs[0] @ first.right, ITERATIONS)
     after = prove(ends @ first.right.T, (first, second))
