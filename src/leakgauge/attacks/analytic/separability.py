@@ -1,4 +1,4 @@
-"""How many samples the gradients of two consecutive dense layers show, and how many they can separate."""
+"""The number of samples that the gradients of two dense layers show, and the number that they can separate."""
 
 from __future__ import annotations
 
