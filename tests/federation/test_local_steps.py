@@ -34,6 +34,20 @@ def test_ten_batches_are_a_plain_loop_over_ten_batches():
     assert training.applied_gradients == pytest.approx(sum((1 - 0.9 ** (10 - step)) / 0.1 for step in range(10)))
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "dampening": 0.5}]
+)
+def test_the_kept_share_of_the_weights_is_that_of_sgd_without_gradients(options):
+    weight = torch.ones(1, dtype=torch.double, requires_grad=True)
+    optimiser = torch.optim.SGD([weight], lr=0.1, weight_decay=0.2, **options)
+    for _ in range(10):
+        weight.grad = torch.zeros_like(weight)
+        optimiser.step()
+    training = LocalTraining(lr=0.1, weight_decay=0.2, samples=6, batch_size=3, local_steps=10, **options)
+    assert training.kept_share == pytest.approx(weight.item())
+    assert LocalTraining().kept_share == 1.0
+
+
 def test_whole_epochs_are_the_same_as_epochs():
     model, data = linear(16, CLASSES), client(6)
     steps, _ = lg.fedavg(model, data, lr=0.1, batch_size=3, recipe=LocalTraining(local_steps=4), seed=1)

@@ -200,6 +200,25 @@ class LocalTraining:
             total += self.factor(step) * applied
         return total
 
+    @property
+    def kept_share(self) -> float:
+        """The factor with which weight decay alone multiplies the weights in all local steps of SGD.
+
+        SGD with weight decay returns the sent weights times this factor, minus a weighted sum of gradients. The factor
+        is 1 without weight decay.
+        """
+        decay, momentum = float(self.weight_decay or 0.0), float(self.momentum or 0.0)
+        if not decay:
+            return 1.0
+        weight, velocity = 1.0, 0.0
+        for step in range(self.steps):  # the recurrence of SGD with gradients of zero
+            gradient = decay * weight
+            fresh = gradient if step == 0 else (1 - float(self.dampening or 0.0)) * gradient
+            velocity = momentum * velocity + fresh
+            applied = gradient + momentum * velocity if self.nesterov else velocity
+            weight -= self.need("lr") * self.factor(step) * (applied if momentum else gradient)
+        return weight
+
     def listed(self, *, one_gradient: bool = False) -> dict[str, Any]:
         """Return the settings that have an effect, as a dictionary for reports.
 

@@ -42,6 +42,14 @@ def test_the_learning_rate_and_the_number_of_rows_may_be_unknown(hidden):
     assert wrong == 0
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_weight_decay_adds_the_sent_weights_which_are_taken_away(momentum):
+    result = local_rows()(client(12, weight_decay=0.01, momentum=momentum))
+    right, wrong = rows_right(result, PEOPLE.share(range(12)))
+    assert right >= 10
+    assert wrong == 0
+
+
 def test_a_regression_gives_rows_without_targets():
     table = replace(PEOPLE, targets=PEOPLE.inputs[:, 0] / 40, spec=replace(PEOPLE.spec, classes=None))
     network = table_network()
@@ -77,7 +85,7 @@ def test_ctrl_c_returns_the_rows_found_so_far():
 REFUSED = {
     "made for several local steps": lambda: fedsgd(table_network(), PEOPLE.share(range(8)))[0],
     "made for tables with one-hot columns": lambda: fedavg(dense(48, 24), DIGITS.share(range(8)), **TRAINING)[0],
-    "made for SGD without weight decay": lambda: client(weight_decay=0.1),
+    "weight decay is known": lambda: client(weight_decay=0.1, hidden=["lr"]),
     "does not show a span of 4 rows": lambda: replace(
         client(4), returned={name: value + 1e-3 * torch.randn_like(value) for name, value in client(4).returned.items()}
     ),

@@ -11,7 +11,7 @@ from leakgauge import data, models
 from leakgauge.attacks import two_spans
 from leakgauge.attacks.analytic.spans import fits
 from leakgauge.core.errors import InvalidInput
-from leakgauge.evaluation import score
+from leakgauge.evaluation import pair, score
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defences import GaussianNoise
 from tests.attacks.analytic.cases import DIGITS, NORMALISED, client, dense, worst_error
@@ -47,6 +47,21 @@ def test_one_local_step_is_as_good_as_a_gradient():
     observation, truth = fedavg(dense(48, 24), DIGITS.share(range(6)), **training)
     assert fits(observation).applies
     assert worst_error(two_spans()(observation), truth) < 1e-2
+
+
+def test_samples_that_the_model_has_learned_do_not_hide_the_others():
+    model = dense(64, 48)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.003)
+    for _ in range(150):
+        optimiser.zero_grad()
+        functional.cross_entropy(model(DIGITS.inputs[:12]), DIGITS.targets[:12]).backward()
+        optimiser.step()
+    observation, truth = client(model, 16)
+    result = two_spans()(observation)
+    pairing = pair(result.samples, truth.inputs)
+    assert bool(pairing.matched[12:].all())
+    assert float((pairing.apply(result.samples)[12:] - truth.inputs[12:]).abs().max()) < 1e-3
+    assert float(torch.cdist(result.samples.flatten(1), truth.inputs.flatten(1)).amin(1).max()) < 0.05
 
 
 def test_a_trained_network_is_solved_too():

@@ -42,10 +42,9 @@ from leakgauge.attacks.analytic.peeling import (
     Peeling,
     SearchSettings,
     chain_of,
-    check_size,
     factor_finders,
-    visible_samples,
 )
+from leakgauge.attacks.analytic.separability import check_size, visible_samples
 from leakgauge.attacks.analytic.two_layers import TwoLayers
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit

@@ -43,13 +43,11 @@ from leakgauge.attacks.analytic.peeling import (
     Peeling,
     SearchSettings,
     chain_of,
-    check_size,
     factor_finders,
-    separable_samples,
     span_finders,
-    visible_samples,
 )
 from leakgauge.attacks.analytic.picture_search import STUCK, PictureSearch, Schedule
+from leakgauge.attacks.analytic.separability import check_size, separable_samples, visible_samples
 from leakgauge.attacks.analytic.two_layers import TwoLayers
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.stopping import Outcome

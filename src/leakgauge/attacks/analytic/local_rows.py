@@ -11,7 +11,8 @@ knows the weights before and after the training and takes several points of the 
 3. Sums and differences of rows may also be valid rows, but their inputs of the next layer lie outside the second row
    space. The rows with the smallest distances are kept.
 
-Nothing of this needs labels, a learning rate or the order of the batches. The labels follow from the update of the
+Nothing of this needs labels, a learning rate or the order of the batches. Only weight decay must be known with its
+learning rate, because it adds the sent weights to the update. The labels follow from the update of the
 first layer, by least squares with weights that are not negative. The attack cannot prove its rows. TabLeak (Vero et
 al., ICML 2023) attacks the same message by optimisation. We know of no earlier description of this attack.
 """
@@ -36,6 +37,7 @@ from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.checks import whole_number
+from leakgauge.core.local_training import LocalTraining
 from leakgauge.core.observation import Observation
 from leakgauge.core.one_gradient import mixes_linearly
 from leakgauge.core.progress import Report
@@ -102,7 +104,7 @@ class Message:
     Args:
         chain: The two dense layers, with the weights that the server sent.
         samples: The number of rows that are searched for.
-        changes: The updates of both layers, each with its bias as the last column.
+        changes: The updates of both layers without the part of weight decay, each with its bias as the last column.
         first: The update of the first layer in the basis of its row space.
         second: The update of the second layer in the basis of its row space.
         columns: The matrix that maps augmented inputs to the values of the one-hot columns.
@@ -126,10 +128,14 @@ class Message:
             raise DoesNotFit("made for several local steps, and one gradient is solved exactly by two_spans")
         if not observation.data.one_hot_groups:
             raise DoesNotFit("made for tables with one-hot columns")
-        if not mixes_linearly(observation) or observation.training.weight_decay:
-            raise DoesNotFit("made for SGD without weight decay, whose update spans the rows")
+        if not mixes_linearly(observation) or not _knows_decay(observation.training):
+            raise DoesNotFit("made for SGD whose weight decay is known, so that its update spans the rows")
         chain = TwoLayers(observation)
-        difference = {name: value.double() for name, value in observation.difference().items()}
+        decayed = 1 - observation.training.kept_share
+        difference = {
+            name: value.double() - decayed * observation.sent[name].double()
+            for name, value in observation.difference().items()
+        }
         changes = (augmented(difference, chain.first), augmented(difference, chain.second))
         precision = torch.finfo(next(iter(observation.sent.values())).dtype).eps
         ranks = [rank_of(change, precision) for change in changes]
@@ -149,6 +155,12 @@ class Message:
         for share in SHARES:
             layer = (self.chain.augmented_weight() - share * self.changes[0]) @ self.first.right
             yield OneHotProblem(layer, last, self.second.right, self.chain.activation, hot)
+
+
+def _knows_decay(training: LocalTraining) -> bool:
+    """Return whether the part of weight decay in the update is known. It adds the sent weights to the update."""
+    needed = (training.lr, training.epochs, training.batch_size, training.samples, training.momentum)
+    return training.weight_decay is not None and (not training.weight_decay or None not in needed)
 
 
 @dataclass(frozen=True)

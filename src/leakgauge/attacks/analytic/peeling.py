@@ -18,9 +18,11 @@ from leakgauge.attacks.analytic.finders import (
     inputs_from,
     starting_points,
 )
-from leakgauge.attacks.analytic.layer_span import NOISE, LayerSpan, largest_rank, rank_of
+from leakgauge.attacks.analytic.layer_span import NOISE, LayerSpan
 from leakgauge.attacks.analytic.one_hot import one_hot_columns
-from leakgauge.attacks.analytic.proof import Candidates, Prover
+from leakgauge.attacks.analytic.polishing import polished
+from leakgauge.attacks.analytic.proof import Candidates, Prover, joined
+from leakgauge.attacks.analytic.separability import ranks_of
 from leakgauge.attacks.analytic.two_layers import TwoLayers
 from leakgauge.attacks.base import Reconstruction
 from leakgauge.attacks.inversion.stopping import Outcome
@@ -44,10 +46,6 @@ EXACT = 1e-6
 UNSCALED = 10.0
 #: A sample is exact if the error of its proof is below this. Errors of proofs are about as large as those of samples.
 SHARP = 2e-3
-#: The rank of a gradient with more entries than this is not computed before an attack runs.
-RANKED = 2_000_000
-#: Singular values of the second layer's gradient below this many rounding errors are zero.
-ROUNDING = 10.0
 
 
 @dataclass(frozen=True)
@@ -97,11 +95,12 @@ class Peeling:
         gradient = one_gradient_of(observation)
         matrices = [augmented(gradient, path) for path in (self.chain.first, self.chain.second)]
         precision = torch.finfo(next(iter(observation.sent.values())).dtype).eps / 2
-        self.samples, self.rank, ranks = _ranks(matrices, precision, observation.training.samples or 0, chain)
+        self.samples, self.rank, ranks = ranks_of(matrices, precision, observation.training.samples or 0, chain)
         self.spans = [LayerSpan.of(matrix, rank) for matrix, rank in zip(matrices, ranks, strict=True)]
         self.hidden = self.rank < self.samples
         if ranks[0] < self.rank or self.hidden:
             self.spans[0] = self.spans[0].in_all_outputs()
+        self.whole = self.spans
         self.rounding = [NOISE * precision * float(span.core.norm()) for span in self.spans]
         self.proven: list[Candidates] = []
         self.searches = self.failures = self.distinct = self.recovered = 0
@@ -128,13 +127,12 @@ class Peeling:
     def search_once(self) -> None:
         """Search for inputs that may be samples, try to prove that they are, and subtract the proven samples."""
         left = self.rank - self.distinct
-        first, second = (
-            self._remaining(span, rounding) for span, rounding in zip(self.spans, self.rounding, strict=True)
-        )
+        first, second = self._remaining()
         search = self.finders[self.searches % len(self.finders)](first, second)
         points, residuals, progress, strictness, gradients = search
         most_copies = self.samples - self.recovered - left + 1
-        prove = Prover(self.chain, self.observation.data.classes, self.samples, most_copies, left, self.hidden)
+        shown = min(left, max(len(first.core), len(second.core)))
+        prove = Prover(self.chain, self.observation.data.classes, self.samples, most_copies, shown, self.hidden)
         wrong = self._wrong(first)
         if len(points) and len(wrong):
             prove = prove.weighted(wrong, (first, second), self.settings.tolerance)
@@ -155,14 +153,24 @@ class Peeling:
         self._subtract(found.rows(rows))
         self.failures, self.residual = 0, float(residuals[rows].max().sqrt())
 
-    def _remaining(self, span: LayerSpan, rounding: float) -> LayerSpan:
-        """Return the gradient of a layer without its singular values that are zero after the subtraction of samples."""
+    def _remaining(self) -> tuple[LayerSpan, LayerSpan]:
+        """Return the gradients of both layers without singular values that are zero after the subtraction of samples.
+
+        If some samples are hidden, the smallest singular values of both layers may be noise. Both layers must still
+        show the same number of samples.
+        """
         left = self.rank - self.distinct
-        if (
-            span.right.shape[1] < self.rank or self.hidden
-        ):  # The inputs of this layer are linearly dependent, and may stay so.
-            left = min(left, max(1, int((torch.linalg.svdvals(span.core) > rounding).sum())))
-        return span.reduced(min(left, span.right.shape[1]))
+        ranks = []
+        for span, rounding in zip(self.spans, self.rounding, strict=True):
+            rank = min(left, span.right.shape[1])
+            if (
+                span.right.shape[1] < self.rank or self.hidden
+            ):  # The inputs of this layer are linearly dependent, and may stay so.
+                rank = min(rank, max(1, int((torch.linalg.svdvals(span.core) > rounding).sum())))
+            ranks.append(rank)
+        if self.whole[0].right.shape[1] == self.whole[1].right.shape[1]:
+            ranks = [min(ranks)] * 2
+        return self.spans[0].reduced(ranks[0]), self.spans[1].reduced(ranks[1])
 
     def _refined(
         self, found: Candidates, gradients: Tensor, prove: Prover, spans: tuple[LayerSpan, LayerSpan]
@@ -203,12 +211,21 @@ class Peeling:
         return (one + other)[apart][:WRONG_POINTS] / 2 @ first.right.T
 
     def _subtract(self, found: Candidates) -> None:
-        weights = found.copies / self.samples
-        pairs = zip(self.spans, found.gradients, found.inputs, strict=True)
-        self.spans = [span.without(gradients, inputs, weights) for span, gradients, inputs in pairs]
+        """Subtract the gradients of proven samples, whose inputs are computed again with those of all others."""
         self.proven.append(found)
         self.distinct += len(found.targets)
         self.recovered += int(found.copies.sum())
+        every = joined(self.proven)
+        whole = [span.reduced(span.right.shape[1]) for span in self.whole]
+        biases = all(self.chain.has_bias(path) for path in (self.chain.first, self.chain.second))
+        if biases and all(self.rank == len(span.core) for span in whole):
+            copies = self.samples - self.rank + 1
+            prove = Prover(self.chain, self.observation.data.classes, self.samples, copies, self.rank, self.hidden)
+            every = polished(self.chain, whole, every, prove)
+        self.proven = [every]
+        weights = every.copies / self.samples
+        pairs = zip(self.whole, every.gradients, every.inputs, strict=True)
+        self.spans = [span.without(gradients, inputs, weights) for span, gradients, inputs in pairs]
 
     def run(self, report: Report) -> bool:
         """Search until all samples are found or no attempt is left. Return whether Ctrl-C ended the search.
@@ -261,32 +278,6 @@ class Peeling:
         return Outcome("finished", self.searches, f"{counted}, after {searches}{reason}")
 
 
-def _ranks(
-    matrices: Sequence[Tensor], precision: float, samples: int, chain: TwoLayers
-) -> tuple[int, int, tuple[int, int]]:
-    """Return the number of samples, the number of distinct samples that are visible, and the ranks of both gradients.
-
-    The rank of a layer's gradient is lower than the number of distinct samples if the layer's inputs are linearly
-    dependent, as rows of a table with one-hot columns, if the layer has few outputs, or if the model has learned some
-    samples so well that their gradients are only rounding errors.
-
-    Args:
-        matrices: The gradients of both layers.
-        precision: The relative precision of their values.
-        samples: The number of samples, or 0 if it is unknown.
-        chain: The two dense layers.
-    """
-    first = rank_of(matrices[0], precision, samples)
-    values = [torch.linalg.svdvals(matrix) for matrix in matrices]
-    second = int((values[1] > ROUNDING * precision * values[1][0]).sum())
-    largest = min(separable_samples(chain), largest_rank(matrices[1]))
-    without_noise = first < len(values[0]) and float(values[0][first]) < ROUNDING * precision * float(values[0][0])
-    limited = second >= largest and second != samples
-    distinct = second if without_noise and not limited else first
-    distinct = min(distinct, samples or distinct)
-    return samples or distinct, distinct, (min(first, distinct), max(1, min(distinct, second, largest)))
-
-
 def factor_finders(chain: TwoLayers, settings: SearchSettings, random: torch.Generator) -> list[Finder]:
     """Return the searches that use the column spaces of both layers' gradients.
 
@@ -334,63 +325,3 @@ def chain_of(observation: Observation, on_samples: bool = True, needs_bias: bool
     chain = TwoLayers(observation, on_samples, needs_bias)
     chain.check_one_output()
     return chain
-
-
-def separable_samples(chain: TwoLayers) -> int:
-    """Return the largest number of samples for which the second layer's gradient gives enough equations.
-
-    This is the largest possible rank of the gradient. It equals the number of the layer's outputs, or one less for an
-    output layer with cross-entropy.
-
-    Args:
-        chain: The two dense layers.
-    """
-    outputs = chain.layer(chain.second).out_features
-    is_last = chain.calls[-1][0] == chain.second
-    return outputs - 1 if is_last and chain.loss == "cross_entropy" else outputs
-
-
-def visible_samples(chain: TwoLayers, observation: Observation) -> str:
-    """Return a note if the gradients of the two layers show fewer samples than there are.
-
-    Some samples can then not be found, for example copies of other samples. The note is empty if all are visible. If
-    the first layer's gradient has its full rank and there are still more samples, :class:`DoesNotFit` is raised.
-
-    Args:
-        chain: The two dense layers.
-        observation: The message of the client.
-    """
-    gradient, samples = one_gradient_of(observation), observation.training.samples
-    matrices = [augmented(gradient, path) for path in (chain.first, chain.second)]
-    if samples is None or (matrices[0].numel() > RANKED and samples <= largest_rank(matrices[0])):
-        return ""
-    precision = torch.finfo(next(iter(observation.sent.values())).dtype).eps / 2
-    _, visible, (rank, _) = _ranks(matrices, precision, samples, chain)
-    if visible >= samples:
-        return ""
-    largest = largest_rank(matrices[0])
-    if rank == largest:
-        raise DoesNotFit(
-            f"the gradient of the dense layer {chain.first!r} has a rank of at most {largest}, so it does not separate "
-            f"{samples} samples"
-        )
-    return (
-        f". The gradient shows {visible} of {samples} samples. The others are copies, were learned before, or are "
-        "hidden by noise"
-    )
-
-
-def check_size(chain: TwoLayers, samples: int | None, most: int | None = None) -> None:
-    """Raise :class:`DoesNotFit` if the client has more samples than the attack can solve for.
-
-    Args:
-        chain: The two dense layers.
-        samples: The number of samples. ``None`` if it is unknown.
-        most: The largest number of samples that the second layer allows. By default, only the first layer sets a limit.
-    """
-    width = chain.layer(chain.first).out_features
-    if samples is not None and most is not None and samples > most:
-        raise DoesNotFit(f"the dense layer {chain.second!r} separates at most {most} samples, and here are {samples}")
-    separates = width if one_hot_columns(chain) is not None and most is not None else width // 2
-    if samples is not None and samples > separates:
-        raise DoesNotFit(f"{samples} samples are too many for the {width} neurons of the dense layer {chain.first!r}")

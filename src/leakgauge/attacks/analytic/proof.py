@@ -9,10 +9,14 @@ column space of :math:`G_k`. For other points and labels, at least one of these 
 The gradient of a layer may have a lower rank than there are samples, for example in an output layer with few classes,
 or in a first layer whose inputs are linearly dependent. The equation then does not hold in this layer and is not used
 there. If the gradients of both layers show fewer samples than there are, the equation may hold in one layer only.
+
+A point is a little inexact, so a neuron near a kink, such as that of ReLU at zero, may be active for the point and not
+for the sample. The gradients :math:`\delta_k` of the sample are then those of a slightly shifted point.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,6 +24,7 @@ from torch import Tensor
 
 from leakgauge.attacks.analytic.layer_span import LayerSpan
 from leakgauge.attacks.analytic.two_layers import TwoLayers
+from leakgauge.core.seeding import generator
 
 #: The distance of a sample from the column space is below this share of the distances of wrong points.
 TELLING = 0.1
@@ -28,6 +33,8 @@ TELLING = 0.1
 COPIED = 1000.0
 #: The factor by which the proof by one layer must be better if some samples are hidden. The others may be mixtures.
 ALONE = 100.0
+#: The factor by which the proof by both layers must be better if some samples are hidden.
+TOGETHER = 3.0
 #: The least difference of a layer's outputs and its gradient's rank with which this layer can prove samples alone.
 MARGIN = 8
 #: The sizes of a layer's outputs among which the scale of an input is searched for, if the layer has no bias.
@@ -36,6 +43,11 @@ SCALES = torch.logspace(-2, 2, 66, dtype=torch.double)
 ZOOMS = 12
 #: The number of points that are scaled at the same time.
 SCALED_AT_ONCE = 8
+#: The errors of proofs that may come from single neurons near kinks.
+AT_KINK = (1e-3, 0.3)
+#: The sizes of the random shifts of the first layer's outputs, in their standard deviations. Each is tried with both
+#: signs. Such neurons then change their slope.
+SHIFTS = (1e-5, 1e-4, 1e-4, 1e-3, 1e-3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +79,20 @@ class Candidates:
             self.targets[rows],
             self.copies[rows],
             self.error[rows],
+        )
+
+    def replaced(self, rows: Tensor, others: Candidates) -> Candidates:
+        """Return the candidates with others in the places with the given indices."""
+
+        def put(own: Tensor, other: Tensor) -> Tensor:
+            return own.index_copy(0, rows, other)
+
+        return Candidates(
+            (put(self.inputs[0], others.inputs[0]), put(self.inputs[1], others.inputs[1])),
+            (put(self.gradients[0], others.gradients[0]), put(self.gradients[1], others.gradients[1])),
+            put(self.targets, others.targets),
+            put(self.copies, others.copies),
+            put(self.error, others.error),
         )
 
 
@@ -121,7 +147,22 @@ class Prover:
         """
         if not self.chain.has_bias(self.chain.first):
             points = torch.cat([self._scaled(part, spans) for part in points.split(SCALED_AT_ONCE)])
-        return self._labelled(points, spans)
+        return self._off_kinks(self._labelled(points, spans), spans)
+
+    def _off_kinks(self, found: Candidates, spans: tuple[LayerSpan, LayerSpan]) -> Candidates:
+        """Return the candidates with the slopes of neurons near kinks that explain the observed gradients best."""
+        rows = torch.nonzero((found.error > AT_KINK[0]) & (found.error < AT_KINK[1])).flatten()
+        if not len(rows):
+            return found
+        best = found.rows(rows)
+        first = best.inputs[0] @ self.chain.augmented_weight().T
+        random = generator(0, "shifts off kinks")
+        for shift in SHIFTS:
+            drawn = torch.randn(first.shape, dtype=first.dtype, generator=random).to(first)
+            move = shift * first.std(1, keepdim=True) * drawn
+            for moved in (first + move, first - move):
+                best = _better(best, self._with_targets(moved, best.inputs, spans, best.targets))
+        return found.replaced(rows, best)
 
     def _labelled(self, points: Tensor, spans: tuple[LayerSpan, LayerSpan]) -> Candidates:
         """Return each point with the label that explains the observed gradients best, and with the error that is left.
@@ -171,7 +212,7 @@ class Prover:
         gradients = (of_first, of_second)
         separating = self._separating(spans)
         if self.hidden:
-            return self._proven_by_one_layer(inputs, gradients, spans, targets)
+            return self._proven_in_part(inputs, gradients, spans, targets)
         numbers = [spans[layer].coefficients(gradients[layer], inputs[layer]) for layer in separating]
         copies = (self.samples / numbers[0]).nan_to_num(1.0).round().clamp(1, self.most_copies)
         errors = [(number * copies / self.samples - 1).abs() for number in numbers]
@@ -180,19 +221,21 @@ class Prover:
         error = torch.where(copies > 1, COPIED * error, error)
         return Candidates(inputs, gradients, targets, copies, error)
 
-    def _proven_by_one_layer(
+    def _proven_in_part(
         self,
         inputs: tuple[Tensor, Tensor],
         gradients: tuple[Tensor, Tensor],
         spans: tuple[LayerSpan, LayerSpan],
         targets: Tensor,
     ) -> Candidates:
-        """Return the candidates with the errors of the layer that explains each of them best.
+        """Return the candidates with the errors of the layer that explains each of them best, or of both layers.
 
         A layer can prove samples alone if the column space of its gradient has much fewer dimensions than the layer
         has outputs.
         """
         best: Candidates | None = None
+        both = torch.zeros_like(gradients[0][:, 0])
+        counts: list[Tensor] = []
         for layer in self._separating(spans):
             span, gradient = spans[layer], gradients[layer]
             if span.right.shape[1] + MARGIN > gradient.shape[1]:
@@ -201,13 +244,19 @@ class Prover:
             copies = (self.samples / numbers).nan_to_num(1.0).round().clamp(1, self.most_copies)
             missed = (numbers * copies / self.samples - 1).abs()
             error = torch.maximum(missed, max(1.0, self.weights[layer]) * span.outside(gradient)).nan_to_num(torch.inf)
+            counts.append(copies)
+            both = torch.maximum(both, error)
             error = torch.where(copies > 1, COPIED, ALONE) * error
             proven = Candidates(inputs, gradients, targets, copies, error)
             best = proven if best is None else _better(best, proven)
-        if best is not None:
-            return best
-        nothing = torch.full_like(gradients[0][:, 0], torch.inf)
-        return Candidates(inputs, gradients, targets, torch.ones_like(nothing), nothing)
+        if best is None:
+            nothing = torch.full_like(gradients[0][:, 0], torch.inf)
+            return Candidates(inputs, gradients, targets, torch.ones_like(nothing), nothing)
+        if len(counts) == 2:
+            error = torch.where(counts[0] > 1, COPIED, TOGETHER) * both
+            error = torch.where(counts[0] == counts[1], error, torch.inf)
+            best = _better(best, Candidates(inputs, gradients, targets, counts[0], error))
+        return best
 
     def _regression_targets(
         self, first: Tensor, inputs: tuple[Tensor, Tensor], spans: tuple[LayerSpan, LayerSpan]
@@ -246,4 +295,23 @@ def _better(one: Candidates, other: Candidates) -> Candidates:
         choose(one.targets, other.targets),
         choose(one.copies, other.copies),
         choose(one.error, other.error),
+    )
+
+
+def joined(parts: Sequence[Candidates]) -> Candidates:
+    """Return the candidates of several searches as one.
+
+    Args:
+        parts: The candidates of each search.
+    """
+
+    def stacked(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        return torch.cat([first for first, _ in pairs]), torch.cat([second for _, second in pairs])
+
+    return Candidates(
+        stacked([part.inputs for part in parts]),
+        stacked([part.gradients for part in parts]),
+        torch.cat([part.targets for part in parts]),
+        torch.cat([part.copies for part in parts]),
+        torch.cat([part.error for part in parts]),
     )

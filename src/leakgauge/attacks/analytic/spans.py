@@ -37,11 +37,9 @@ from leakgauge.attacks.analytic.peeling import (
     Peeling,
     SearchSettings,
     chain_of,
-    check_size,
-    separable_samples,
     span_finders,
-    visible_samples,
 )
+from leakgauge.attacks.analytic.separability import check_size, separable_samples, visible_samples
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.observation import Observation
