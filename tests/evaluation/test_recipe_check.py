@@ -8,6 +8,7 @@ from torch import nn
 
 from leakgauge import data, defences
 from leakgauge.core.local_training import LocalTraining
+from leakgauge.evaluation.recipe_causes import changes
 from leakgauge.evaluation.recipe_check import check_recipe
 from leakgauge.federation.client import fedavg, fedsgd
 
@@ -58,7 +59,6 @@ RIGHT = {
     "several epochs": {"epochs": 5},
     "one batch": {"batch_size": 24},
     "batch norm": {"model": network(norm=True)},
-    "dropout": {"model": network(drop=0.5)},
     "Adam": {"lr": 0.001, "recipe": LocalTraining(optimiser="adam")},
     "noise": {"defences": defences.GaussianNoise(0.002)},
     "pruning": {"defences": defences.TopK(0.1)},
@@ -133,6 +133,19 @@ def test_the_samples_of_another_client_are_recognised():
     assert alone.explained is False
     assert not alone.causes
     assert "Check that the samples are this client's" in alone.sentence
+
+
+def test_an_order_that_changes_everything_is_named_and_not_called_right():
+    observation, truth = message(model=network(drop=0.7), lr=0.2)
+    check = check_recipe(observation, without_order(truth))
+    assert check.explained is None
+    assert check.sentence.startswith("The recipe was not checked: the order of the samples and masks of dropout change")
+
+
+def test_a_last_batch_that_is_left_out_is_tried():
+    observation, truth = message(batch_size=10, epochs=1)
+    tried = {change.words: change for change in changes(observation.training, SPEC, truth, 1.0, observation, {})}
+    assert tried["a last batch that is left out"].changed["training"].steps == 2
 
 
 def test_a_clipped_update_is_no_other_recipe():

@@ -185,6 +185,9 @@ def _batches(training: LocalTraining, samples: int) -> Iterator[Change]:
         if number >= 1 and number != epochs:
             settings = {"epochs": number, "local_steps": None}
             yield from _if_valid("epochs", f"{number} local epoch{'s' * (number > 1)}", training, settings)
+    full, rest = divmod(samples, int(training.need("batch_size")))
+    if rest and epochs == 1 and training.local_steps is None:
+        yield from _if_valid("epochs", "a last batch that is left out", training, {"local_steps": full})
     for size in dict.fromkeys((samples, 32, 16, 64, 8, 128, 10, 20, 50, 4, 1)):
         if size <= samples and size != training.batch_size:
             yield from _if_valid("batch_size", f"batches of {size}", training, {"batch_size": size})

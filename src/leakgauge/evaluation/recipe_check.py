@@ -49,6 +49,8 @@ FINALISTS, TIED = 5, 1.5
 STANDARD_ERRORS = 6.0
 #: The factor by which the residual may exceed the mean distance of two replays.
 SPREAD = 2.0
+#: Beyond this limit of the residual, a residual below the limit says nothing.
+TELLING = 1.0
 #: The largest error of the length of the update, beside what the order of the samples explains.
 LENGTH = 0.05
 #: A change of the recipe is kept if its rank is at most this share of the rank before. All changes together are
@@ -323,7 +325,12 @@ def check_recipe(
         return replace(result, trace=trace.words, explained=True)
     search = _Search(replays, others or {}, unknown)
     if found.explains and not (replays.is_random(case) and search.finds_better(case, found)):
-        return result
+        if found.limit <= TELLING:
+            return result
+        reason = f"the order of the samples and masks of dropout change the update by {found.limit / SPREAD:.2g} times"
+        return replace(
+            result, explained=None, not_checked=f"{reason} its length, so no recipe can be told from another"
+        )
     result = replace(result, explained=False)
     best, causes = search(case, found)
     scaled = Comparison(found.update, found.length * made, found.rounding)
