@@ -66,7 +66,7 @@ def test_the_whole_is_its_worst_part():
 def test_nothing_scored_is_no_all_clear():
     assert judge([]) is UNSCORED
     assert [one.leaks for one in Verdict] == [True, True, None, None, False, None]
-    assert [one.colour for one in Verdict] == ["red", "red", "yellow", "green", "yellow"]
+    assert [one.colour for one in Verdict] == ["red", "red", "yellow", "yellow", "green", "yellow"]
 
 
 def finding(verdict, metric="psnr"):

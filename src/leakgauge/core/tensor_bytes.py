@@ -45,7 +45,7 @@ def pieces_of_file(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -
             raise FileError(f"tensors of type {tensor.dtype} cannot be stored, such as {name!r}")
         begin, end = end, end + tensor.numel() * tensor.element_size()
         header[name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
+    text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for name in names:

@@ -34,7 +34,7 @@ EVEN, TENSOR = 1.6, 100
 
 @dataclass(frozen=True)
 class Trace:
-    """What an update shows of a defence.
+    """A sign of a defence in an update.
 
     Args:
         words: The defence in words. The text is empty if the update shows none.

@@ -185,28 +185,25 @@ def run_capture_attack(
     if not listed:
         raise captures.nothing_read(refused)
     cache = _cache(output, listed, samples)
-    try:
-        listed = with_checks(captures, listed, cache.folder, running)
-    except KeyboardInterrupt:
-        return CaptureAttack(attack=attack, attacked=(), findings=(_finding((), name),), complete=False)
     asked = {"attack": repr(attack), "seed": seed, "device": running.device}
     definitions = {one.file: {**captures.definition(one.file), **asked} for one in listed}
-    made, missing = _done_before(listed, {file: cache.get(one) for file, one in definitions.items()}, samples, refused)
     common = {"captures": captures, "attack": attack, "seed": seed, "device": running.device}
-    tasks = [Task(f"{name}, {one.file.stem}", attack_file, {"file": one.file}) for one in missing]
-    failed, complete, by_file = None, True, {one.file: one for one in listed}
+    made: dict[Path, AttackedCapture] = {}
+    failed, complete = None, True
     try:
+        listed = with_checks(captures, listed, cache.folder, running)
+        stored = {file: cache.get(one) for file, one in definitions.items()}
+        made, missing = _done_before(listed, stored, samples, refused)
+        by_file = {one.file: one for one in listed}
+        tasks = [Task(f"{name}, {one.file.stem}", attack_file, {"file": one.file}) for one in missing]
         results = run_tasks(tasks, engine=running.engine, jobs=running.jobs, watch=running.watch, common=common)
-        for task, (document, tensors) in results:
+        for task, result in results:
             file = task.arguments["file"]
-            if "problem" in document:
-                refused.append(printable(f"{file}: {document['problem']}"))
-                continue
-            with _refusing(by_file[file], refused):
-                made[file] = new = scored_capture(by_file[file], from_parts(document, tensors))
+            if (new := _scored(by_file[file], result, refused)) is not None:
+                made[file] = new
                 if new.reconstruction.outcome.kind == "interrupted":
                     raise KeyboardInterrupt
-                cache.put(definitions[file], {**document, **score_to_plain(new)}, tensors, samples=SAMPLES)
+                cache.put(definitions[file], {**result[0], **score_to_plain(new)}, result[1], samples=SAMPLES)
     except TasksFailed as problem:
         failed, complete = problem, False
     except KeyboardInterrupt:
@@ -216,9 +213,7 @@ def run_capture_attack(
     attacked = tuple(saved_capture(made[one.file], Path(output), samples) for one in listed if one.file in made)
     if not attacked and refused:
         raise captures.nothing_read(refused)
-    unexplained = [one for one in attacked if is_unexplained(one)]
-    attacked = tuple(replace(one, score=None) if one in unexplained else one for one in attacked)
-    finding = with_unexplained(_finding(attacked, name), unexplained)
+    attacked, finding = _judged(attacked, name)
     controls: list[Finding] = []
     if complete and finding.measures and finding.verdict not in (Verdict.RECOVERS_DATA, Verdict.UNEXPLAINED):
         try:
@@ -235,6 +230,27 @@ def run_capture_attack(
         failed=failed,
         complete=complete,
     )
+
+
+def _scored(
+    capture: Capture, result: tuple[dict[str, Any], dict[str, Tensor]], refused: list[str]
+) -> AttackedCapture | None:
+    """Return a result with its score, or add the capture to ``refused`` if it cannot be attacked or scored."""
+    document, tensors = result
+    if "problem" in document:
+        refused.append(printable(f"{capture.file}: {document['problem']}"))
+        return None
+    new = None
+    with _refusing(capture, refused):
+        new = scored_capture(capture, from_parts(document, tensors))
+    return new
+
+
+def _judged(attacked: tuple[AttackedCapture, ...], name: str) -> tuple[tuple[AttackedCapture, ...], Finding]:
+    """Return the captures and the finding on them. Captures whose recipe does not explain them have no score."""
+    unexplained = [one for one in attacked if is_unexplained(one)]
+    trusted = tuple(replace(one, score=None) if one in unexplained else one for one in attacked)
+    return trusted, with_unexplained(_finding(trusted, name), unexplained)
 
 
 def _evidence(attacked: Sequence[AttackedCapture], controls: Sequence[Finding]) -> Evidence:
