@@ -222,14 +222,9 @@ def run_capture_attack(
             complete = False
         finding = with_support(finding, _evidence(attacked, controls))
     return CaptureAttack(
-        attack=attack,
-        attacked=attacked,
-        controls=tuple(controls),
-        findings=(finding,),
-        refused=tuple(refused),
-        failed=failed,
-        complete=complete,
-    )
+        attack=attack, attacked=attacked, controls=tuple(controls), findings=(finding,), refused=tuple(refused),
+        failed=failed, complete=complete,
+    )  # fmt: skip
 
 
 def _scored(
@@ -240,10 +235,9 @@ def _scored(
     if "problem" in document:
         refused.append(printable(f"{capture.file}: {document['problem']}"))
         return None
-    new = None
     with _refusing(capture, refused):
-        new = scored_capture(capture, from_parts(document, tensors))
-    return new
+        return scored_capture(capture, from_parts(document, tensors))
+    return None
 
 
 def _judged(attacked: tuple[AttackedCapture, ...], name: str) -> tuple[tuple[AttackedCapture, ...], Finding]:
