@@ -235,9 +235,11 @@ def _scored(
     if "problem" in document:
         refused.append(printable(f"{capture.file}: {document['problem']}"))
         return None
-    with _refusing(capture, refused):
+    try:
         return scored_capture(capture, from_parts(document, tensors))
-    return None
+    except InvalidInput as problem:
+        refused.append(printable(f"{capture.file}: {problem}"))
+        return None
 
 
 def _judged(attacked: tuple[AttackedCapture, ...], name: str) -> tuple[tuple[AttackedCapture, ...], Finding]:
