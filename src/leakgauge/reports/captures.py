@@ -15,6 +15,7 @@ from torch import Tensor
 from leakgauge.core.errors import printable
 from leakgauge.core.own_files import write_own
 from leakgauge.evaluation.chance import other_samples
+from leakgauge.evaluation.verdict import Verdict
 from leakgauge.reports.findings import controls_section, document, shared_sections, write_json
 from leakgauge.reports.page import Page, Section, write_page
 from leakgauge.reports.pictures import contact_sheet, to_png
@@ -44,10 +45,10 @@ def write_captures(result: CaptureAttack, folder: Path, *, command: str = "", re
     """
     sections = [
         *shared_sections(result),
+        *_recipes(result),
         Section("What the attacker sees and knows", result.attacked[0].capture.threat_model if result.attacked else ()),
         Section("What came back", [f"Attack: {result.attack!r}"], captures_table(result)),
         *controls_section(result.controls),
-        *_recipes(result),
     ]
     for number, one in enumerate(result.attacked):
         picture = None if redact == "omit" else _picture(one)
@@ -72,9 +73,10 @@ def write_captures(result: CaptureAttack, folder: Path, *, command: str = "", re
 
 
 def summary(result: CaptureAttack) -> str:
-    """Return the verdict on all captures as a sentence, with the number of captures."""
+    """Return the verdict on all captures as a sentence, with the number of captures, and why a recipe does not fit."""
     count = len(result.attacked)
-    return f"{result.verdict.sentence} Attacked: {count} capture{'s' * (count != 1)}."
+    reasons = [one.reason for one in result.findings if one.verdict is Verdict.UNEXPLAINED]
+    return printable(" ".join([f"{result.verdict.sentence} Attacked: {count} capture{'s' * (count != 1)}.", *reasons]))
 
 
 def captures_table(result: CaptureAttack, *, brief: bool = False) -> list[list[str]]:
