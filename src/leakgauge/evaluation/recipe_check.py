@@ -62,6 +62,8 @@ MOST_CHANGES, MOST_REPLAYS = 3, 500
 MOST_WORK, FEWEST_REPLAYS = 3_000_000_000_000, 6
 #: The settings that are searched for first if they are unknown.
 SEARCHED = ("lr", "optimiser", "momentum", "weight_decay", "epochs", "batch_size", "schedule", "proximal", "clip_norm")
+#: The largest number of numbers in the replays that are held at a time, which take 8 bytes each.
+MOST_NUMBERS = 150_000_000
 #: The values of settings that are unknown, before they are searched for.
 ASSUMED: dict[str, Any] = {
     "lr": 0.01, "epochs": 1, "batch_size": 32, "momentum": 0.0, "weight_decay": 0.0, "optimiser": "sgd",
@@ -102,6 +104,11 @@ class RecipeCheck:
         if self.explained is None:
             return f"The recipe was not checked: {self.not_checked}."
         distance = f"relative distance {self.residual:.2g}, at most {self.limit:.2g} expected"
+        if self.explained and self.causes:
+            return (
+                f"The recipe explains this update with {' and '.join(self.causes)}, which it does not hold (relative "
+                f"distance {self.residual_of_causes:.2g})."
+            )
         if self.explained and self.trace:
             return f"The recipe explains this update, apart from {self.trace} ({distance})."
         if self.explained:
@@ -314,7 +321,7 @@ def check_recipe(
     training, unknown = _completed(observation.training, len(truth), gradient=observation.kind == "gradient")
     case = Case(training, observation.data, truth)
     replays = Replays(observation, _affordable(observation, training) if most is None else most, report)
-    made = replays(case, max(2, min(REPLAYS, replays.most // 3)))
+    made = replays(case, max(2, min(REPLAYS, replays.most // 3, MOST_NUMBERS // len(replays.update))))
     if made is None:
         return RecipeCheck(not_checked="training with this recipe fails or diverges on these samples", unknown=unknown)
     found = Comparison(replays.update, made, max(ROUNDING, _rounding(observation)))
@@ -337,7 +344,8 @@ def check_recipe(
     if trace.words and scaled.rank <= TIED * best.rank:
         return replace(result, trace=trace.words)
     if causes and (best.explains or best.rank <= MUCH_BETTER * found.rank):
-        return replace(result, causes=causes, residual_of_causes=best.residual)
+        told = replace(result, causes=tuple(causes.values()), residual_of_causes=best.residual)
+        return replace(told, explained=True) if best.explains and causes.keys() <= set(unknown) else told
     count = observation.training.samples
     if count not in (None, len(truth)):
         return replace(result, causes=(f"other samples, since the client trained on {count} and not {len(truth)}",))
@@ -370,8 +378,8 @@ class _Search:
                 return True
         return False
 
-    def __call__(self, case: Case, found: Comparison) -> tuple[Comparison, tuple[str, ...]]:
-        """Return the best comparison, and the changes of the recipe that lead to it, in words.
+    def __call__(self, case: Case, found: Comparison) -> tuple[Comparison, dict[str, str]]:
+        """Return the best comparison, and the parts of the recipe that were changed for it, with the changes in words.
 
         One thing is changed at a time, and the change that explains the most is kept.
         """
@@ -387,30 +395,40 @@ class _Search:
                 open_parts = []
                 continue
             change, (found, case) = best[1], (best[0], replace(case, **best[1].changed))
-            causes[change.part] = f"{change.words} (unknown here)" if change.part in self.unknown else change.words
-        return found, tuple(causes.values())
+            causes[change.part] = change.words
+        return found, causes
 
     def _best(
         self, case: Case, found: Comparison, only: Sequence[str], done: set[str]
     ) -> tuple[Comparison, Change] | None:
-        """Return the change with the best rank. The best few are compared with more replays."""
-        tried: list[tuple[Comparison, Change]] = []
+        """Return the change with the best rank. The best few are compared with more replays.
+
+        Replays are as large as the model, so only those of one change are held at a time.
+        """
+        tried: list[tuple[float, Change]] = []
         for change in self._changes(case, found.length, only):
-            if change.part in done or self.replays.exhausted:
-                continue
-            made = self.replays(replace(case, **change.changed), REPLAYS_OF_CHANGES)
-            if made is not None:
-                tried.append((Comparison(found.update, made, found.rounding), change))
-        if not tried or not self.replays.is_random(case):
-            return min(tried, key=lambda one: one[0].rank, default=None)
-        last = sorted(one.rank for one, _ in tried)[:FINALISTS][-1]
-        finalists = [one for one in tried if one[0].rank <= last]
-        again = []
-        for first, change in finalists:
-            made = self.replays(replace(case, **change.changed), REPLAYS)
-            again.append((first if made is None else Comparison(found.update, made, found.rounding), change))
-        least = min(one.rank for one, _ in again)
-        return next(one for one in again if one[0].rank <= TIED * least)  # the likeliest of those that explain as much
+            rank = None if change.part in done else self._rank(case, change, found, REPLAYS_OF_CHANGES)
+            if rank is not None:
+                tried.append((rank, change))
+        if not tried:
+            return None
+        orders = len(found.replays)
+        if orders > 1:
+            last = sorted(rank for rank, _ in tried)[:FINALISTS][-1]
+            finalists = [change for rank, change in tried if rank <= last]
+            ranked = [(self._rank(case, change, found, orders), change) for change in finalists]
+            tried = [(rank, change) for rank, change in ranked if rank is not None] or tried
+        least = min(rank for rank, _ in tried) * (TIED if orders > 1 else 1.0)
+        chosen = next(change for rank, change in tried if rank <= least)  # the likeliest of those that tie
+        made = self.replays(replace(case, **chosen.changed), orders)
+        return None if made is None else (Comparison(found.update, made, found.rounding), chosen)
+
+    def _rank(self, case: Case, change: Change, found: Comparison, orders: int) -> float | None:
+        """Return the rank of a changed case, or ``None`` if it cannot be trained or no replays are left."""
+        if self.replays.exhausted:
+            return None
+        made = self.replays(replace(case, **change.changed), orders)
+        return None if made is None else Comparison(found.update, made, found.rounding).rank
 
 
 def _affordable(observation: Observation, training: LocalTraining) -> int:
