@@ -25,7 +25,7 @@ older = LazyModule("flwr.server.strategy")
 strategies = LazyModule("flwr.serverapp.strategy")
 recording = LazyModule("leakgauge.federation.recording.flower")
 
-DATA = DataSpec((1, 4, 4), 3)
+DATA = DataSpec((1, 4, 4), 3, mean=(0,), std=(1,))
 RUN = 11
 
 

@@ -19,7 +19,7 @@ from leakgauge.core.observation import LocalTraining
 from leakgauge.federation.recording.recorder import UNKNOWN, Captures, Exchange
 from tests.federation.networks import NETWORKS, Tied, client, mlp, same
 
-DATA = DataSpec((1, 4, 4), 3)
+DATA = DataSpec((1, 4, 4), 3, mean=(0,), std=(1,))
 AVG = {"lr": 0.1, "epochs": 2, "batch_size": 3}
 REPORTED = {"lr": 0.1, "local-epochs": 2, "batch_size": 3, "num-examples": 6, "unrelated": "x", "nothing": None}
 
@@ -273,6 +273,10 @@ def test_what_the_app_does_to_its_model_later_does_not_matter(captures, seen):
     [
         ({"model": "net"}, "model must be a Module"),
         ({"data": (1, 4, 4)}, "data must be a DataSpec"),
+        ({"data": DataSpec((1, 4, 4), 3)}, r"does not say how the app normalises.*or mean=\(0,\), std=\(1,\)"),
+        ({"data": DataSpec((1, 4, 4), 3, mean=(0.1307,))}, "does not say how the app normalises"),
+        ({"data": DataSpec((16,), 3, bounded=False)}, "does not say how the app normalises"),
+        ({"data": replace(DataSpec((8, 2), 3, bounded=False, time_axis=0), classes=2)}, "how the app normalises"),
         ({"training": {"lr": 1}}, "training must be a LocalTraining"),
         ({"config": [1]}, "config must be a Mapping"),
         ({"every": 0}, "every must be at least 1"),

@@ -2,9 +2,11 @@
 
 ::
 
+    import leakgauge as lg
     from leakgauge.federation.recording.flower import Recorder
 
-    recorder = Recorder("captures", model=Net(), data=DataSpec((3, 32, 32), classes=10))
+    data = lg.DataSpec((3, 32, 32), classes=10, mean=(0.5,), std=(0.5,))  # as the app normalises
+    recorder = Recorder("captures", model=Net(), data=data)
 
     strategy = recorder.strategy(FedAvg())  # in the server app: records what the server gets from every client
     app = ClientApp(mods=[recorder.mod])  # in a client app: records what this client sends
@@ -60,7 +62,7 @@ class Recorder(Captures):
     Args:
         folder: The folder to write to.
         model: The architecture of the exchanged weights.
-        data: The shape, classes and normalisation of a sample.
+        data: The shape, classes and normalisation of a sample. ``mean`` and ``std`` must be stated.
         training: The settings of the clients' training, as far as they are known.
         config: The configuration of the app, usually ``context.run_config``.
         every: The interval between recorded rounds. The first round is always recorded.

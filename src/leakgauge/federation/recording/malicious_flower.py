@@ -2,11 +2,13 @@
 
 ::
 
+    import leakgauge as lg
     from leakgauge.attacks.local_model import ActiveAdam
     from leakgauge.federation.recording.flower import Recorder
     from leakgauge.federation.recording.malicious_flower import MaliciousServer
 
-    recorder = Recorder("captures", model=Net(), data=DataSpec((3, 32, 32), classes=10))
+    data = lg.DataSpec((3, 32, 32), classes=10, mean=(0.5,), std=(0.5,))  # as the app normalises
+    recorder = Recorder("captures", model=Net(), data=data)
     server = MaliciousServer(recorder, ActiveAdam(), client=0, after=20)
     strategy = server.strategy(FedAvg())
 

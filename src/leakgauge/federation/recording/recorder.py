@@ -101,7 +101,7 @@ class Captures:
     Args:
         folder: The folder to write to.
         model: The architecture of the exchanged weights.
-        data: The shape, classes and normalisation of a sample.
+        data: The shape, classes and normalisation of a sample. ``mean`` and ``std`` must be stated.
         training: The settings of the clients' training, as far as they are known.
         config: The configuration of the app, from which ``lr``, ``local-epochs``, ``batch-size``, ``optimizer`` and
             other settings are read (:data:`RECIPE_KEYS`).
@@ -123,6 +123,7 @@ class Captures:
         for name, kind in (("model", nn.Module), ("data", DataSpec), ("training", LocalTraining), ("config", Mapping)):
             if not isinstance(getattr(self, name), kind):
                 raise InvalidInput(f"{name} must be a {kind.__name__}, not {getattr(self, name)!r}")
+        check_normalisation(self.data)
         for name in ("every", "clients"):
             number = getattr(self, name)
             if isinstance(number, int) and (isinstance(number, bool) or number < 1):
@@ -258,6 +259,22 @@ class Captures:
             name: _tensor(source, name, arrays[name], like) if name in state else like.detach().clone()
             for name, like in statistics.items()
         }
+
+
+def check_normalisation(data: DataSpec) -> None:
+    """Raise an error if the description of the samples does not say how the app normalises them.
+
+    With a wrong normalisation, every attack simulates another training than the client's and finds nothing.
+
+    Args:
+        data: The description of the samples.
+    """
+    if not data.says_normalisation:
+        raise InvalidInput(
+            "data does not say how the app normalises its inputs, and a wrong guess hides leaks. Pass "
+            "DataSpec(..., mean=(0.1307,), std=(0.3081,)) with the values of the app's transforms, or "
+            "mean=(0,), std=(1,) if the app does not normalise"
+        )
 
 
 def _setting(name: str, value: object) -> int | float | str | None:
