@@ -22,9 +22,10 @@ class DataSpec:
     """The shape of one sample, its target, and the normalisation of the model's inputs.
 
     Samples are stored without normalisation, as pixels in [0, 1] or as table values in their own units. The input of a
-    model is ``(sample - mean) / std``. Without ``mean`` and ``std``, the inputs of the model are the samples. Recorders of
-    real federations refuse such a description, because a wrong normalisation makes attacks fail. For them, state
-    ``mean=(0,), std=(1,)`` if the app does not normalise.
+    model is ``(sample - mean) / std``. Without ``mean`` and ``std``, the inputs are the samples themselves.
+
+    Recorders of real federations refuse a description without ``mean`` and ``std``, because a wrong normalisation makes
+    attacks fail. For them, state ``mean=(0,), std=(1,)`` if the app does not normalise.
 
     Args:
         shape: The shape of one sample, which is (channels, height, width) for an image and (columns,) for a row of a

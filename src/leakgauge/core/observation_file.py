@@ -7,6 +7,7 @@ that a file cannot make Python import other code. Any other model must be passed
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -209,7 +210,9 @@ def _assemble(
     if type(round_number) is not int or not isinstance(client, str) or not isinstance(frozen, list):
         raise CorruptFile(f"{path}: client, round and frozen must be a text, a number and a list")
     observation = Observation(
-        model=model if model is not None else _rebuild(path, document["model"], frozen, trees["sent"]),
+        model=_frozen_as_recorded(model, frozen, trees)
+        if model is not None
+        else _rebuild(path, document["model"], frozen, trees["sent"]),
         data=_from_json(DataSpec, document["data"]),
         training=_from_json(LocalTraining, document["training"]),
         client=client,
@@ -309,6 +312,36 @@ def _rebuild(
     for name in frozen:
         model.get_parameter(name).requires_grad_(False)
     return model
+
+
+def _frozen_as_recorded(
+    model: nn.Module, frozen: Sequence[object], trees: Mapping[str, Mapping[str, Tensor]]
+) -> nn.Module:
+    """Return the user's model, in which weights that the client did not train are frozen.
+
+    Such weights have the name of a frozen one in the file, and did not change.
+
+    Args:
+        model: The user's model, which is not changed.
+        frozen: The names of the weights that were frozen in the recorder's model.
+        trees: The tensors of the file.
+    """
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    names = [name for name in frozen if isinstance(name, str) and name in trained and _is_unchanged(name, trees)]
+    if not names:
+        return model
+    model = copy.deepcopy(model)
+    for name in names:
+        model.get_parameter(name).requires_grad_(False)
+    return model
+
+
+def _is_unchanged(name: str, trees: Mapping[str, Mapping[str, Tensor]]) -> bool:
+    """Return whether a weight came back as it was sent, or with a gradient of zero."""
+    sent, returned, gradient = (trees.get(tree, {}).get(name) for tree in ("sent", "returned", "gradient"))
+    if gradient is not None:
+        return not bool(gradient.any())
+    return sent is not None and returned is not None and torch.equal(sent, returned)
 
 
 def plain(text: str) -> str:

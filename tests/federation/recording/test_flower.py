@@ -238,6 +238,21 @@ def test_an_answer_that_cannot_be_read_is_the_only_one_that_is_lost(tmp_path, ca
         assert f"did not record the message of {name}: the array '1.weight' cannot be decoded" in line
 
 
+def test_records_of_a_message_are_merged_and_prefixes_stripped(tmp_path, caplog):
+    def spoil(number, answers):
+        for answer, twice in zip(answers, (False, True, False, False), strict=True):
+            [weights] = answer.content.array_records.values()
+            parts = {f"_orig_mod.{name}": array for name, array in weights.items()}
+            answer.content["arrays"] = flower.ArrayRecord({name: parts[name] for name in list(parts)[: 2 + twice]})
+            answer.content["head"] = flower.ArrayRecord({name: parts[name] for name in list(parts)[2:]})
+
+    rounds_of(recording.Recorder(tmp_path, network(), DATA), spoil)
+    observations = lg.load_all(tmp_path, network())
+    assert [one.client for one in observations] == ["client-0", "client-2", "client-3"]
+    assert same(observations[0].returned, trained(network(), network().state_dict(), 100))
+    assert "holds '_orig_mod.3.weight' in two of its ArrayRecords" in caplog.text
+
+
 def test_an_id_stays_with_the_node_that_had_it_first(tmp_path, caplog):
     def spoil(number, answers):
         if number == 2:

@@ -20,15 +20,27 @@ __all__ = ["identity"]  # a fixture of every test here
 def snippets():
     for page in ("README.md", "docs/flower.md"):
         for number, code in enumerate(BLOCK.findall((ROOT / page).read_text())):
-            if "recording" in code:
+            if "recording.flower" in code:
                 yield pytest.param(code, id=f"{page} {number}")
+
+
+def loops():
+    """The lines for a loop of one's own, also those of the module."""
+    for page in ("README.md", "docs/flower.md"):
+        for number, code in enumerate(BLOCK.findall((ROOT / page).read_text())):
+            if "lg.record" in code:
+                yield pytest.param(code, 1, id=f"{page} {number}")
+    yield pytest.param(code_of("loop").replace("(1, 28, 28)", "(3, 32, 32)"), 2, id="loop")
+
+
+def code_of(name):
+    text = (ROOT / f"src/leakgauge/federation/recording/{name}.py").read_text()
+    return re.sub(r"^    ", "", re.search(r"^::\n\n((?:    .*\n|\n)+)", text, re.MULTILINE)[1], flags=re.MULTILINE)
 
 
 def docstrings():
     for name in ("flower", "malicious_flower"):
-        text = (ROOT / f"src/leakgauge/federation/recording/{name}.py").read_text()
-        code = re.search(r"^::\n\n((?:    .*\n|\n)+)", text, re.MULTILINE)[1]
-        yield pytest.param(re.sub(r"^    ", "", code, flags=re.MULTILINE), id=name)
+        yield pytest.param(code_of(name), id=name)
 
 
 class Net(nn.Module):
@@ -67,3 +79,17 @@ def test_a_snippet_runs_and_records(code, tmp_path, monkeypatch):
     strategy.fraction_evaluate = 0.0
     run(strategy, client, rounds=1, make=Net)
     assert len(lg.load_all("captures", Net())) >= 3
+
+
+@pytest.mark.parametrize(("code", "captures"), list(loops()))
+def test_a_loop_is_recorded(code, captures, tmp_path, monkeypatch):
+    def train(net, optimizer):
+        nn.functional.cross_entropy(net(torch.rand(4, 3, 32, 32)), torch.arange(4)).backward()
+        optimizer.step()
+
+    monkeypatch.chdir(tmp_path)
+    net = Net()
+    app = {"Net": Net, "net": net, "train": train, "optimizer": torch.optim.SGD(net.parameters(), lr=0.01)}
+    state = net.state_dict()
+    exec(code, {**app, "sent": state, "returned": state, "sent_state": state, "returned_state": state})
+    assert [(one.client, one.round) for one in lg.load_all("captures", Net())] == [("hospital-3", 4)] * captures

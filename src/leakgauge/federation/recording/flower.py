@@ -40,10 +40,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakgauge.core.errors import InvalidInput, MissingExtra, printable, shown
-from leakgauge.federation.recording.recorder import Arrays, Captures, Exchange
+from leakgauge.federation.recording.recorder import Captures, Exchange
+from leakgauge.federation.recording.states import Arrays
 
 try:
-    from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
+    from flwr.app import Context, Message, MessageType, RecordDict
     from flwr.common import FitIns, FitRes, Parameters, parameters_to_ndarrays
     from flwr.server.client_proxy import ClientProxy
 except ImportError as problem:
@@ -311,8 +312,15 @@ class _Contents:
     @classmethod
     def of(cls, content: RecordDict) -> _Contents:
         """Return the weights and settings in the content of a Flower message."""
-        records: list[ArrayRecord] = list(content.array_records.values())
-        return cls(dict(records[0]) if len(records) == 1 else {}, _reported(content))
+        arrays: dict[str, Any] = {}
+        for record in content.array_records.values():
+            twice = sorted(arrays.keys() & record.keys())
+            if twice:
+                raise InvalidInput(
+                    f"a message holds {shown(twice[0])} in two of its ArrayRecords, and only one can be the model's"
+                )
+            arrays |= record
+        return cls(arrays, _reported(content))
 
     def decoded(self) -> Arrays:
         """Return the weights as numpy arrays, decoded from the bytes of the message."""
