@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
@@ -19,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.core import sent_files
-from leakgauge.core.container import SUFFIX, Location, read_container, write_container
+from leakgauge.core.container import SUFFIX, Location, kind_of, read_container, write_container
 from leakgauge.core.data_spec import DataSpec
-from leakgauge.core.errors import CorruptFile, FileError, InvalidInput, LeakgaugeError, UnknownName, shown
+from leakgauge.core.errors import CorruptFile, FileError, InvalidInput, LeakgaugeError, UnknownName, printable, shown
 from leakgauge.core.local_training import LocalTraining
 from leakgauge.core.observation import LABEL_FIELDS, TENSOR_TREES, Observation
 from leakgauge.core.seeding import seeded
@@ -40,6 +41,8 @@ _COPIES = 3
 _BESIDES = 64 * 2**20
 #: The largest size in bytes of a model that is built from the name in a file. Larger models must be passed to ``load``.
 _LARGEST_NAMED_MODEL = 512 * 2**20
+#: The largest depth of a subfolder in which captures are looked for.
+_DEEPEST = 5
 #: The keys of the document.
 _DOCUMENT = {"model", "frozen", "data", "training", "client", "round", "kind", "defences", "steered", "shared"}
 
@@ -171,25 +174,41 @@ def observation_files(location: Location) -> list[Path]:
     """Return the paths of the observation files in a folder.
 
     Args:
-        location: The folder, or the path of a single file. If the folder has no observation files but exactly one
-            subfolder ``run-*``, the files in this subfolder are returned.
+        location: The folder, or the path of a single file. If the folder itself has no observation files, those in its
+            subfolders are returned. If several subfolders have some, it is an error, because runs are never mixed.
     """
     place = Path(location)
     if not place.exists():
         raise FileError(f"{place}: there is no such file or folder")
     if not place.is_dir():
         return [place]
-    runs = sorted(path for path in place.glob("run-*") if path.is_dir() and not path.is_symlink())
     files = _files_in(place)
-    if not files and len(runs) == 1:
-        files = _files_in(runs[0])
-    elif not files and runs:
-        names = ", ".join(path.name for path in runs[:5])
+    if files:
+        return files
+    runs = _runs_in(place)
+    if not runs:
+        raise FileError(f"{place}: there are no {SUFFIX} files in this folder or its subfolders")
+    if len(runs) > 1:
+        names = ", ".join(printable(path.relative_to(place).as_posix()) for path in runs[:5])
         more = ", ..." if len(runs) > 5 else ""
         raise FileError(f"{place}: holds {len(runs)} runs ({names}{more}). Give the folder of one run.")
-    if not files:
-        raise FileError(f"{place}: there are no {SUFFIX} files in this folder")
-    return files
+    return _files_in(runs[0])
+
+
+def _runs_in(place: Path) -> list[Path]:
+    """Return the subfolders that hold observation files, without the weights that captures share.
+
+    Files of Leakgauge with other contents, such as reconstructions, do not count. Damaged files do, so that they are
+    reported.
+    """
+    found = []
+    for name, folders, _ in os.walk(place):
+        folder = Path(name)
+        deep = len(folder.relative_to(place).parts) >= _DEEPEST
+        folders[:] = [] if deep else [one for one in folders if one != sent_files.FOLDER and not one.startswith(".")]
+        if folder != place and any(kind_of(file) in (KIND, None) for file in _files_in(folder)):
+            found.append(folder)
+    return sorted(found)
 
 
 def _files_in(folder: Path) -> list[Path]:
