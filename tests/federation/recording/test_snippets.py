@@ -84,8 +84,10 @@ def test_a_snippet_runs_and_records(code, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("code", "captures"), list(loops()))
 def test_a_loop_is_recorded(code, captures, tmp_path, monkeypatch):
     def train(net, optimizer):
-        nn.functional.cross_entropy(net(torch.rand(4, 3, 32, 32)), torch.arange(4)).backward()
-        optimizer.step()
+        for rows in torch.arange(600).split(32):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(torch.rand(len(rows), 3, 32, 32)), rows % 10).backward()
+            optimizer.step()
 
     monkeypatch.chdir(tmp_path)
     net = Net()

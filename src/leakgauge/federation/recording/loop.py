@@ -35,6 +35,7 @@ from leakgauge.core.observation import DataSpec, LocalTraining
 from leakgauge.federation.recording.optimiser_settings import carries_state, left_out, optimiser_settings
 from leakgauge.federation.recording.recorder import RECIPE_KEYS, UNKNOWN, Captures, Exchange
 from leakgauge.federation.recording.states import Arrays, named_as_in
+from leakgauge.federation.recording.watched_training import WatchedTraining
 
 #: The weights in a message: a state dict, a dictionary of arrays, or a list of arrays in the order of the model.
 State = Mapping[str, Any] | Sequence[Any]
@@ -141,17 +142,25 @@ class LoopRecorder:
         with self._guarded(who, round):
             if self._selects(who, round):
                 known = {} if optimizer is None else _read(optimizer)
-                before = (_arrays(model.state_dict()), known, self._untrained(model, optimizer))
-        yield
+                sent, frozen = _arrays(model.state_dict()), self._untrained(model, optimizer)
+                before = (sent, known, frozen, WatchedTraining(model, optimizer))
+        try:
+            yield
+        finally:
+            if before is not None:
+                before[-1].stop()
         if before is None:
             return
         with self._guarded(who, round):
-            sent, known, frozen = before
+            sent, known, frozen, watched = before
             now = {} if optimizer is None else optimiser_settings(optimizer)
             # What was changed during the round is unknown.
             changed = {"schedule" if name == "lr" else name: None for name in now if now[name] != known[name]}
-            arrays = (sent, _arrays(model.state_dict()))
-            self._save(who, round, arrays, {**known, **changed, **settings}, frozen=frozen)
+            settings = {**known, **changed, **watched.settings, **settings}
+            wrong = watched.contradiction(replace_training(self.captures, who, settings))
+            if wrong:
+                raise InvalidInput(f"{wrong}, and attacks with a wrong recipe find nothing")
+            self._save(who, round, (sent, _arrays(model.state_dict())), settings, frozen=frozen)
 
     @contextmanager
     def _guarded(self, who: str, round: int) -> Iterator[list[Path | None]]:
