@@ -82,7 +82,23 @@ def test_a_list_may_hold_parameters_only(tmp_path):
 def test_the_model_may_be_wrapped_and_the_message_not(tmp_path):
     model = mlp()
     observation, _ = fedavg(model, client(6), **AVG)
-    path = lg.record(tmp_path, model=nn.DataParallel(model), data=DATA).keep("a", 1, *states(observation))
+    for number, wrapped in enumerate((nn.DataParallel(model), torch.compile(nn.DataParallel(model), backend="eager"))):
+        path = lg.record(tmp_path, model=wrapped, data=DATA).keep("a", number, *states(observation))
+        assert same(load(path, model).returned, observation.returned)  # under the names of the app's own model
+
+
+def test_a_module_of_the_user_is_no_wrapper(tmp_path):
+    class Normalised(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = nn.Linear(2, 2)
+
+    model = Normalised()
+    assert isinstance(lg.record(tmp_path, model=model, data=DataSpec((2,), 2, (0,), (1,))).captures.model, Normalised)
+    nested = nn.Sequential()
+    nested.module = nn.Linear(2, 2)
+    state = {"weight": nested.module.weight, "bias": nested.module.bias}
+    path = lg.record(tmp_path, model=nested, data=DataSpec((2,), 2, (0,), (1,))).keep("a", 1, state, state)
     assert path is not None
 
 

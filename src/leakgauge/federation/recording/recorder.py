@@ -23,7 +23,7 @@ from leakgauge.core.container import SUFFIX
 from leakgauge.core.errors import FileError, InvalidInput, printable
 from leakgauge.core.observation import DataSpec, LocalTraining, Observation
 from leakgauge.core.params import Params
-from leakgauge.federation.recording.states import Arrays, check_rest, split_state
+from leakgauge.federation.recording.states import Arrays, check_rest, split_state, unwrapped
 
 log = logging.getLogger("leakgauge")
 
@@ -139,7 +139,7 @@ class Captures:
         if self.sends not in ("weights", "gradient"):
             raise InvalidInput(f"sends must be 'weights' or 'gradient', not {self.sends!r}")
         self.folder = Path(self.folder)
-        self.model = copy.deepcopy(self.model).cpu()  # the app may change its own model later
+        self.model = copy.deepcopy(unwrapped(self.model)).cpu()  # the app may change its own model later
         self._chosen_nodes: set[int | str] = set()
         self._warned: set[str] = set()
 

@@ -27,6 +27,8 @@ Arrays = Mapping[str, NDArray[Any]]
 _PREFIXES = re.compile(r"^(?:_?module\.|_orig_mod\.)+")
 #: The parts of names that ``peft`` leaves out of a message.
 _ADAPTER = re.compile(r"\.(?:modules_to_save\.)?default\.")
+#: The libraries whose modules may be wrappers.
+_WRAPPERS = ("torch", "opacus")
 #: The number of names in an error message.
 _NAMED = 3
 
@@ -129,6 +131,22 @@ def named_as_in(model: nn.Module, source: str, arrays: Arrays) -> Arrays:
     if len(mine) == len(state) and len(theirs) == len(arrays) and theirs.keys() <= mine.keys():
         return {mine[short]: arrays[name] for short, name in theirs.items()}
     return arrays
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the user's own model inside the wrappers of PyTorch and Opacus, under whose names it can be loaded again.
+
+    A module of the user is never taken for a wrapper, because it may compute something of its own.
+
+    Args:
+        model: The model, with or without wrappers.
+    """
+    while type(model).__module__.partition(".")[0] in _WRAPPERS:
+        inner = [child for name, child in model.named_children() if name in ("module", "_module", "_orig_mod")]
+        if len(inner) != 1 or len(list(model.children())) != 1:
+            break
+        [model] = inner
+    return model
 
 
 def _plain(name: str) -> str:
