@@ -167,6 +167,8 @@ def _with_weights(content: RecordDict, weights: Params) -> RecordDict:
     Most strategies send all clients the same object, so the content itself must not be changed.
     """
     changed = RecordDict(dict(content.items()))
+    if len(content.array_records) != 1:
+        raise InvalidInput(f"a message holds {len(content.array_records)} ArrayRecords, and it can steer only one")
     [(name, arrays)] = content.array_records.items()
     state = arrays.to_torch_state_dict()
     changed[name] = ArrayRecord({**state, **{key: value.to(state[key]) for key, value in weights.items()}})
