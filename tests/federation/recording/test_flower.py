@@ -190,12 +190,12 @@ def test_chosen_rounds_and_clients(tmp_path):
 
 
 def test_clients_that_fail_are_left_out(tmp_path):
-    recorder = recording.Recorder(tmp_path, network(), DATA)
+    recorder = recording.Recorder(tmp_path / "server", network(), DATA)
     run(
         recorder.strategy(average()),
         client_app(fails=[101], mods=[recording.Recorder(tmp_path / "own", network(), DATA).mod]),
     )
-    assert {one.client for one in lg.load_all(tmp_path, network())} == {"client-0", "client-2"}
+    assert {one.client for one in lg.load_all(tmp_path / "server", network())} == {"client-0", "client-2"}
     assert len(lg.load_all(tmp_path / "own", network())) == 4
 
 
