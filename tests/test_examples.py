@@ -28,3 +28,17 @@ def test_many_rounds(tmp_path, monkeypatch, capsys):
     assert "sex: 100% right by attribute_by_equations, chance 69%" in out
     assert "owner: 99% right by source_by_equations" in out
     assert "except that column" in (tmp_path / "inferred" / "inferred.html").read_text()
+
+
+def test_own_loop(tmp_path, monkeypatch, capsys):
+    assert len((EXAMPLES / "own_loop.py").read_text().splitlines()) <= 40
+    monkeypatch.chdir(tmp_path)
+    attack = lg.attacks.inverting_gradients
+    monkeypatch.setattr(lg.attacks, "inverting_gradients", lambda steps: attack(steps=min(steps, 3)))
+    runpy.run_path(str(EXAMPLES / "own_loop.py"))
+    out = capsys.readouterr().out
+    assert "round 1" in out
+    assert "round 2" in out
+    assert "psnr (dB)" in out
+    names = sorted(path.name for path in (tmp_path / "captures" / "run-1").glob("*.safetensors"))
+    assert names == [f"hospital-{client}_round-00000{number}.safetensors" for client in (1, 3) for number in (1, 2)]

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PAPERS = ("dlf", "agic", "awa", "epafl", "lmra")
-EXAMPLE = re.compile(r"^```python\n(import leakgauge.*?)```\n\n```text\n(.*?)```", re.MULTILINE | re.DOTALL)
+EXAMPLE = re.compile(r"^```python\n(import leakgauge(?:(?!```).)*)```\n\n```text\n(.*?)```", re.MULTILINE | re.DOTALL)
 STATUS = re.compile(r"^\| \[\w+\]\(benchmarks/(?P<paper>\w+)/README\.md\).* \| (?P<status>[\w ]+) \|$", re.MULTILINE)
 #: How far a figure may be from the printed one. Rounding differs between machines, and 500 steps amplify it.
 TOLERANCES = {"psnr": 4.0, "ssim": 0.08, "mse": 0.002, "recovered": 0.2, "label_errors": 1.0, "label_accuracy": 0.2}

@@ -107,7 +107,7 @@ def measure(rounds=6, images=4000):
         cpu.append(time.process_time())
 
     with tempfile.TemporaryDirectory() as folder:
-        recorder = Timed(folder, model=Net(), data=DataSpec((3, 32, 32), 10), every=2)
+        recorder = Timed(folder, model=Net(), data=DataSpec((3, 32, 32), 10, (0,), (1,)), every=2)
         recorder.strategy(FedAvg(fraction_evaluate=0.0)).start(
             grid=Grid(app),
             initial_arrays=ArrayRecord(Net().state_dict()),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from leakgauge.federation import defences
     from leakgauge.federation.client import fedavg, fedsgd
     from leakgauge.federation.defence import Defence
+    from leakgauge.federation.recording.loop import record
     from leakgauge.federation.rounds import Federation, run_federation
     from leakgauge.federation.training import local_sgd
     from leakgauge.workflows.attack_captures import attack
@@ -72,6 +73,7 @@ _HOMES = {
     "local_sgd": "federation.training",
     "metrics": "evaluation",
     "models": "",
+    "record": "federation.recording.loop",
     "run_federation": "federation.rounds",
     "save": "core.observation_file",
     "save_all": "core.observation_file",
@@ -110,6 +112,7 @@ __all__ = [
     "local_sgd",
     "metrics",
     "models",
+    "record",
     "run_federation",
     "save",
     "save_all",

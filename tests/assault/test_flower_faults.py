@@ -144,7 +144,7 @@ FAULTS = {
     "an array too many": (partial(add, name="more"), None, "hold 'more'"),
     "a name that never ends": (partial(add, name="x" * 10**6), None, "client-1"),
     "a name that steers a terminal": (partial(add, name="\x1b[2J\x1b]0;x\x07"), None, "client-1"),
-    "two sets of weights": (more_records, None, "holds no weights"),
+    "two sets of weights": (more_records, None, "in two of its ArrayRecords"),
     "no weights": (no_records, None, "holds no weights"),
     "absurd number of samples": (partial(metric, name="num-examples", content=2**62), "client-1", "without samples"),
     "absurd settings": (own_config, "client-1", "without lr"),

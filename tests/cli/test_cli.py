@@ -115,7 +115,7 @@ def test_a_model_of_ones_own_is_named_by_its_factory(run, tmp_path, monkeypatch)
     ("words", "said"),
     [
         (("attack", "nowhere"), "no such file"),
-        (("attack", "."), "no .safetensors files"),
+        (("attack", "empty"), "no .safetensors files"),
         (("attack", "CAPTURES", "-a", "idgl"), "did you mean 'idlg'"),
         (("attack", "CAPTURES", "--option", "stepz=3"), "did you mean 'steps'"),
         (("attack", "CAPTURES", "--option", "steps"), "key=value"),
@@ -135,6 +135,7 @@ def test_a_model_of_ones_own_is_named_by_its_factory(run, tmp_path, monkeypatch)
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(run, captures, tmp_path, words, said):
+    (tmp_path / "empty").mkdir()
     (tmp_path / "blocked").write_text("a file, not a folder")
     code, _, err = run(*(str(captures) if word == "CAPTURES" else word for word in words))
     assert code == 2

@@ -409,3 +409,11 @@ def test_a_file_that_exists_is_not_replaced_where_that_is_not_wanted(tmp_path, m
     with pytest.raises(FileError, match=r"x: cannot be written \((File exists|not permitted)\)"):
         write_atomically(target, b"third", replace=False)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("x", b"second")]
+
+
+def test_a_new_folder_has_the_first_free_number_and_is_private(tmp_path):
+    (tmp_path / "runs" / "run-2").mkdir(parents=True)
+    names = [container.new_folder(tmp_path / "runs", "run").name for _ in range(2)]
+    assert names == ["run-1", "run-3"]
+    assert (tmp_path / "runs" / "run-1").stat().st_mode & 0o777 == 0o700
+    assert container.new_folder(tmp_path / "more" / "runs", "run").name == "run-1"

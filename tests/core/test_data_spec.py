@@ -1,5 +1,10 @@
 """The description of series, and the statistics of their channels."""
 
+import copy
+import json
+import pickle
+from dataclasses import asdict, replace
+
 import pytest
 import torch
 
@@ -33,3 +38,15 @@ def test_a_series_of_one_channel_may_have_one_dimension():
 def test_a_time_axis_that_is_none_is_refused(shape, time_axis):
     with pytest.raises(InvalidInput, match="time_axis must be 0 for series"):
         DataSpec(shape, 2, time_axis=time_axis)
+
+
+def test_a_normalisation_that_nobody_stated_is_told_apart_and_changes_nothing_else():
+    unsaid, none = DataSpec((1, 4, 4), 3), DataSpec((1, 4, 4), 3, (0,), (1,))
+    assert (unsaid.says_normalisation, none.says_normalisation) == (False, True)
+    assert not DataSpec((1, 4, 4), 3, std=(0.5,)).says_normalisation
+    assert unsaid == none
+    assert hash(unsaid) == hash(none)
+    assert repr(unsaid).replace("0.0", "0").replace("1.0", "1") == repr(none)
+    for kept in (replace(unsaid, classes=2), pickle.loads(pickle.dumps(unsaid)), copy.deepcopy(unsaid)):
+        assert not kept.says_normalisation
+    assert json.loads(json.dumps(asdict(unsaid)))["mean"] == [0.0]

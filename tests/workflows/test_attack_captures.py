@@ -70,6 +70,31 @@ def test_without_the_truth_the_page_shows_what_the_server_sees(recorded, tmp_pat
     assert page.count("<img") == 2 * CLIENTS
 
 
+def test_data_of_other_clients_fails_before_any_attack_and_names_both(recorded, tmp_path):
+    (tmp_path / "data").mkdir()
+    for number in range(5):
+        (tmp_path / "data" / f"hospital-{number}.npz").write_bytes((recorded / "data" / "client-0.npz").read_bytes())
+    names = (
+        r"'hospital-0\.npz', 'hospital-1\.npz', 'hospital-2\.npz' and 2 more, and there are captures of 'client-0', "
+    )
+    with pytest.raises(InvalidInput, match=rf"{names}'client-1', 'client-2'\. Rename .* such as client-0\.npz"):
+        attacked(recorded, tmp_path / "out", ClientData(tmp_path / "data"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_captures_without_data_are_named(recorded, scored, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "client-1.npz").write_bytes((recorded / "data" / "client-1.npz").read_bytes())
+    found = attacked(recorded, tmp_path / "out", ClientData(tmp_path / "data"))
+    assert [one.score is not None for one in found.attacked] == [False, False, True, True, False, False]
+    [note] = found.notes
+    assert "The captures of 'client-0', 'client-2' are not scored" in note
+    assert "It holds 'client-1.npz'." in note
+    assert "are not scored" in write_captures(found, tmp_path).read_text()
+    assert scored.notes == ()
+    assert attacked(recorded, tmp_path / "none", client="client-0").notes == ()
+
+
 def test_with_the_clients_data_captures_are_scored_beside_chance(recorded, scored, tmp_path):
     found = scored
     assert all(one.score is not None for one in found.attacked)

@@ -30,7 +30,7 @@ from leakgauge.cli.common import (
     settings,
     watching,
 )
-from leakgauge.core.errors import InvalidInput
+from leakgauge.core.errors import InvalidInput, printable
 
 Option = Annotated[list[str] | None, typer.Option(help="A setting of the attack, such as steps=500. May be repeated.")]
 Model = Annotated[str | None, typer.Option(help="Your own model: module:factory.")]
@@ -80,6 +80,8 @@ def attack(  # noqa: PLR0913
     if not quiet and not as_json:
         for reason in refused_sentences(result.refused):
             screen.print(f"refused: {escape(reason)}", style="yellow", soft_wrap=True)
+        for note in result.notes:
+            screen.print(escape(printable(note, longest=1000)), style="yellow", soft_wrap=True)
     present(result, [captures_table(result, brief=True)], summary(result), quiet=quiet, as_json=as_json)
 
 

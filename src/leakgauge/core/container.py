@@ -272,6 +272,25 @@ def create_folder(folder: Path, *, private: bool = True) -> None:
         folder.mkdir(FOLDER_MODE if private else 0o777, exist_ok=True)
 
 
+def new_folder(parent: Path, name: str) -> Path:
+    """Create the first folder ``name-1``, ``name-2`` and so on that does not exist yet, and return its path.
+
+    Args:
+        parent: The folder in which the folder is created. It is created if it is missing.
+        name: The name without the number.
+    """
+    create_folder(parent)
+    number = 1
+    while True:
+        folder = parent / f"{name}-{number}"
+        try:
+            folder.mkdir(FOLDER_MODE)
+        except FileExistsError:
+            number += 1
+            continue
+        return folder
+
+
 def create_file(path: Path) -> None:
     """Create an empty file that only this user can read, unless the file exists."""
     with contextlib.suppress(FileExistsError):

@@ -11,12 +11,21 @@ from leakgauge.core.errors import InvalidInput, shown
 from leakgauge.core.limits import CLASSES, LONGEST_NAME, MEAN, SIZE, STD, check_shape, check_text
 
 
+class NotSaid(tuple[float, ...]):
+    """A default of :class:`DataSpec` that nobody has stated. It equals the plain tuple of its values."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class DataSpec:
     """The shape of one sample, its target, and the normalisation of the model's inputs.
 
     Samples are stored without normalisation, as pixels in [0, 1] or as table values in their own units. The input of a
-    model is ``(sample - mean) / std``.
+    model is ``(sample - mean) / std``. Without ``mean`` and ``std``, the inputs are the samples themselves.
+
+    Recorders of real federations refuse a description without ``mean`` and ``std``, because a wrong normalisation makes
+    attacks fail. For them, state ``mean=(0,), std=(1,)`` if the app does not normalise.
 
     Args:
         shape: The shape of one sample, which is (channels, height, width) for an image and (columns,) for a row of a
@@ -39,8 +48,8 @@ class DataSpec:
 
     shape: tuple[int, ...]
     classes: int | None
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
+    mean: tuple[float, ...] = NotSaid((0.0,))
+    std: tuple[float, ...] = NotSaid((1.0,))
     bounded: bool = True
     columns: tuple[str, ...] = ()
     target_shape: tuple[int, ...] = ()
@@ -52,7 +61,8 @@ class DataSpec:
             values = getattr(self, name)
             if not isinstance(values, (tuple, list)):
                 raise InvalidInput(f"{name} must be a tuple, not {shown(values)}")
-            object.__setattr__(self, name, tuple(values))
+            if not isinstance(values, NotSaid):
+                object.__setattr__(self, name, tuple(values))
         self._check_shape()
         self._check_time()
         self._check_targets()
@@ -115,6 +125,15 @@ class DataSpec:
         for name, limit in (("mean", MEAN), ("std", STD)):
             for value in getattr(self, name):
                 limit.checked(name, value)
+
+    @property
+    def says_normalisation(self) -> bool:
+        """Whether ``mean`` and ``std`` were stated. Otherwise, they are the defaults 0 and 1.
+
+        >>> DataSpec((1, 8, 8), 10).says_normalisation, DataSpec((1, 8, 8), 10, (0,), (1,)).says_normalisation
+        (False, True)
+        """
+        return not isinstance(self.mean, NotSaid) and not isinstance(self.std, NotSaid)
 
     @property
     def is_image(self) -> bool:

@@ -7,7 +7,9 @@ that a file cannot make Python import other code. Any other model must be passed
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
@@ -18,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.core import sent_files
-from leakgauge.core.container import SUFFIX, Location, read_container, write_container
+from leakgauge.core.container import SUFFIX, Location, kind_of, read_container, write_container
 from leakgauge.core.data_spec import DataSpec
-from leakgauge.core.errors import CorruptFile, FileError, InvalidInput, LeakgaugeError, UnknownName, shown
+from leakgauge.core.errors import CorruptFile, FileError, InvalidInput, LeakgaugeError, UnknownName, printable, shown
 from leakgauge.core.local_training import LocalTraining
 from leakgauge.core.observation import LABEL_FIELDS, TENSOR_TREES, Observation
 from leakgauge.core.seeding import seeded
@@ -39,6 +41,8 @@ _COPIES = 3
 _BESIDES = 64 * 2**20
 #: The largest size in bytes of a model that is built from the name in a file. Larger models must be passed to ``load``.
 _LARGEST_NAMED_MODEL = 512 * 2**20
+#: The largest depth of a subfolder in which captures are looked for.
+_DEEPEST = 5
 #: The keys of the document.
 _DOCUMENT = {"model", "frozen", "data", "training", "client", "round", "kind", "defences", "steered", "shared"}
 
@@ -170,25 +174,41 @@ def observation_files(location: Location) -> list[Path]:
     """Return the paths of the observation files in a folder.
 
     Args:
-        location: The folder, or the path of a single file. If the folder has no observation files but exactly one
-            subfolder ``run-*``, the files in this subfolder are returned.
+        location: The folder, or the path of a single file. If the folder itself has no observation files, those in its
+            subfolders are returned. If several subfolders have some, it is an error, because runs are never mixed.
     """
     place = Path(location)
     if not place.exists():
         raise FileError(f"{place}: there is no such file or folder")
     if not place.is_dir():
         return [place]
-    runs = sorted(path for path in place.glob("run-*") if path.is_dir() and not path.is_symlink())
     files = _files_in(place)
-    if not files and len(runs) == 1:
-        files = _files_in(runs[0])
-    elif not files and runs:
-        names = ", ".join(path.name for path in runs[:5])
+    if files:
+        return files
+    runs = _runs_in(place)
+    if not runs:
+        raise FileError(f"{place}: there are no {SUFFIX} files in this folder or its subfolders")
+    if len(runs) > 1:
+        names = ", ".join(printable(path.relative_to(place).as_posix()) for path in runs[:5])
         more = ", ..." if len(runs) > 5 else ""
         raise FileError(f"{place}: holds {len(runs)} runs ({names}{more}). Give the folder of one run.")
-    if not files:
-        raise FileError(f"{place}: there are no {SUFFIX} files in this folder")
-    return files
+    return _files_in(runs[0])
+
+
+def _runs_in(place: Path) -> list[Path]:
+    """Return the subfolders that hold observation files, without the weights that captures share.
+
+    Files of Leakgauge with other contents, such as reconstructions, do not count. Damaged files do, so that they are
+    reported.
+    """
+    found = []
+    for name, folders, _ in os.walk(place):
+        folder = Path(name)
+        deep = len(folder.relative_to(place).parts) >= _DEEPEST
+        folders[:] = [] if deep else [one for one in folders if one != sent_files.FOLDER and not one.startswith(".")]
+        if folder != place and any(kind_of(file) in (KIND, None) for file in _files_in(folder)):
+            found.append(folder)
+    return sorted(found)
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -209,7 +229,9 @@ def _assemble(
     if type(round_number) is not int or not isinstance(client, str) or not isinstance(frozen, list):
         raise CorruptFile(f"{path}: client, round and frozen must be a text, a number and a list")
     observation = Observation(
-        model=model if model is not None else _rebuild(path, document["model"], frozen, trees["sent"]),
+        model=_frozen_as_recorded(model, frozen, trees)
+        if model is not None
+        else _rebuild(path, document["model"], frozen, trees["sent"]),
         data=_from_json(DataSpec, document["data"]),
         training=_from_json(LocalTraining, document["training"]),
         client=client,
@@ -309,6 +331,36 @@ def _rebuild(
     for name in frozen:
         model.get_parameter(name).requires_grad_(False)
     return model
+
+
+def _frozen_as_recorded(
+    model: nn.Module, frozen: Sequence[object], trees: Mapping[str, Mapping[str, Tensor]]
+) -> nn.Module:
+    """Return the user's model, in which weights that the client did not train are frozen.
+
+    Such weights have the name of a frozen one in the file, and did not change.
+
+    Args:
+        model: The user's model, which is not changed.
+        frozen: The names of the weights that were frozen in the recorder's model.
+        trees: The tensors of the file.
+    """
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    names = [name for name in frozen if isinstance(name, str) and name in trained and _is_unchanged(name, trees)]
+    if not names:
+        return model
+    model = copy.deepcopy(model)
+    for name in names:
+        model.get_parameter(name).requires_grad_(False)
+    return model
+
+
+def _is_unchanged(name: str, trees: Mapping[str, Mapping[str, Tensor]]) -> bool:
+    """Return whether a weight came back as it was sent, or with a gradient of zero."""
+    sent, returned, gradient = (trees.get(tree, {}).get(name) for tree in ("sent", "returned", "gradient"))
+    if gradient is not None:
+        return not bool(gradient.any())
+    return sent is not None and returned is not None and torch.equal(sent, returned)
 
 
 def plain(text: str) -> str:

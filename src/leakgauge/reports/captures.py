@@ -47,7 +47,11 @@ def write_captures(result: CaptureAttack, folder: Path, *, command: str = "", re
         *shared_sections(result),
         *_recipes(result),
         Section("What the attacker sees and knows", result.attacked[0].capture.threat_model if result.attacked else ()),
-        Section("What came back", [f"Attack: {result.attack!r}"], captures_table(result)),
+        Section(
+            "What came back",
+            [f"Attack: {result.attack!r}", *(printable(note, longest=1000) for note in result.notes)],
+            captures_table(result),
+        ),
         *controls_section(result.controls),
     ]
     for number, one in enumerate(result.attacked):
@@ -67,7 +71,11 @@ def write_captures(result: CaptureAttack, folder: Path, *, command: str = "", re
     if result.refused:
         sections.append(Section("Files that were refused", refused_sentences(result.refused)))
     sections.append(Section("How to run it again", code=command or "leakgauge attack CAPTURES"))
-    write_json({**document(result), "captures": [_plain(one) for one in result.attacked]}, folder / "captures.json")
+    notes = [printable(note, longest=1000) for note in result.notes]
+    write_json(
+        {**document(result), "notes": notes, "captures": [_plain(one) for one in result.attacked]},
+        folder / "captures.json",
+    )
     page = Page("Leakgauge attack on captures", result.verdict, summary(result), sections)
     return write_page(page, folder / "captures.html")
 

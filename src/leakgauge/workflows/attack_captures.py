@@ -66,11 +66,13 @@ class CaptureAttack(WorkflowResult):
         attack: The attack with its settings.
         attacked: The attacked captures, sorted by file.
         controls: The results on the positive controls, which are simulated messages of fewer samples.
+        notes: Sentences about captures that are not scored although data is given.
     """
 
     attack: Attack
     attacked: tuple[AttackedCapture, ...]
     controls: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def clients(self) -> dict[str, int]:
@@ -223,8 +225,13 @@ def run_capture_attack(
         finding = with_support(finding, _evidence(attacked, controls))
     return CaptureAttack(
         attack=attack, attacked=attacked, controls=tuple(controls), findings=(finding,), refused=tuple(refused),
-        failed=failed, complete=complete,
+        failed=failed, complete=complete, notes=_not_scored(data, listed),
     )  # fmt: skip
+
+
+def _not_scored(data: ClientData | None, listed: Sequence[Capture]) -> tuple[str, ...]:
+    """Return a sentence about captures without truth although data is given."""
+    return () if data is None else data.not_scored([capture.client for capture in listed if capture.truth is None])
 
 
 def _scored(

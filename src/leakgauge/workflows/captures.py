@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from torch import nn
 
 from leakgauge import models
 from leakgauge.core.container import Location
-from leakgauge.core.errors import FileError, InvalidInput, LeakgaugeError, UnknownName
+from leakgauge.core.errors import FileError, InvalidInput, LeakgaugeError, UnknownName, shown
 from leakgauge.core.observation import DataSpec, LocalTraining, Observation
 from leakgauge.core.observation_file import load, observation_files, plain
 from leakgauge.core.truth import Truth
@@ -173,6 +173,31 @@ class ClientData:
                 "Choose one with --client, or pass a folder with a file for each client"
             )
 
+    def no_match(self, clients: Sequence[str]) -> InvalidInput:
+        """Return the error for the case that the data is of none of the captured clients.
+
+        Args:
+            clients: The names of the captured clients.
+        """
+        return InvalidInput(
+            f"{self.place} holds the data of none of the captured clients, so nothing could be scored. It holds "
+            f"{_listed(file.name for file in self._files)}, and there are captures of {_listed(clients)}. Rename the "
+            f"files to CLIENT.npz, such as {plain(clients[0])}.npz"
+        )
+
+    def not_scored(self, clients: Collection[str]) -> tuple[str, ...]:
+        """Return a sentence about clients whose data is not given, or nothing if there are no such clients.
+
+        Args:
+            clients: The names of these clients.
+        """
+        if not clients:
+            return ()
+        return (
+            f"The captures of {_listed(clients)} are not scored, because {self.place} has no data of them. It holds "
+            f"{_listed(file.name for file in self._files)}.",
+        )
+
     def truth(self, observation: Observation) -> Truth | None:
         """Return the true samples behind a capture, or ``None`` if the data of its client is not given."""
         spec = observation.data
@@ -187,6 +212,13 @@ class ClientData:
         return None
 
 
+def _listed(names: Iterable[str], most: int = 3) -> str:
+    """Return the first names as a text, without repetitions, and the number of the others."""
+    found = list(dict.fromkeys(names))
+    left = len(found) - most
+    return ", ".join(shown(name) for name in found[:most]) + (f" and {left} more" if left > 0 else "")
+
+
 def _digest(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -195,7 +227,7 @@ def _digest(file: Path) -> str:
 def truths_of(data: ClientData, observations: Mapping[Key, Observation]) -> tuple[dict[Key, Truth], dict[Key, str]]:
     """Return the true samples behind captures, and the error of each capture whose description does not fit them.
 
-    If the data fits no capture, the data is wrong, and the first error is raised.
+    If the data fits no capture, or if its names match none, the data is wrong, and an error is raised.
 
     Args:
         data: The clients' own samples.
@@ -213,6 +245,8 @@ def truths_of(data: ClientData, observations: Mapping[Key, Observation]) -> tupl
             truths[key] = truth
     if problems and not truths:
         raise next(iter(problems.values()))
+    if observations and not truths:
+        raise data.no_match([observation.client for observation in observations.values()])
     return truths, {key: str(problem) for key, problem in problems.items()}
 
 

@@ -25,7 +25,7 @@ older = LazyModule("flwr.server.strategy")
 strategies = LazyModule("flwr.serverapp.strategy")
 recording = LazyModule("leakgauge.federation.recording.flower")
 
-DATA = DataSpec((1, 4, 4), 3)
+DATA = DataSpec((1, 4, 4), 3, mean=(0,), std=(1,))
 RUN = 11
 
 
@@ -190,12 +190,12 @@ def test_chosen_rounds_and_clients(tmp_path):
 
 
 def test_clients_that_fail_are_left_out(tmp_path):
-    recorder = recording.Recorder(tmp_path, network(), DATA)
+    recorder = recording.Recorder(tmp_path / "server", network(), DATA)
     run(
         recorder.strategy(average()),
         client_app(fails=[101], mods=[recording.Recorder(tmp_path / "own", network(), DATA).mod]),
     )
-    assert {one.client for one in lg.load_all(tmp_path, network())} == {"client-0", "client-2"}
+    assert {one.client for one in lg.load_all(tmp_path / "server", network())} == {"client-0", "client-2"}
     assert len(lg.load_all(tmp_path / "own", network())) == 4
 
 
@@ -236,6 +236,21 @@ def test_an_answer_that_cannot_be_read_is_the_only_one_that_is_lost(tmp_path, ca
     assert len(logged) == 2
     for name, line in zip(("client-1", "client-2"), logged, strict=True):
         assert f"did not record the message of {name}: the array '1.weight' cannot be decoded" in line
+
+
+def test_records_of_a_message_are_merged_and_prefixes_stripped(tmp_path, caplog):
+    def spoil(number, answers):
+        for answer, twice in zip(answers, (False, True, False, False), strict=True):
+            [weights] = answer.content.array_records.values()
+            parts = {f"_orig_mod.{name}": array for name, array in weights.items()}
+            answer.content["arrays"] = flower.ArrayRecord({name: parts[name] for name in list(parts)[: 2 + twice]})
+            answer.content["head"] = flower.ArrayRecord({name: parts[name] for name in list(parts)[2:]})
+
+    rounds_of(recording.Recorder(tmp_path, network(), DATA), spoil)
+    observations = lg.load_all(tmp_path, network())
+    assert [one.client for one in observations] == ["client-0", "client-2", "client-3"]
+    assert same(observations[0].returned, trained(network(), network().state_dict(), 100))
+    assert "holds '_orig_mod.3.weight' in two of its ArrayRecords" in caplog.text
 
 
 def test_an_id_stays_with_the_node_that_had_it_first(tmp_path, caplog):

@@ -10,7 +10,6 @@ import leakgauge as lg
 from leakgauge.attacks.local_model import ActiveAdam, Isolation
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.params import flatten
-from leakgauge.models import build
 from tests.federation.networks import same
 from tests.federation.recording import test_flower
 from tests.federation.recording.test_flower import DATA, average, client_app, network, run, strategies, trained
@@ -129,8 +128,9 @@ def test_the_documented_lines_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[3] / "docs" / "flower.md").read_text()
     [code] = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "MaliciousServer" in block]
-    names = {"Net": network, "lg": lg, "build": build, "FedAvg": average}
-    exec(code.replace("(3, 32, 32), classes=10", "(1, 4, 4), classes=3"), names)
+    names = {"Net": network, "FedAvg": average}
+    statistics = "(0.5, 0.5, 0.5)"
+    exec(code.replace("(3, 32, 32), classes=10", "(1, 4, 4), classes=3").replace(statistics, "(0.5,)"), names)
     run(names["strategy"], client_app(), rounds=names["server"].after + 2)
     steered = [one for one in lg.load_all("captures", network()) if one.steered]
     assert [(one.client, one.steered) for one in steered] == [("client-0", "active_adam")] * 2

@@ -4,22 +4,24 @@ import errno
 import logging
 import os
 import resource
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from leakgauge import DataSpec, fedavg, fedsgd, load, load_all, load_rounds
 from leakgauge.attacks.local_model import Messages
 from leakgauge.core import observation_file
-from leakgauge.core.errors import FileError, InvalidInput, UnknownName
+from leakgauge.core.errors import CorruptFile, FileError, InvalidInput, UnknownName
 from leakgauge.core.observation import LocalTraining
 from leakgauge.federation.recording.recorder import UNKNOWN, Captures, Exchange
 from tests.federation.networks import NETWORKS, Tied, client, mlp, same
 
-DATA = DataSpec((1, 4, 4), 3)
+DATA = DataSpec((1, 4, 4), 3, mean=(0,), std=(1,))
 AVG = {"lr": 0.1, "epochs": 2, "batch_size": 3}
 REPORTED = {"lr": 0.1, "local-epochs": 2, "batch_size": 3, "num-examples": 6, "unrelated": "x", "nothing": None}
 
@@ -169,6 +171,34 @@ def test_runs_are_kept_apart_and_nothing_is_overwritten(captures, seen, tmp_path
     assert len(load_all(captures.folder / "run-7", seen.model)) == 2
 
 
+@pytest.mark.parametrize("place", ["run-7", "tuesday", "site/run-7", "site/2026/tuesday"])
+def test_captures_are_found_in_subfolders_and_runs_stay_apart(captures, seen, tmp_path, place):
+    first = captures.keep(exchange(seen)).parent
+    run = tmp_path / "all" / place
+    run.parent.mkdir(parents=True)
+    first.rename(run)
+    assert (run / "sent").exists()
+    [found] = load_all(tmp_path / "all", seen.model)
+    assert same(found.sent, seen.sent)
+    (tmp_path / "all" / ".hidden").mkdir()
+    (tmp_path / "all" / ".hidden" / "a.safetensors").write_bytes(b"garbage")
+    (tmp_path / "all" / "run-9").mkdir()  # a run without a message
+    save_file({"a": torch.zeros(1)}, tmp_path / "result.safetensors", {"leakgauge": "reconstruction"})
+    (tmp_path / "all" / "results").mkdir()
+    (tmp_path / "result.safetensors").rename(tmp_path / "all" / "results" / "one.safetensors")
+    assert len(load_all(tmp_path / "all", seen.model)) == 1
+    shutil.copytree(run, tmp_path / "all" / "other")
+    with pytest.raises(FileError, match=rf"holds 2 runs \(other, {place}\)|holds 2 runs \({place}, other\)"):
+        load_all(tmp_path / "all", seen.model)
+
+
+def test_a_damaged_capture_in_a_subfolder_is_not_passed_over(tmp_path):
+    (tmp_path / "tuesday").mkdir()
+    (tmp_path / "tuesday" / "a_round-000001.safetensors").write_bytes(b"garbage")
+    with pytest.raises(CorruptFile, match="not a safetensors file"):
+        load_all(tmp_path)
+
+
 def test_clients_of_a_round_share_the_sent_weights(captures, seen):
     for round in (1, 2):
         sent = {name: value + np.asarray(round, value.dtype) for name, value in exchange(seen).sent.items()}
@@ -273,6 +303,10 @@ def test_what_the_app_does_to_its_model_later_does_not_matter(captures, seen):
     [
         ({"model": "net"}, "model must be a Module"),
         ({"data": (1, 4, 4)}, "data must be a DataSpec"),
+        ({"data": DataSpec((1, 4, 4), 3)}, r"does not say how the app normalises.*or mean=\(0,\), std=\(1,\)"),
+        ({"data": DataSpec((1, 4, 4), 3, mean=(0.1307,))}, "does not say how the app normalises"),
+        ({"data": DataSpec((16,), 3, bounded=False)}, "does not say how the app normalises"),
+        ({"data": replace(DataSpec((8, 2), 3, bounded=False, time_axis=0), classes=2)}, "how the app normalises"),
         ({"training": {"lr": 1}}, "training must be a LocalTraining"),
         ({"config": [1]}, "config must be a Mapping"),
         ({"every": 0}, "every must be at least 1"),

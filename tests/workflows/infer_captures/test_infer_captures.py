@@ -152,7 +152,10 @@ def test_what_cannot_be_asked_is_said(recorded, tmp_path):
         inferred(recorded, tmp_path / "none", client="nobody")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "stranger.npz").write_bytes((recorded / "data" / "client-0.npz").read_bytes())
-    with pytest.raises(InvalidInput, match="none of these clients"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"none of the captured clients.*'stranger\.npz'.*captures of 'client-0', 'client-1', 'client-2'",
+    ):
         infer_captures(
             observation_files(recorded / "captures"), QUICK, tmp_path / "none", model=network(),
             data=ClientData(tmp_path / "other"),
@@ -168,6 +171,17 @@ def test_what_cannot_be_asked_is_said(recorded, tmp_path):
                 data=ClientData(tmp_path / "other"),
             )  # fmt: skip
     assert not (tmp_path / "none").exists()  # said before any work
+
+
+def test_clients_without_data_are_named(recorded, tmp_path):
+    (tmp_path / "some").mkdir()
+    for number in (0, 2):
+        name = f"client-{number}.npz"
+        (tmp_path / "some" / name).write_bytes((recorded / "data" / name).read_bytes())
+    data = ClientData(tmp_path / "some")
+    found = infer_captures(observation_files(recorded / "captures"), QUICK, tmp_path, model=network(), data=data)
+    assert any("The captures of 'client-1' are not scored" in note for note in found.notes)
+    assert not any("not scored" in note for note in inferred(recorded, tmp_path).notes)
 
 
 def test_few_rounds_are_said_to_be_few(recorded, tmp_path):

@@ -2,9 +2,11 @@
 
 ::
 
+    import leakgauge as lg
     from leakgauge.federation.recording.flower import Recorder
 
-    recorder = Recorder("captures", model=Net(), data=DataSpec((3, 32, 32), classes=10))
+    data = lg.DataSpec((3, 32, 32), classes=10, mean=(0.5,), std=(0.5,))  # as the app normalises
+    recorder = Recorder("captures", model=Net(), data=data)
 
     strategy = recorder.strategy(FedAvg())  # in the server app: records what the server gets from every client
     app = ClientApp(mods=[recorder.mod])  # in a client app: records what this client sends
@@ -38,10 +40,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakgauge.core.errors import InvalidInput, MissingExtra, printable, shown
-from leakgauge.federation.recording.recorder import Arrays, Captures, Exchange
+from leakgauge.federation.recording.recorder import Captures, Exchange
+from leakgauge.federation.recording.states import Arrays
 
 try:
-    from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
+    from flwr.app import Context, Message, MessageType, RecordDict
     from flwr.common import FitIns, FitRes, Parameters, parameters_to_ndarrays
     from flwr.server.client_proxy import ClientProxy
 except ImportError as problem:
@@ -60,7 +63,7 @@ class Recorder(Captures):
     Args:
         folder: The folder to write to.
         model: The architecture of the exchanged weights.
-        data: The shape, classes and normalisation of a sample.
+        data: The shape, classes and normalisation of a sample. ``mean`` and ``std`` must be stated.
         training: The settings of the clients' training, as far as they are known.
         config: The configuration of the app, usually ``context.run_config``.
         every: The interval between recorded rounds. The first round is always recorded.
@@ -309,8 +312,15 @@ class _Contents:
     @classmethod
     def of(cls, content: RecordDict) -> _Contents:
         """Return the weights and settings in the content of a Flower message."""
-        records: list[ArrayRecord] = list(content.array_records.values())
-        return cls(dict(records[0]) if len(records) == 1 else {}, _reported(content))
+        arrays: dict[str, Any] = {}
+        for record in content.array_records.values():
+            twice = sorted(arrays.keys() & record.keys())
+            if twice:
+                raise InvalidInput(
+                    f"a message holds {shown(twice[0])} in two of its ArrayRecords, and only one can be the model's"
+                )
+            arrays |= record
+        return cls(arrays, _reported(content))
 
     def decoded(self) -> Arrays:
         """Return the weights as numpy arrays, decoded from the bytes of the message."""

@@ -2,11 +2,13 @@
 
 ::
 
+    import leakgauge as lg
     from leakgauge.attacks.local_model import ActiveAdam
     from leakgauge.federation.recording.flower import Recorder
     from leakgauge.federation.recording.malicious_flower import MaliciousServer
 
-    recorder = Recorder("captures", model=Net(), data=DataSpec((3, 32, 32), classes=10))
+    data = lg.DataSpec((3, 32, 32), classes=10, mean=(0.5,), std=(0.5,))  # as the app normalises
+    recorder = Recorder("captures", model=Net(), data=data)
     server = MaliciousServer(recorder, ActiveAdam(), client=0, after=20)
     strategy = server.strategy(FedAvg())
 
@@ -165,6 +167,8 @@ def _with_weights(content: RecordDict, weights: Params) -> RecordDict:
     Most strategies send all clients the same object, so the content itself must not be changed.
     """
     changed = RecordDict(dict(content.items()))
+    if len(content.array_records) != 1:
+        raise InvalidInput(f"a message holds {len(content.array_records)} ArrayRecords, and it can steer only one")
     [(name, arrays)] = content.array_records.items()
     state = arrays.to_torch_state_dict()
     changed[name] = ArrayRecord({**state, **{key: value.to(state[key]) for key, value in weights.items()}})

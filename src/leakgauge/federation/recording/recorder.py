@@ -15,20 +15,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from leakgauge.core import observation_file
 from leakgauge.core.container import SUFFIX
-from leakgauge.core.errors import FileError, InvalidInput, printable, shown
+from leakgauge.core.errors import FileError, InvalidInput, printable
 from leakgauge.core.observation import DataSpec, LocalTraining, Observation
 from leakgauge.core.params import Params
+from leakgauge.federation.recording.states import Arrays, check_rest, split_state, unwrapped
 
 log = logging.getLogger("leakgauge")
-
-Arrays = Mapping[str, NDArray[Any]]
 
 #: The keys in an app's configuration for each part of a client's recipe. A key may be written with - or with _.
 RECIPE_KEYS: dict[str, tuple[str, ...]] = {
@@ -76,9 +73,12 @@ class Exchange:
         summed: The number of clients whose messages were averaged into this message. It is 1 for the message of a
             single client.
         steered: The rule of a malicious server that sent weights of its own making. Empty for an honest server.
+        sends: Whether ``returned`` holds ``"weights"`` or a ``"gradient"``. By default, as the recorder says.
+        frozen: The names of weights that this client does not train, besides those that are frozen in the model.
+        training: The settings of this client's training. By default, they are read from ``reported``.
     """
 
-    run: int
+    run: int | str
     round: int
     client: str
     sent: Arrays = field(repr=False)
@@ -86,6 +86,9 @@ class Exchange:
     reported: Mapping[str, object] = field(default_factory=dict)
     summed: int = 1
     steered: str = ""
+    sends: Literal["weights", "gradient"] | None = None
+    frozen: tuple[str, ...] = ()
+    training: LocalTraining | None = None
 
 
 @dataclass(eq=False)
@@ -100,8 +103,9 @@ class Captures:
 
     Args:
         folder: The folder to write to.
-        model: The architecture of the exchanged weights.
-        data: The shape, classes and normalisation of a sample.
+        model: The architecture of the exchanged weights. Weights with ``requires_grad=False`` may be missing in the
+            messages. They keep the values of this model.
+        data: The shape, classes and normalisation of a sample. ``mean`` and ``std`` must be stated.
         training: The settings of the clients' training, as far as they are known.
         config: The configuration of the app, from which ``lr``, ``local-epochs``, ``batch-size``, ``optimizer`` and
             other settings are read (:data:`RECIPE_KEYS`).
@@ -116,13 +120,14 @@ class Captures:
     training: LocalTraining = UNKNOWN
     config: Mapping[str, object] = field(default_factory=dict)
     every: int = 1
-    clients: int | Collection[int] | None = None
+    clients: int | Collection[int] | Collection[str] | None = None
     sends: Literal["weights", "gradient"] = "weights"
 
     def __post_init__(self) -> None:
         for name, kind in (("model", nn.Module), ("data", DataSpec), ("training", LocalTraining), ("config", Mapping)):
             if not isinstance(getattr(self, name), kind):
                 raise InvalidInput(f"{name} must be a {kind.__name__}, not {getattr(self, name)!r}")
+        check_normalisation(self.data)
         for name in ("every", "clients"):
             number = getattr(self, name)
             if isinstance(number, int) and (isinstance(number, bool) or number < 1):
@@ -134,16 +139,16 @@ class Captures:
         if self.sends not in ("weights", "gradient"):
             raise InvalidInput(f"sends must be 'weights' or 'gradient', not {self.sends!r}")
         self.folder = Path(self.folder)
-        self.model = copy.deepcopy(self.model).cpu()  # the app may change its own model later
-        self._chosen_nodes: set[int] = set()
+        self.model = copy.deepcopy(unwrapped(self.model)).cpu()  # the app may change its own model later
+        self._chosen_nodes: set[int | str] = set()
         self._warned: set[str] = set()
 
-    def selects(self, round: int, node: int, partition: object = None) -> bool:
+    def selects(self, round: int, node: int | str, partition: object = None) -> bool:
         """Return whether the message of a client in a round must be recorded.
 
         Args:
             round: The index of the round. The first round has the index 1.
-            node: The id of the client's node.
+            node: The id of the client's node, or the name of the client.
             partition: The ``partition-id`` of the client, if it is known.
         """
         if (round - 1) % self.every:
@@ -158,7 +163,7 @@ class Captures:
         """Save one message, and return the path of its file. If this fails, log the failure and return ``None``."""
         try:
             observation = self.observation(exchange)
-            folder = Path(self.folder) / f"run-{exchange.run}"
+            folder = Path(self.folder) / f"run-{observation_file.plain(str(exchange.run))}"
             stem, number = observation_file.stem(observation), 1
             path = folder / f"{stem}{SUFFIX}"
             while True:
@@ -186,15 +191,21 @@ class Captures:
 
     def observation(self, exchange: Exchange) -> Observation:
         """Return the message as an observation."""
-        sent, buffers = self.split("the weights sent", exchange.sent)
-        returned, buffers_after = self.split("the client's answer", exchange.returned)
-        answer: dict[str, Any] = {"returned" if self.sends == "weights" else "gradient": returned}
-        training = self.recipe(exchange.reported, exchange.client)
+        sends, model = exchange.sends or self.sends, self._frozen(exchange.frozen)
+        sent, buffers = self.split("the weights sent", exchange.sent, model)
+        # Frozen weights that are not returned stay as they were sent, and their gradient is 0.
+        rest = sent if sends == "weights" else {name: torch.zeros_like(value) for name, value in sent.items()}
+        returned, buffers_after = self.split("the client's answer", exchange.returned, model, rest)
+        if sends == "weights":
+            check_rest("the client's answer", exchange.returned, sent, exchange.sent, model)
+            self._check_frozen(exchange.client, model, sent, returned)
+        answer: dict[str, Any] = {"returned" if sends == "weights" else "gradient": returned}
+        training = exchange.training or self.recipe(exchange.reported, exchange.client)
         if exchange.summed > 1 and training.batch_size is not None:
             # The batches of a sum are those of all clients together, as in leakgauge.federation.aggregation.
             training = replace(training, batch_size=training.batch_size * exchange.summed)
         return Observation(
-            model=self.model,
+            model=model,
             data=self.data,
             sent=sent,
             training=training,
@@ -229,35 +240,56 @@ class Captures:
                     )
         return training
 
-    def split(self, source: str, arrays: Arrays) -> tuple[Params, Params | None]:
-        """Split arrays into weights and batch-norm statistics, and convert them to the number types of the model.
-
-        If the arrays have indices instead of names, they are in the order of the model's state dict. If statistics are
-        missing, ``None`` is returned instead of the statistics.
+    def split(
+        self, source: str, arrays: Arrays, model: nn.Module | None = None, rest: Params | None = None
+    ) -> tuple[Params, Params | None]:
+        """Split the arrays of a message as in :func:`leakgauge.federation.recording.states.split_state`.
 
         Args:
             source: The origin of the arrays, for error messages.
             arrays: The arrays of a message.
+            model: The architecture, in which weights are frozen. By default, the recorder's model.
+            rest: The weights that the message may leave out. By default, the frozen weights of the model.
         """
-        state = self.model.state_dict()
-        if arrays.keys() != state.keys() and list(arrays) == [str(index) for index in range(len(state))]:
-            arrays = dict(zip(state, arrays.values(), strict=True))
-        expected, statistics = dict(self.model.named_parameters()), dict(self.model.named_buffers())
-        for name in arrays:
-            if name not in state:
-                raise InvalidInput(
-                    f"{source} hold {shown(name)}, which the model does not have. Is this the right model?"
+        return split_state(self.model if model is None else model, source, arrays, rest)
+
+    def _check_frozen(self, client: str, model: nn.Module, sent: Params, returned: Params) -> None:
+        """Log that a client changed a weight that is frozen, which a simulation does not repeat."""
+        for name, value in model.named_parameters():
+            if not value.requires_grad and not torch.equal(sent[name], returned[name]):
+                self.note(
+                    f"frozen {client}",
+                    f"Leakgauge records {client}, but it changed {name!r}, which has requires_grad=False in the "
+                    "recorder's model. If the client trains it, attacks fail without a reason. If its defence adds "
+                    "noise to all weights, this is as it should be",
                 )
-        for name in expected:
-            if name not in arrays:
-                raise InvalidInput(f"{source} lack {name!r}. An observation needs all weights of the model.")
-        weights = {name: _tensor(source, name, arrays[name], like) for name, like in expected.items()}
-        if any(name in state and name not in arrays for name in statistics):
-            return weights, None
-        return weights, {
-            name: _tensor(source, name, arrays[name], like) if name in state else like.detach().clone()
-            for name, like in statistics.items()
-        }
+                return
+
+    def _frozen(self, names: Collection[str]) -> nn.Module:
+        """Return the architecture in which these weights are frozen, besides those that are frozen anyway."""
+        parameters = dict(self.model.named_parameters())
+        if not any(parameters[name].requires_grad for name in names):
+            return self.model
+        model = copy.deepcopy(self.model)
+        for name in names:
+            model.get_parameter(name).requires_grad_(False)
+        return model
+
+
+def check_normalisation(data: DataSpec) -> None:
+    """Raise an error if the description of the samples does not say how the app normalises them.
+
+    With a wrong normalisation, every attack simulates another training than the client's and finds nothing.
+
+    Args:
+        data: The description of the samples.
+    """
+    if not data.says_normalisation:
+        raise InvalidInput(
+            "data does not say how the app normalises its inputs, and a wrong guess hides leaks. Pass "
+            "DataSpec(..., mean=(0.1307,), std=(0.3081,)) with the values of the app's transforms, or "
+            "mean=(0,), std=(1,) if the app does not normalise"
+        )
 
 
 def _setting(name: str, value: object) -> int | float | str | None:
@@ -267,27 +299,3 @@ def _setting(name: str, value: object) -> int | float | str | None:
     if isinstance(value, float) and value.is_integer() and name in _WHOLE:
         return int(value)
     return value if isinstance(value, (int, float)) else None
-
-
-def _tensor(source: str, name: str, values: NDArray[Any], like: Tensor) -> Tensor:
-    """Convert an array to a tensor of the model's number type.
-
-    Args:
-        source: The words for the message that holds the array.
-        name: The name of the weight or the statistic.
-        values: The array. An array of another shape is refused before it is copied.
-        like: The weight or the statistic of the model.
-    """
-    if tuple(values.shape) != tuple(like.shape):
-        raise InvalidInput(
-            f"{source}: {name!r} has shape {shown(tuple(values.shape))}, but the model's is {tuple(like.shape)}. Is "
-            "this the right model?"
-        )
-    if values.dtype.kind not in "fiub":
-        raise InvalidInput(
-            f"{source}: {name!r} holds values of type {printable(str(values.dtype))}, and weights are real numbers"
-        )
-    tensor = torch.from_numpy(np.array(values, dtype=values.dtype.newbyteorder("=")))
-    if tensor.is_floating_point() and not like.is_floating_point():
-        tensor = tensor.round()  # averaging turns counters into fractions
-    return tensor.to(like.dtype)

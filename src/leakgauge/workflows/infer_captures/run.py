@@ -152,7 +152,11 @@ def run_inference(task: InferenceTask, output: Location, running: Running | None
         models=models,
         losses={name: _losses(models[name], kept[name], truth) for name, truth in truths.items()},
         inferences=inferences,
-        notes=(*([_few(few)] if few else []), *(note for answer in answers for note in answer.notes)),
+        notes=(
+            *([_few(few)] if few else []),
+            *(note for answer in answers for note in answer.notes),
+            *(() if task.data is None else task.data.not_scored([name for name in models if name not in truths])),
+        ),
         threat_model=(*next(iter(kept.values()))[-1].threat_model(), *threats),
         scored=bool(truths),
         findings=tuple(inference.finding() for inference in inferences),
@@ -245,8 +249,6 @@ def _truths(
         return {}, {}
     data.check(rounds)
     known, problems = truths_of(data, {name: observations[0] for name, observations in rounds.items()})
-    if not known:
-        raise InvalidInput(f"{data.place} holds the data of none of these clients: {', '.join(list(rounds)[:5])}")
     return known, problems
 
 

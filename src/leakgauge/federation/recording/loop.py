@@ -1,0 +1,300 @@
+"""A recorder for a training loop of any kind, such as a hand-written one.
+
+::
+
+    import leakgauge as lg
+
+    data = lg.DataSpec((1, 28, 28), classes=10, mean=(0.1307,), std=(0.3081,))  # as the app normalises
+    recorder = lg.record("captures", model=Net(), data=data)
+
+    recorder.keep("hospital-3", 4, sent, returned, lr=0.01, epochs=1, batch_size=32, samples=600)  # two state dicts
+
+    with recorder.client("hospital-3", round=4, model=net, optimizer=optimizer, epochs=1, batch_size=32, samples=600):
+        train(net, optimizer)
+
+A message that cannot be recorded costs one sentence in the log, and never an exception. Only an unknown name of a
+setting is an error, because a misspelt setting would be missing in every capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from leakgauge.core.container import Location, new_folder
+from leakgauge.core.errors import InvalidInput, UnknownName, printable
+from leakgauge.core.observation import DataSpec, LocalTraining
+from leakgauge.federation.recording.optimiser_settings import carries_state, left_out, optimiser_settings
+from leakgauge.federation.recording.recorder import RECIPE_KEYS, UNKNOWN, Captures, Exchange
+from leakgauge.federation.recording.states import Arrays, named_as_in
+from leakgauge.federation.recording.watched_training import WatchedTraining
+
+#: The weights in a message: a state dict, a dictionary of arrays, or a list of arrays in the order of the model.
+State = Mapping[str, Any] | Sequence[Any]
+
+_FIELDS = tuple(item.name for item in fields(LocalTraining))
+#: Other names of settings, and the names in a recipe.
+_ALIASES = {key.replace("-", "_"): name for name, keys in RECIPE_KEYS.items() for key in keys}
+
+
+def record(
+    folder: Location,
+    *,
+    model: nn.Module,
+    data: DataSpec,
+    training: LocalTraining = UNKNOWN,
+    every: int = 1,
+    clients: int | Collection[str] | None = None,
+    run: int | str | None = None,
+) -> LoopRecorder:
+    """Return a recorder for the messages between a server and its clients in a training loop of any kind.
+
+    Nothing is written before the first message.
+
+    Args:
+        folder: The folder to write to. The captures of a run are in a folder ``run-NUMBER`` of their own.
+        model: The architecture of the exchanged weights. Weights with ``requires_grad=False`` may be missing in the
+            messages. They keep the values of this model.
+        data: The shape, classes and normalisation of a sample. ``mean`` and ``std`` must be stated.
+        training: The settings of the clients' training that are the same for all messages.
+        every: The interval between recorded rounds. The first round is always recorded.
+        clients: The names of the clients to record, or the number of clients to record. By default, all clients.
+        run: The number or the name of the run. By default, the first number without a folder. Processes that record
+            the same run need the same one.
+    """
+    return LoopRecorder(Captures(Path(folder), model, data, training, every=every, clients=clients), run)
+
+
+@dataclass(eq=False)
+class LoopRecorder:
+    """A recorder for a training loop of any kind, as :func:`record` returns it.
+
+    Args:
+        captures: The folder and the facts that are the same for all messages.
+        run: The number or the name of the run. By default, the first number without a folder.
+    """
+
+    captures: Captures
+    run: int | str | None = None
+    _first: int | None = field(default=None, init=False, repr=False)
+
+    def keep(
+        self,
+        client: str | int,
+        round: int,
+        sent: State,
+        returned: State | None = None,
+        *,
+        gradient: State | None = None,
+        **recipe: Any,
+    ) -> Path | None:
+        """Record one message, and return the path of its file. If this fails, log the failure and return ``None``.
+
+        Args:
+            client: The name of the client. A number K becomes ``client-K``.
+            round: The index of the round. Rounds may be counted from 0 or from 1.
+            sent: The weights that the client got, as a state dict, as a dictionary of arrays, or as a list of arrays in
+                the order of the model's state dict or of its parameters.
+            returned: The weights that the client returned, in one of these forms.
+            gradient: The gradient that the client returned instead of weights, in one of these forms.
+            recipe: The settings of the client's training that the server knows, such as ``lr``, ``epochs``,
+                ``batch_size``, ``samples`` and ``optimizer="sgd"`` (:class:`leakgauge.LocalTraining`).
+        """
+        settings = _settings(recipe)
+        who = _name(client)
+        with self._guarded(who, round) as done:
+            if not self._selects(who, round):
+                return None
+            if (returned is None) == (gradient is None):
+                raise InvalidInput("keep() needs either returned or gradient")
+            before = _arrays(sent)
+            answer = _arrays(returned) if gradient is None else _gradients(gradient, before)
+            done.append(self._save(who, round, (before, answer), settings, gradient=gradient is not None))
+        return done[0] if done else None
+
+    @contextmanager
+    def client(
+        self, client: str | int, round: int, model: nn.Module, *, optimizer: Optimizer | None = None, **recipe: Any
+    ) -> Iterator[None]:
+        """Record the training of a client in this process, as a context manager around the training.
+
+        The weights at the start are those that the client got, and the weights at the end are those that it returns.
+        If the training raises an error, nothing is recorded.
+
+        Args:
+            client: The name of the client. A number K becomes ``client-K``.
+            round: The index of the round. Rounds may be counted from 0 or from 1.
+            model: The client's model, which is trained in place.
+            optimizer: The optimiser, from which its settings are read. It must be new, because averages of gradients
+                of earlier rounds are not in the message.
+            recipe: The other settings of the client's training that the server knows, such as ``epochs``,
+                ``batch_size`` and ``samples`` (:class:`leakgauge.LocalTraining`).
+        """
+        settings, who, before = _settings(recipe), _name(client), None
+        with self._guarded(who, round):
+            if self._selects(who, round):
+                known = {} if optimizer is None else _read(optimizer)
+                sent, frozen = _arrays(model.state_dict()), self._untrained(model, optimizer)
+                before = (sent, known, frozen, WatchedTraining(model, optimizer))
+        try:
+            yield
+        finally:
+            if before is not None:
+                before[-1].stop()
+        if before is None:
+            return
+        with self._guarded(who, round):
+            sent, known, frozen, watched = before
+            now = {} if optimizer is None else optimiser_settings(optimizer)
+            # What was changed during the round is unknown.
+            changed = {"schedule" if name == "lr" else name: None for name in now if now[name] != known[name]}
+            settings = {**known, **changed, **watched.settings, **settings}
+            wrong = watched.contradiction(replace_training(self.captures, who, settings))
+            if wrong:
+                raise InvalidInput(f"{wrong}, and attacks with a wrong recipe find nothing")
+            self._save(who, round, (sent, _arrays(model.state_dict())), settings, frozen=frozen)
+
+    @contextmanager
+    def _guarded(self, who: str, round: int) -> Iterator[list[Path | None]]:
+        """Log an error in the body instead of raising it. Yield a list for the body's result."""
+        try:
+            yield []
+        except Exception as problem:
+            text = str(problem) if isinstance(problem, InvalidInput) else repr(problem)
+            self.captures.warn(f"{who}: {text}", f"{who} in round {round}: {printable(text)}")
+
+    def _selects(self, who: str, round: int) -> bool:
+        """Return whether a message must be recorded. The first round that is seen counts as round 1."""
+        self._first = round if self._first is None else self._first
+        return self.captures.selects(1 + max(0, round - self._first), who)
+
+    def _untrained(self, model: nn.Module, optimizer: Optimizer | None) -> tuple[str, ...]:
+        """Return the names of the weights that this client does not train, as the recorder's model has them."""
+        names = {name for name, value in model.named_parameters() if not value.requires_grad}
+        names |= set() if optimizer is None else set(left_out(optimizer, model))
+        marks: Arrays = {name: np.array(name in names) for name, _ in model.named_parameters()}
+        marks = named_as_in(self.captures.model, "the client's model", marks)
+        own = dict(self.captures.model.named_parameters())
+        for name, mark in marks.items():
+            if name in own and not mark and not own[name].requires_grad:
+                raise InvalidInput(f"it trains {name!r}, which has requires_grad=False in the recorder's model")
+        return tuple(name for name, mark in marks.items() if mark and name in own)
+
+    def _save(
+        self,
+        who: str,
+        round: int,
+        arrays: tuple[Arrays, Arrays],
+        settings: Mapping[str, Any],
+        *,
+        gradient: bool = False,
+        frozen: tuple[str, ...] = (),
+    ) -> Path | None:
+        """Save one message of the run, whose folder is chosen at the first message."""
+        captures = self.captures
+        if self.run is None:
+            self.run = int(new_folder(Path(captures.folder), "run").name.removeprefix("run-"))
+        own = replace_training(captures, who, settings)
+        sends: Any = "gradient" if gradient else "weights"
+        exchange = Exchange(self.run, round, who, *arrays, sends=sends, frozen=frozen, training=own)
+        return captures.keep(exchange)
+
+
+def replace_training(captures: Captures, who: str, settings: Mapping[str, Any]) -> LocalTraining:
+    """Return the settings of a client's training. A setting that is invalid is unknown, and the log says so.
+
+    Args:
+        captures: The recorder, with the settings that are the same for all messages.
+        who: The name of the client.
+        settings: The settings of this client.
+    """
+    try:
+        return replace(captures.training, **settings)
+    except InvalidInput:
+        training = captures.training
+    for name, value in settings.items():
+        try:
+            training = replace(training, **{name: value})
+        except InvalidInput as problem:
+            if name == "optimiser":  # taken for another one, it would hide leaks
+                raise
+            training = _without(training, name)
+            sentence = f"Leakgauge records {who} without {name}, which is invalid: {problem}"
+            captures.note(f"recipe of {who}: {name}", sentence)
+    return training
+
+
+def _without(training: LocalTraining, name: str) -> LocalTraining:
+    """Return settings in which one is unknown, if it can be unknown."""
+    try:
+        return replace(training, **{name: None})  # type: ignore[arg-type]
+    except InvalidInput:
+        return training
+
+
+def _settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings under the names that a recipe has for them. An unknown name is an error."""
+    settings = {}
+    for key, value in recipe.items():
+        name = key if key in _FIELDS else _ALIASES.get(key)
+        if name is None:
+            raise UnknownName("part of a client's recipe called", key, _FIELDS)
+        settings[name] = value.lower() if name == "optimiser" and isinstance(value, str) else value
+    return settings
+
+
+def _read(optimizer: Optimizer) -> dict[str, Any]:
+    """Return the settings of an optimiser that can be repeated."""
+    settings = optimiser_settings(optimizer)
+    if carries_state(optimizer):
+        raise InvalidInput(
+            f"its optimiser {type(optimizer).__name__} holds averages of gradients of earlier rounds, which are not in "
+            "the message, so nobody can repeat the training. Make a new optimiser in each round"
+        )
+    return settings
+
+
+def _name(client: object) -> str:
+    """Return the name of a client. A number K becomes ``client-K``."""
+    whole = isinstance(client, (int, np.integer)) and not isinstance(client, bool)
+    return f"client-{client}" if whole else str(client)
+
+
+def _arrays(state: object) -> Arrays:
+    """Return the weights of a state dict or of a list as arrays that nothing changes later."""
+    return {name: _array(value) for name, value in _items(state)}
+
+
+def _gradients(state: object, sent: Arrays) -> Arrays:
+    """Return a gradient as arrays. A weight that the loss does not depend on has ``None`` in PyTorch, which is 0."""
+    given = {
+        name: np.zeros_like(sent[name]) if value is None and name in sent else value for name, value in _items(state)
+    }
+    return {name: _array(value) for name, value in given.items() if value is not None}
+
+
+def _items(state: object) -> Iterable[tuple[str, Any]]:
+    if isinstance(state, Mapping):
+        return [(str(name), value) for name, value in state.items()]
+    if isinstance(state, (str, bytes, Tensor, np.ndarray)) or not isinstance(state, Iterable):
+        raise InvalidInput(f"weights must be a state dict or a list of arrays, not a {type(state).__name__}")
+    return [(str(index), value) for index, value in enumerate(state)]
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    """Return a copy of a tensor or an array in the main memory."""
+    if not isinstance(value, Tensor):
+        return np.array(value)
+    value = value.detach().cpu()
+    if value.dtype in (torch.bfloat16,) or (value.is_floating_point() and value.element_size() < 2):
+        value = value.float()  # NumPy has no such type
+    copied: np.ndarray[Any, Any] = value.clone().numpy()
+    return copied
