@@ -49,3 +49,11 @@ def test_only_two_slopes_are_branches():
     assert Branches.of(torch.ones_like(points)) is None
     assert Branches.of(torch.sigmoid(points)) is None
     assert Branches.of(relu + (points > 1)) is None
+
+
+def test_no_starts_have_no_solutions():
+    """After proven samples are subtracted, rounding may leave no point to start from."""
+    mixture, _, shares = case(0.0, 0.5)
+    pulls = [shares.new_zeros(0, basis.shape[1]) for basis in (mixture.left, mixture.downstream)]
+    fitted = mixture.fit(shares[:0], tuple(pulls), 5)
+    assert all(len(part) == 0 for part in fitted)

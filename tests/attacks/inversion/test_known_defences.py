@@ -88,3 +88,11 @@ def test_an_unknown_recipe_tells_of_no_noise():
     )
     assert noise_share(hidden, known_defences(hidden)) == 0
     assert torch.isfinite(flatten(hidden.returned)).all()
+
+
+@pytest.mark.parametrize("sigma", ["1e200", "1e999", f"1{'0' * 400}"])
+def test_numbers_that_no_client_could_use_are_all_noise(sigma):
+    """A capture of a stranger may name any number."""
+    observation, _ = fedsgd(network(), own())
+    hostile = observation.knowing(defences=(f"GaussianNoise(on='update', sigma={sigma})",))
+    assert noise_share(hostile, known_defences(hostile)) == 1

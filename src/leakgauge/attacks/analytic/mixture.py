@@ -168,4 +168,4 @@ class Mixture:
         """Return the product of ``downstream.T``, diagonal weights and another matrix, for each start."""
         size, width = self.downstream.shape[1], len(self.left)
         rows = (weights[:, None, :] * self.downstream.T).reshape(-1, width)
-        return (rows @ other).reshape(len(weights), size, -1)
+        return (rows @ other).reshape(len(weights), size, other.shape[1])  # there may be no starts

@@ -17,6 +17,9 @@ from leakgauge.core.observation import Observation
 #: Defences that hide the length of an update.
 CLIPPING = ("Clipping", "DPSGD")
 
+#: The largest number of a setting. Its square is a finite number.
+HUGE = 1e70
+
 
 @dataclass(frozen=True)
 class KnownDefence:
@@ -67,7 +70,7 @@ def kept_share(defences: Iterable[KnownDefence]) -> float:
     left = 1.0
     for defence in defences:
         if defence.name == "RandomPruning" and defence.place != "update":
-            left *= 1 - float(defence.settings.get("probability", 0.0))
+            left *= 1 - _number(defence, "probability", 0.0)
     return left
 
 
@@ -101,11 +104,19 @@ def noise_share(observation: Observation, defences: Iterable[KnownDefence]) -> f
 
 def _deviation(defence: KnownDefence) -> float:
     """Return the standard deviation of the noise that a defence adds to each entry."""
-    settings = defence.settings
     if defence.name == "GaussianNoise":
-        return float(settings.get("sigma", 0.0))
+        return _number(defence, "sigma", 0.0)
     if defence.name == "LaplacianNoise":
-        return float(2**0.5 * settings.get("scale", 0.0))
+        return 2**0.5 * _number(defence, "scale", 0.0)
     if defence.name == "DPSGD":
-        return float((settings.get("noise") or 0.0) * settings.get("clip", 1.0))
+        return _number(defence, "noise", 0.0) * _number(defence, "clip", 1.0)
     return 0.0
+
+
+def _number(defence: KnownDefence, name: str, default: float) -> float:
+    """Return a setting of a defence as a number of at most :data:`HUGE`. Captures of strangers may name any number."""
+    value = defence.settings.get(name, default)
+    try:
+        return max(-HUGE, min(float(value or 0.0), HUGE))
+    except OverflowError:  # a whole number that no float can hold
+        return HUGE
