@@ -307,3 +307,14 @@ def test_repr_shows_knowledge_and_no_tensors_of_weights():
     assert "labels=tensor([0, 1])" in text
     assert "sent" not in text
     assert "LocalTraining(lr=None" in text
+
+
+def test_a_counter_of_truth_values_is_refused():
+    """Batch norm counts batches in whole numbers, which truth values cannot hold."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    counted = {**dict(model.named_buffers()), "1.num_batches_tracked": torch.tensor(True)}
+    with pytest.raises(InvalidInput, match=r"has type torch\.bool"):
+        Observation(
+            model, DataSpec((2,), 2, bounded=False), weights, LocalTraining(), gradient=weights, buffers=counted
+        )

@@ -281,13 +281,18 @@ def _check_tensors(field_name: str, tensors: Mapping[str, Tensor], expected: Map
                 f"{field_name}[{name!r}] has shape {tuple(tensor.shape)}, "
                 f"but the model's is {tuple(expected[name].shape)} (is this the right model?)"
             )
-        if tensor.is_floating_point() != expected[name].is_floating_point():
+        if _kind_of(tensor) != _kind_of(expected[name]):
             raise InvalidInput(f"{field_name}[{name!r}] has type {tensor.dtype}, the model's is {expected[name].dtype}")
         if not bool(torch.isfinite(tensor).all()):
             raise InvalidInput(
                 f"{field_name}[{name!r}] holds NaN or Inf. The client's training probably diverged, "
                 "and a smaller lr helps."
             )
+
+
+def _kind_of(tensor: Tensor) -> tuple[bool, bool, bool]:
+    """Return which kind of numbers a tensor holds. Torch computes with kinds of its own, and not with others."""
+    return tensor.is_floating_point(), tensor.is_complex(), tensor.dtype is torch.bool
 
 
 def _in_type_of(sent: Mapping[str, Tensor], answer: Mapping[str, Tensor]) -> dict[str, Tensor]:
