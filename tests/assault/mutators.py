@@ -50,9 +50,9 @@ def sealed(document, tensors, version=VERSION):
 
 
 def opened(raw):
-    """Return the description and the tensors of a capture."""
+    """Return the description and the tensors of a capture, by name: the reader has another order in each process."""
     header, _ = split(raw)
-    return json.loads(header["__metadata__"]["document"]), safetensors.torch.load(raw)
+    return json.loads(header["__metadata__"]["document"]), dict(sorted(safetensors.torch.load(raw).items()))
 
 
 #: The size in bytes from which a file can be changed in every way.

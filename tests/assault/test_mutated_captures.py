@@ -1,11 +1,14 @@
 """Mutated captures: each is refused in one sentence, or loads and is attacked within limits of memory and time."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import leakgauge as lg
 from leakgauge.data import Dataset
 from tests.assault.laboratory import examine
+from tests.assault.mutators import opened
 
 #: The number of mutations of each mutator in the long form, and the number in one test.
 MANY, IN_ONE_TEST = 6000, 1500
@@ -44,6 +47,13 @@ def check(mutator, bases, numbers, record_property):
     assert len(report.results) == len(numbers)
     assert report.failures == {}
     return report
+
+
+def test_a_number_stands_for_one_mutation_in_every_process(bases):
+    """The tensors that a mutation draws from have one order, whatever order the reader returns them in."""
+    for base in bases:
+        _, tensors = opened(Path(base).read_bytes())
+        assert list(tensors) == sorted(tensors)
 
 
 @pytest.mark.parametrize("mutator", ["bytes", "structure"])
