@@ -89,6 +89,12 @@ def table_rows(kind, dtype=torch.float32):
     return fedavg(table_network().to(dtype), people(200).share(range(6)), lr=0.02, epochs=1, batch_size=2)
 
 
+def four_digits(kind, dtype=torch.float32):
+    """Return the weights of a client with four digits, for a dense network."""
+    model = models.mlp(shape=(1, 8, 8), classes=10, hidden=(96, 48), seed=0).to(dtype)
+    return fedavg(model, data.load("digits").share(range(4)), lr=0.02, epochs=1, batch_size=2)
+
+
 def one_digit(kind, dtype=torch.float32):
     """Return the message of a client with one digit, for a small smooth network."""
     model = models.lenet(shape=(1, 8, 8), activation="sigmoid", seed=0).to(dtype)
@@ -161,6 +167,7 @@ TRAITS = {
     "invg_simulation": Traits({"steps": 60}),
     "lbfgs_simulation": Traits({"steps": 12, "pool": 1}),
     "local_rows": Traits({"starts": 48}, kinds=("weights",), iterative=False, own_case=table_rows, exact=True),
+    "local_spans": Traits({}, kinds=("weights",), iterative=False, own_case=four_digits, exact=True),
     "prior_path": Traits({"steps": 100, "lr": 0.3}),
     "surrogate": Traits({"steps": 80}, network="cnn"),
     "token_spans": Traits(

@@ -27,6 +27,7 @@ APRIL = "APRIL solves for the patches from the gradients of the patch layer and 
 READ_OFF = "A biased dense layer sees the sample, so a neuron's weight gradient over its bias gradient is the sample."
 TOKENS = "Every patch and every token lies in the row space of a gradient, which determines the patches (token_spans)."
 SPANS = "The row spaces of two dense layers determine every sample (two_spans)."
+LOCAL_SPANS = "The updates of two dense layers span the samples, also after several local steps (local_spans)."
 FEATURES = "Two dense layers at the end determine each sample's features, and the features determine the picture."
 LBFGS = "L-BFGS on the gradient of a smooth small network reaches the sample (DLG, iDLG, EPAFL)."
 SIMULATED = "L-BFGS through the simulation of the local steps reaches 62 to 86 dB."
@@ -129,6 +130,11 @@ DENSE_NETWORKS = (
     KnownAnswer("MLP ReLU, 2 epochs of batches of 2 on 4", WIDE, weights(4, 2, 2), DATA,
                 "Neurons that fire for one sample only are copies of it, also after several small steps.",
                 short=only("dense_read_off")),
+    KnownAnswer("MLP ReLU, 3 epochs of batches of 4 on 12", WIDE, weights(12, 3, 4), DATA, LOCAL_SPANS,
+                short=only("local_spans", clients=1)),
+    KnownAnswer("MLP tanh, momentum 0.9, hidden learning rate, 2 epochs of batches of 4 on 8",
+                network("dense", hidden=[256, 128], activation="tanh"), weights(8, 2, 4, momentum=0.9), DATA,
+                LOCAL_SPANS, attacker={"hidden": ["lr"]}, short=only("local_spans", clients=1)),
     KnownAnswer("MLP ReLU, momentum 0.9, 4 local steps on 1", DENSE, weights(1, epochs=4, momentum=0.9), DATA, READ_OFF,
                 short=only("dense_read_off")),
     KnownAnswer("MLP ReLU, Adam, 1 local step on 1", DENSE, weights(1, optimiser="adam", lr=0.001), DATA, ADAM,

@@ -9,7 +9,7 @@ import torch
 from leakgauge.attacks import local_rows
 from leakgauge.attacks.analytic.finders import starting_points
 from leakgauge.attacks.analytic.levenberg import search
-from leakgauge.attacks.analytic.local_rows import HeldProblem, Message, fits
+from leakgauge.attacks.analytic.local_rows import HeldProblem, TableLayers, fits
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.local_training import LocalTraining
 from leakgauge.federation.client import fedavg, fedsgd
@@ -61,9 +61,9 @@ def test_a_regression_gives_rows_without_targets():
 
 
 def test_categories_that_are_held_stay_while_the_numbers_move():
-    message = Message.of(client())
-    problem = next(message.problems())
-    first = message.first
+    layers = TableLayers.of(client())
+    problem = next(layers.problems())
+    first = layers.first
     starts = starting_points(first, first.right[-1], 4, torch.Generator().manual_seed(0))
     held = HeldProblem(problem.layer, problem.last, problem.span, problem.activation, problem.hot)
     wanted = (starts @ problem.hot.T).round().clamp(0, 1)
@@ -86,11 +86,13 @@ REFUSED = {
     "made for several local steps": lambda: fedsgd(table_network(), PEOPLE.share(range(8)))[0],
     "made for tables with one-hot columns": lambda: fedavg(dense(48, 24), DIGITS.share(range(8)), **TRAINING)[0],
     "weight decay is known": lambda: client(weight_decay=0.1, hidden=["lr"]),
-    "does not show a span of 4 rows": lambda: replace(
+    "does not show a span of 4 samples": lambda: replace(
         client(4), returned={name: value + 1e-3 * torch.randn_like(value) for name, value in client(4).returned.items()}
     ),
     "has a single dense layer": lambda: fedavg(table_network(hidden=()), PEOPLE.share(range(8)), **TRAINING)[0],
-    "does not separate 40 rows": lambda: fedavg(table_network(hidden=(80, 30)), PEOPLE.share(range(40)), **TRAINING)[0],
+    "does not separate 40 samples": lambda: fedavg(table_network(hidden=(80, 30)), PEOPLE.share(range(40)), **TRAINING)[
+        0
+    ],
 }
 
 

@@ -73,6 +73,7 @@ def test_an_attack_that_cannot_use_the_knowledge_is_known():
         "dense_tail_features",
         "gauss_newton",
         "local_rows",
+        "local_spans",
         "token_spans",
         "two_spans",
     ],

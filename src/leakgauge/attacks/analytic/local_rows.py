@@ -27,19 +27,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakgauge.attacks.analytic.dense import DoesNotFit, augmented, takes_one_step
+from leakgauge.attacks.analytic.dense import DoesNotFit
 from leakgauge.attacks.analytic.finders import starting_points
-from leakgauge.attacks.analytic.layer_span import LayerSpan, rank_of
 from leakgauge.attacks.analytic.levenberg import Problem, State, search
+from leakgauge.attacks.analytic.local_layers import LocalLayers
 from leakgauge.attacks.analytic.one_hot import OneHotProblem, one_hot_columns
-from leakgauge.attacks.analytic.two_layers import TwoLayers
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.checks import whole_number
-from leakgauge.core.local_training import LocalTraining
 from leakgauge.core.observation import Observation
-from leakgauge.core.one_gradient import mixes_linearly
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
 
@@ -98,69 +95,28 @@ class HeldProblem(OneHotProblem):
 
 
 @dataclass(frozen=True, eq=False)
-class Message:
-    """The parts of a client's message that the attack needs.
-
-    Args:
-        chain: The two dense layers, with the weights that the server sent.
-        samples: The number of rows that are searched for.
-        changes: The updates of both layers without the part of weight decay, each with its bias as the last column.
-        first: The update of the first layer in the basis of its row space.
-        second: The update of the second layer in the basis of its row space.
-        columns: The matrix that maps augmented inputs to the values of the one-hot columns.
-    """
-
-    chain: TwoLayers
-    samples: int
-    changes: tuple[Tensor, Tensor]
-    first: LayerSpan
-    second: LayerSpan
-    columns: Tensor
+class TableLayers(LocalLayers):
+    """The updates of two dense layers that get the rows of a table with one-hot columns."""
 
     @classmethod
-    def of(cls, observation: Observation) -> Message:
-        """Return the parts of a message, or raise :class:`.DoesNotFit` if the attack does not apply.
+    def of(cls, observation: Observation) -> TableLayers:
+        """Return the updates of two dense layers, or raise :class:`.DoesNotFit` if the attack does not apply.
 
         Args:
             observation: The message of the client.
         """
-        if takes_one_step(observation):
-            raise DoesNotFit("made for several local steps, and one gradient is solved exactly by two_spans")
         if not observation.data.one_hot_groups:
             raise DoesNotFit("made for tables with one-hot columns")
-        if not mixes_linearly(observation) or not _knows_decay(observation.training):
-            raise DoesNotFit("made for SGD whose weight decay is known, so that its update spans the rows")
-        chain = TwoLayers(observation)
-        decayed = 1 - observation.training.kept_share
-        difference = {
-            name: value.double() - decayed * observation.sent[name].double()
-            for name, value in observation.difference().items()
-        }
-        changes = (augmented(difference, chain.first), augmented(difference, chain.second))
-        precision = torch.finfo(next(iter(observation.sent.values())).dtype).eps
-        ranks = [rank_of(change, precision) for change in changes]
-        samples = observation.training.samples or ranks[0]
-        if not 0 < ranks[0] <= samples or ranks[0] == min(changes[0].shape):
-            raise DoesNotFit(f"the update of the dense layer {chain.first!r} does not show a span of {samples} rows")
-        if ranks[1] < min(samples, *changes[1].shape) or min(changes[1].shape) <= samples:
-            raise DoesNotFit(f"the update of the dense layer {chain.second!r} does not separate {samples} rows")
-        columns = one_hot_columns(chain)
-        assert columns is not None
-        spans = (LayerSpan.of(changes[0], ranks[0]), LayerSpan.of(changes[1], samples))
-        return cls(chain, samples, changes, *spans, columns)
+        layers = LocalLayers.of(observation)
+        return cls(layers.chain, layers.samples, layers.changes, layers.first, layers.second)
 
     def problems(self) -> Iterator[OneHotProblem]:
         """Yield the search problem for each of the weights between the sent and the returned ones."""
-        last, hot = self.first.right[-1], self.columns @ self.first.right
+        columns = one_hot_columns(self.chain)
+        assert columns is not None
+        last, hot = self.first.right[-1], columns @ self.first.right
         for share in SHARES:
-            layer = (self.chain.augmented_weight() - share * self.changes[0]) @ self.first.right
-            yield OneHotProblem(layer, last, self.second.right, self.chain.activation, hot)
-
-
-def _knows_decay(training: LocalTraining) -> bool:
-    """Return whether the part of weight decay in the update is known. It adds the sent weights to the update."""
-    needed = (training.lr, training.epochs, training.batch_size, training.samples, training.momentum)
-    return training.weight_decay is not None and (not training.weight_decay or None not in needed)
+            yield OneHotProblem(self.layer_at(share), last, self.second.right, self.chain.activation, hot)
 
 
 @dataclass(frozen=True)
@@ -191,16 +147,14 @@ class LocalRows(Attack):
             seed: The seed of the random starts.
             report: The progress function, which gets the number of rows that were found.
         """
-        message = Message.of(observation)
-        rows = _Rows(message, self.starts, self.iterations, generator(seed, "local rows"))
+        layers = TableLayers.of(observation)
+        rows = _Rows(layers, self.starts, self.iterations, generator(seed, "local rows"))
         interrupted = _find_all(rows, self.attempts, report)
         inputs, distances = rows.kept()
         dtype = next(iter(observation.sent.values())).dtype
-        samples = message.chain.samples(inputs[:, :-1], observation.data).to(dtype)
-        labels = _labels(message, inputs, observation.data.classes)
-        words = (
-            f"{len(samples)} of {message.samples} rows found, which cannot be proven, after {rows.searches} searches"
-        )
+        samples = layers.chain.samples(inputs[:, :-1], observation.data).to(dtype)
+        labels = layers.labels(inputs, observation.data.classes)
+        words = f"{len(samples)} of {layers.samples} rows found, which cannot be proven, after {rows.searches} searches"
         outcome = Outcome("interrupted" if interrupted else "finished", rows.searches, words)
         return Reconstruction(samples, labels, outcome, loss=float(distances.max()) if len(distances) else math.nan)
 
@@ -208,16 +162,16 @@ class LocalRows(Attack):
 class _Rows:
     """The rows that were found so far, each with its distance from the second row space."""
 
-    def __init__(self, message: Message, starts: int, iterations: int, random: torch.Generator) -> None:
-        self.message, self.starts, self.iterations, self.random = message, starts, iterations, random
-        self.inputs = message.first.right.T[:0]
+    def __init__(self, layers: TableLayers, starts: int, iterations: int, random: torch.Generator) -> None:
+        self.layers, self.starts, self.iterations, self.random = layers, starts, iterations, random
+        self.inputs = layers.first.right.T[:0]
         self.distances = self.inputs[:, 0]
         self.searches = 0
 
     def search_once(self) -> None:
         """Search at all weights, and add the rows that were found."""
-        first = self.message.first
-        for problem in self.message.problems():
+        first = self.layers.first
+        for problem in self.layers.problems():
             starts = starting_points(first, first.right[-1], self.starts, self.random)
             ends, _ = search(problem, starts, self.iterations)
             held = HeldProblem(problem.layer, problem.last, problem.span, problem.activation, problem.hot)
@@ -240,21 +194,21 @@ class _Rows:
 
     def kept(self) -> tuple[Tensor, Tensor]:
         """Return the rows that lie much nearer to the second row space than sums and differences of rows."""
-        count = min(self.message.samples, len(self.inputs))
+        count = min(self.layers.samples, len(self.inputs))
         if count < 3:
             return self.inputs[:count], self.distances[:count]
         best = self.inputs[:count]
         picked = torch.randint(count, (COMPARED, 3), generator=self.random).to(best.device)
         one, other, taken = best[picked].unbind(1)
-        mixed = (one + other - taken) @ self.message.first.right
-        wrong = min(float(problem.residuals_of_span(mixed).sqrt().median()) for problem in self.message.problems())
+        mixed = (one + other - taken) @ self.layers.first.right
+        wrong = min(float(problem.residuals_of_span(mixed).sqrt().median()) for problem in self.layers.problems())
         near = self.distances[:count] < TELLING * wrong
         return best[near], self.distances[:count][near]
 
 
 def _find_all(rows: _Rows, attempts: int, report: Report) -> bool:
     """Search until all rows are found or no attempt is left. Return whether Ctrl-C ended the search."""
-    failures, samples = 0, rows.message.samples
+    failures, samples = 0, rows.layers.samples
     try:
         while failures < attempts:
             before = len(rows.kept()[0])
@@ -269,32 +223,6 @@ def _find_all(rows: _Rows, attempts: int, report: Report) -> bool:
     return False
 
 
-def _labels(message: Message, inputs: Tensor, classes: int | None) -> Tensor | None:
-    """Return the label of each row, or ``None`` for a regression.
-
-    The update of the first layer is a sum of each row's gradients for its label, with weights that are not negative.
-    The label of a row is the one with the largest weight.
-    """
-    if classes is None or not len(inputs):
-        return None
-    from scipy.optimize import nnls  # takes a second to import
-
-    chain, target = message.chain, message.changes[0]
-    first = inputs @ chain.augmented_weight().T
-    gradients = torch.stack(
-        [chain.gradients(first, torch.full((len(inputs),), label, device=inputs.device))[0] for label in range(classes)]
-    )
-    # In the basis of the row space, the equations are as many as the layer's outputs times the rank.
-    coordinates = inputs @ message.first.right
-    parts = (gradients[:, :, :, None] * coordinates[None, :, None, :]).flatten(2).flatten(0, 1)
-    sizes = parts.norm(dim=1).clamp_min(1e-300)
-    equations = (parts / sizes[:, None]).T.cpu().numpy()
-    weights, _ = nnls(equations, (target @ message.first.right).flatten().cpu().numpy())
-    found = torch.from_numpy(weights).to(sizes) / sizes
-    labels: Tensor = found.reshape(classes, -1).argmax(0)
-    return labels
-
-
 def fits(observation: Observation) -> Fit:
     """Decide whether the attack applies. It needs several local steps on a table with one-hot columns.
 
@@ -302,10 +230,10 @@ def fits(observation: Observation) -> Fit:
         observation: The message of the client.
     """
     try:
-        message = Message.of(observation)
+        layers = TableLayers.of(observation)
     except DoesNotFit as reason:
         return Fit(False, str(reason))
-    return Fit(True, f"the updates of two dense layers span the {message.samples} rows of a table")
+    return Fit(True, f"the updates of two dense layers span the {layers.samples} rows of a table")
 
 
 def local_rows(*, starts: int = 96, iterations: int = 60, attempts: int = 4) -> LocalRows:
