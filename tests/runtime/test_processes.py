@@ -10,6 +10,7 @@ import sys
 import threading
 from contextlib import suppress
 from itertools import pairwise
+from multiprocessing.context import SpawnProcess
 
 import pytest
 
@@ -22,6 +23,7 @@ from tests.runtime.work import (
     PYTHONPATH,
     TASKS,
     Noted,
+    adds,
     alive,
     always_dies,
     children,
@@ -190,6 +192,34 @@ def test_workers_do_not_outlive_a_driver_that_is_killed(tmp_path):
         driver.kill()
         driver.wait()
     assert eventually(lambda: not any(map(alive, workers)))
+
+
+class Fragile(SpawnProcess):
+    """A process that is killed while it starts, as many times as is left."""
+
+    left = 0
+
+    def start(self):
+        if Fragile.left:
+            Fragile.left -= 1
+            raise BrokenPipeError("the process was killed before it has read what it shall do")
+        super().start()
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+def test_a_worker_that_is_killed_while_it_starts_is_started_again(monkeypatch, kills):
+    monkeypatch.setattr(multiprocessing.get_context("spawn"), "Process", Fragile)
+    monkeypatch.setattr(Fragile, "left", kills)
+    ((_, result),) = run_tasks([Task("sum", adds, {"first": 1, "second": 2})], engine="processes", jobs=1)
+    assert result == 3
+    assert Fragile.left == 0
+
+
+def test_workers_that_never_start_are_one_sentence(monkeypatch):
+    monkeypatch.setattr(multiprocessing.get_context("spawn"), "Process", Fragile)
+    monkeypatch.setattr(Fragile, "left", 100)
+    with pytest.raises(LeakgaugeError, match="worker processes cannot be started"):
+        list(run_tasks([Task("sum", adds, {"first": 1, "second": 2})], engine="processes", jobs=1))
 
 
 def test_no_more_tasks_start_than_fit_into_memory(monkeypatch):

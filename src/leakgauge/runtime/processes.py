@@ -13,7 +13,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -28,6 +28,8 @@ from leakgauge.runtime.tasks import Task, execute, portable
 
 #: The sweep is given up when this many workers in a row have ended before they were ready.
 STILLBORN = 2
+#: The number of times that a process is started if it ends before it has read what it shall do.
+STARTS = 3
 
 
 class Processes:
@@ -123,8 +125,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.ends = context.Event()
-        self.process: SpawnProcess = context.Process(target=worker_main, args=(theirs, self.ends), daemon=True)
-        self.process.start()
+        self.process = _started(lambda: context.Process(target=worker_main, args=(theirs, self.ends), daemon=True))
         theirs.close()  # so that the pipe ends when the process ends
         self.ready = False
         self.attempt: int | None = None
@@ -167,6 +168,20 @@ class _Worker:
         if code == -signal.SIGKILL:
             return "was killed (SIGKILL), perhaps because the machine ran out of memory"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def _started(create: Callable[[], SpawnProcess]) -> SpawnProcess:
+    """Return a new process that is started. If it is killed before it has read what it shall do, start another one."""
+    for tries in range(1, STARTS + 1):
+        process = create()
+        try:
+            process.start()
+        except BrokenPipeError as problem:
+            if tries == STARTS:
+                raise LeakgaugeError(f"worker processes cannot be started. Each of {STARTS} ended at once") from problem
+        else:
+            break
+    return process
 
 
 def worker_main(connection: Connection, ends: Flag) -> None:
