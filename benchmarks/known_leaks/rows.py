@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from leakgauge import attacks
@@ -49,7 +49,7 @@ def weights(samples: int, epochs: int, batch_size: int, lr: float) -> dict[str, 
 
 def simulating_lbfgs() -> Attack:
     """Return L-BFGS through the simulation of the local training, as EPAFL with another model of the update."""
-    return replace(attacks.epafl(retries=2), update_model=FullSimulation())
+    return attacks.epafl(retries=2).with_settings(update_model=FullSimulation())
 
 
 def variation(weight: float, steps: int = 1000) -> tuple[str, Callable[[], Attack]]:

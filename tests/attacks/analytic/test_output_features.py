@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from leakgauge.attacks import dense_output_features
+from leakgauge.attacks.analytic import output_features
 from leakgauge.attacks.analytic.output_features import fits
 from leakgauge.core.errors import InvalidInput
 from leakgauge.evaluation import score
@@ -40,6 +41,26 @@ def test_wrong_labels_noise_and_copies_are_no_proof():
         result = dense_output_features(steps=5)(changed)
         assert tuple(result.samples.shape) == (0, 1, 8, 8)
         assert str(result.outcome).startswith("no features could be proven")
+
+
+def test_one_wrong_inferred_label_is_corrected(monkeypatch):
+    observation, truth = fedsgd(convolutional(activation=nn.Softplus), DIGITS.share([0, 10, 1, 2]))
+    inferred = truth.targets.clone()
+    inferred[0] = (inferred[0] + 5) % 10
+    monkeypatch.setattr(output_features.LastLayer, "__call__", lambda *_: inferred)
+    labels = list(output_features._likely_labels(observation, torch.Generator().manual_seed(0)))
+    assert torch.equal(labels[0], inferred)
+    assert sorted(labels[1].tolist()) == sorted(truth.targets.tolist())
+    assert len({tuple(sorted(one.tolist())) for one in labels}) == len(labels)
+    result = dense_output_features(restarts=1, steps=100)(observation)
+    assert sorted(result.labels.tolist()) == sorted(truth.targets.tolist())
+
+
+def test_granted_labels_are_not_doubted():
+    observation, truth = client(convolutional(), 4, granted=["labels"])
+    labels = list(output_features._likely_labels(observation, torch.Generator().manual_seed(0)))
+    assert len(labels) == 1
+    assert torch.equal(labels[0], truth.targets)
 
 
 def test_ctrl_c_returns_the_best_pictures_so_far():

@@ -7,7 +7,10 @@ know of no earlier description of this attack.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import ClassVar
 
 import torch
@@ -19,7 +22,8 @@ from leakgauge.attacks.analytic.layer_span import rank_of
 from leakgauge.attacks.analytic.output_layer import OutputEquations
 from leakgauge.attacks.analytic.picture_search import STUCK, PictureSearch, Schedule
 from leakgauge.attacks.base import Attack, Reconstruction
-from leakgauge.attacks.inversion.labels import LastLayer
+from leakgauge.attacks.inversion.label_counts import estimate_label_counts
+from leakgauge.attacks.inversion.labels import LastLayer, granted_labels
 from leakgauge.attacks.inversion.stopping import Kind, Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.checks import not_negative, positive, whole_number
@@ -27,8 +31,13 @@ from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
 
-#: Solutions with a larger residual, as a share of the gradient, are no proof of the features.
-PROVEN = 1e-4
+#: Solutions with a larger residual, as a share of the gradient, are no proof of the features. Right labels leave the
+#: rounding of the message, and wrong ones left 4e-5 and more.
+PROVEN = 1e-5
+#: The starts and iterations with which other labels are tried if the inferred ones prove nothing.
+TRIED = (8, 60)
+#: The largest number of changes of one label, and of changes of two labels, that are tried.
+OTHERS, OTHER_PAIRS = 40, 120
 
 
 @dataclass(frozen=True)
@@ -65,8 +74,7 @@ class OutputFeatures(Attack):
         """
         layer = _output_layer(observation)
         random = generator(seed, "output features")
-        labels = LastLayer()(observation, random)
-        features, residual = _solved(layer, observation, labels, (self.starts, self.iterations), random)
+        labels, features, residual = _proven(layer, observation, (self.starts, self.iterations), random)
         dtype = next(iter(observation.sent.values())).dtype
         proven = residual < PROVEN
         search = PictureSearch(
@@ -80,6 +88,52 @@ class OutputFeatures(Attack):
         samples, labels = search.samples, labels if proven else labels[:0]
         determined = search.determined and bool((search.losses <= STUCK).all())
         return Reconstruction(samples, labels, _outcome(residual, loss, interrupted, determined), loss=loss)
+
+
+def _proven(
+    layer: DenseChain, observation: Observation, effort: tuple[int, int], random: torch.Generator
+) -> tuple[Tensor, Tensor, float]:
+    """Return labels, the features of all samples and the residual, for the first labels that prove the features.
+
+    If no labels prove them, the inferred labels are returned with their residual.
+    """
+    inferred, *others = _likely_labels(observation, random)
+    features, residual = _solved(layer, observation, inferred, effort, random)
+    if residual < PROVEN or math.isinf(residual):
+        return inferred, features, residual
+    for labels in others:
+        found, rest = _solved(layer, observation, labels, TRIED, random)
+        if rest < PROVEN:
+            return labels, found, rest
+    return inferred, features, residual
+
+
+def _likely_labels(observation: Observation, random: torch.Generator) -> Iterator[Tensor]:
+    """Yield the labels that are given or inferred. If they are inferred, then yield those with one or two others.
+
+    The most likely ones come first. These move samples from classes with more samples than their estimated counts to
+    classes with less.
+    """
+    labels = LastLayer()(observation, random)
+    yield labels
+    if granted_labels(observation) is not None:
+        return
+    classes = int(observation.data.classes or 0)
+    counts = torch.bincount(labels.long(), minlength=classes)
+    excess = (counts - estimate_label_counts(observation, random).to(counts.device)).double().tolist()
+    moves = [(excess[less] - excess[more], less, more) for less in labels.unique().tolist() for more in range(classes)]
+    moves = sorted((move for move in moves if move[1] != move[2]), reverse=True)
+    pairs = sorted(((a[0] + b[0], a, b) for a, b in combinations(moves[:OTHERS], 2)), reverse=True)
+    changes = [(move,) for move in moves[:OTHERS]] + [pair[1:] for pair in pairs[:OTHER_PAIRS]]
+    seen = {tuple(counts.tolist())}
+    for change in changes:
+        moved = counts.clone()
+        for _, less, more in change:
+            moved[less], moved[more] = moved[less] - 1, moved[more] + 1
+        key = tuple(moved.tolist())
+        if int(moved.min()) >= 0 and key not in seen:
+            seen.add(key)
+            yield torch.repeat_interleave(torch.arange(classes, device=labels.device), moved)
 
 
 def _solved(
