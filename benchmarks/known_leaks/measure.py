@@ -53,7 +53,8 @@ def measured(attack: Attack, observation: Observation, truth: Truth, seed: int) 
 def run(row: Row, clients: int) -> None:
     """Run all attacks of one row that are not stored yet."""
     plan = read_audit(row.document(SEED), row.name)
-    portfolio = {name: registry.build(name, **one.options) for name, one in plan.attacks.items()}
+    chosen = [name for name in plan.attacks if name in row.only or not row.only]
+    portfolio = {name: registry.build(name, **plan.attacks[name].options) for name in chosen}
     name, factory = row.known
     attacks = portfolio | {f"known: {name}": factory()}
     for client in range(clients):

@@ -22,6 +22,7 @@ class Row:
         training: The table ``[training]``.
         known: The name of the known attack, and the function that returns it.
         granted: What the attacker is granted.
+        only: The attacks of the default audit that run. By default, all of them.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Row:
     training: Mapping[str, Any]
     known: tuple[str, Callable[[], Attack]]
     granted: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
     def document(self, seed: int) -> dict[str, Any]:
         """Return the set-up as the document of an audit."""
@@ -81,4 +83,9 @@ ROWS = (
     Row("MLP, 5 epochs of batches of 4 on 16, lr .1", MLP, "mnist", weights(16, 5, 4, 0.1), variation(1e-4)),
     Row("MLP, 5 epochs of batches of 8 on 32, lr .01", MLP, "mnist", weights(32, 5, 8, 0.01), variation(1e-4)),
     Row("MLP, 10 epochs of batches of 5 on 50, lr .004", MLP, "mnist", weights(50, 10, 5, 0.004), variation(1e-4)),
+    *(
+        Row(f"DLF's network for {place}, one gradient of {samples}", {"name": f"dlf_{place.lower()}"}, place.lower(),
+            gradient(samples), variation(1e-2, 600), only=("dense_tail_features",))
+        for place in ("FEMNIST", "CIFAR100") for samples in (4, 16, 32)
+    ),
 )  # fmt: skip

@@ -95,6 +95,15 @@ def four_digits(kind, dtype=torch.float32):
     return fedavg(model, data.load("digits").share(range(4)), lr=0.02, epochs=1, batch_size=2)
 
 
+def one_picture(kind, dtype=torch.float32):
+    """Return the message of a client with one digit, for a network with dropout between its dense layers."""
+    torch.manual_seed(0)
+    body = (nn.Conv2d(1, 12, 3, padding=1), nn.Softplus(), nn.Flatten(), nn.Linear(768, 32), nn.ReLU(), nn.Dropout(0.5))
+    model = nn.Sequential(*body, nn.Linear(32, 10)).to(dtype)
+    digit = data.load("digits").share([0])
+    return fedsgd(model, digit) if kind == "gradient" else fedavg(model, digit, lr=0.01, epochs=2)
+
+
 def one_digit(kind, dtype=torch.float32):
     """Return the message of a client with one digit, for a small smooth network."""
     model = models.lenet(shape=(1, 8, 8), activation="sigmoid", seed=0).to(dtype)
@@ -161,6 +170,7 @@ TRAITS = {
         {}, kinds=("gradient",), iterative=False, deterministic=True, own_case=one_text, exact=True
     ),
     "epafl": Traits({"steps": 8}, kinds=("gradient",)),
+    "feature_read_off": Traits({"steps": 300, "restarts": 2}, iterative=False, own_case=one_picture, exact=True),
     "gauss_newton": Traits({"starts": 2}, iterative=False, own_case=one_digit),
     "idlg": Traits({"steps": 8}, kinds=("gradient",)),
     "inverting_gradients": Traits({"steps": 60}),

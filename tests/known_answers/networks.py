@@ -79,6 +79,22 @@ def convolutional(
     )
 
 
+def dropped_tail(*, shape: Sequence[int], classes: int, channels: int = 16) -> nn.Module:
+    """Return two convolutions, and dense layers with dropout between them, as VGG has."""
+    before, height, width = shape
+    return nn.Sequential(
+        nn.Conv2d(before, channels, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(channels, channels, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(channels * height * width, 64),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(64, classes),
+    )
+
+
 class Residual(nn.Module):
     """A body with a shortcut around it."""
 

@@ -160,6 +160,12 @@ DENSE_NETWORKS = (
 CONVOLUTIONS = (
     KnownAnswer("CNN without normalisation, one gradient of 1", CNN, gradient(1), DATA, COSINE,
                 short=only(inverting(300))),
+    KnownAnswer("CNN with dropout in its dense tail, one gradient of 1", network("dropped_tail"), gradient(1), DATA,
+                "The gradient of the first dense layer is a copy of the features (feature_read_off).",
+                short=only("feature_read_off")),
+    KnownAnswer("CNN with dropout in its dense tail, 3 local steps on 1", network("dropped_tail"), weights(1, epochs=3),
+                DATA, "The gradient of the first dense layer is nearly a copy of the features (feature_read_off).",
+                short=only("feature_read_off", clients=1)),
     KnownAnswer("CNN without normalisation, one gradient of 4", CNN, gradient(4), DATA, COSINE,
                 short=only(inverting(300), clients=1)),
     KnownAnswer("CNN with batch norm in eval mode, one gradient of 1", network("convolutional", norm="batch"),

@@ -10,6 +10,8 @@ The attacks take seconds, and return only samples that the attacker can check. A
 :mod:`.local_rows`     Rows of a table with categories, after several local steps
 :mod:`.factorisation`  Whole batches, from row and column spaces of gradients, also with one hidden layer
 :mod:`.features`       Whole batches, from the features that enter the last two dense layers
+:mod:`.output_features` Whole batches, from the features that enter the only dense layer
+:mod:`.feature_read_off` One sample, from its features in the gradient of any dense layer
 :mod:`.patches`        One sample of a vision transformer, from its patch layer and positions
 :mod:`.counting`       The number of samples, and the equations of a convolution, without an attack
 =====================  ====================================================================================

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakgauge.attacks.analytic.dense import (
     DoesNotFit,
@@ -112,9 +112,21 @@ class DenseTailFeatures(Attack):
         return Reconstruction(descent.samples, labels, _outcome(peeling, interrupted, loss, determined), loss=loss)
 
 
-def extractor(observation: Observation, path: str, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """Return the function that maps samples to the inputs of a dense layer."""
+def extractor(
+    observation: Observation, path: str, dtype: torch.dtype, without: Callable[[nn.Module], bool] | None = None
+) -> Callable[[Tensor], Tensor]:
+    """Return the function that maps samples to the inputs of a dense layer.
+
+    Args:
+        observation: The message of the client.
+        path: The path of the layer in the model.
+        dtype: The precision of the features.
+        without: The rule that names the layers which run in evaluation mode, such as dropout. By default, none.
+    """
     model = copy_of_model(observation, dtype)
+    for module in model.modules():
+        if without is not None and without(module):
+            module.eval()
     model.get_submodule(path).register_forward_pre_hook(stop_at_input)
 
     def extract(inputs: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ class DenseReadOff(Attack):
         return Reconstruction(samples, labels, outcome)
 
     def _one_sample(self, message: _Message) -> tuple[Tensor, Tensor | None, Outcome]:
-        sample, error = _regression(message.rows)
+        sample, error = regression(message.rows)
         if not error < NOISIEST:
             words = "nothing could be read off, because the neurons do not agree on one sample, as in noisy updates"
             return sample[None][:0], message.no_labels(), Outcome("finished", 0, words)
@@ -95,7 +95,7 @@ class DenseReadOff(Attack):
 
     def _several_samples(self, message: _Message) -> tuple[Tensor, Tensor | None, Outcome]:
         groups = _agreeing(message, 2 if message.confirms else UNCONFIRMED)
-        inputs = [_regression(message.rows[group])[0] for group in groups]
+        inputs = [regression(message.rows[group])[0] for group in groups]
         found = torch.stack(inputs) if inputs else message.rows[:0, :-1]
         labels, copies = message.no_labels(), torch.ones(len(found), dtype=torch.long, device=found.device)
         if message.confirms and inputs:
@@ -122,7 +122,7 @@ class _Message:
         training, data = observation.training, observation.data
         self.device, self.classes = observation.device, data.classes
         scaled = why_no_gradient(observation) is None
-        self.rows = augmented(_update(observation, scaled), self.chain.first)
+        self.rows = augmented(update_of(observation, scaled), self.chain.first)
         dtype = next(iter(observation.sent.values())).dtype
         self.rounding = _rounding(observation, self.rows, self.chain, torch.finfo(dtype).eps)
         self.samples = training.samples
@@ -131,7 +131,7 @@ class _Message:
             self.samples = rank_of(self.rows, self.precision / 2)
         sent = self.chain.augmented_weight()
         # A neuron that is silent before and after local training was probably silent in all steps.
-        step = augmented(_update(observation, False), self.chain.first)
+        step = augmented(update_of(observation, False), self.chain.first)
         self.weights = [sent] if observation.kind == "gradient" else [sent, sent - step]
         self.purity = Purity(self.rows, self.precision / 2, self.samples)
         self.confirms = (
@@ -246,9 +246,14 @@ class _Message:
         return labels, errors, copies
 
 
-def _update(observation: Observation, scaled: bool) -> dict[str, Tensor]:
-    """Return the gradient of one step if ``scaled`` is true, otherwise the sent weights minus the returned weights."""
-    if scaled:
+def update_of(observation: Observation, scaled: bool | None = None) -> dict[str, Tensor]:
+    """Return the gradient of one step, or else the sent weights minus the returned weights.
+
+    Args:
+        observation: The message of the client.
+        scaled: Whether the gradient is returned. By default, it is returned if the message shows it.
+    """
+    if scaled or (scaled is None and why_no_gradient(observation) is None):
         return one_gradient_of(observation)
     if observation.returned is None:  # a gradient that was clipped
         return {name: value.double() for name, value in observation.difference().items()}
@@ -265,15 +270,18 @@ def _rounding(observation: Observation, rows: Tensor, chain: DenseChain, eps: fl
     error = torch.full_like(rows[:, 0], eps)
     if observation.kind == "weights":
         returned = chain.augmented_weight()
-        step = augmented(_update(observation, False), chain.first)
+        step = augmented(update_of(observation, False), chain.first)
         error = error * (1 + returned.norm(dim=1) / step.norm(dim=1) + (returned[:, -1] / step[:, -1]).abs())
     return error.nan_to_num(torch.inf, torch.inf)
 
 
-def _regression(rows: Tensor) -> tuple[Tensor, float]:
+def regression(rows: Tensor) -> tuple[Tensor, float]:
     """Return the least-squares solution x of ``dW = db x`` over all given neurons, and its estimated relative error.
 
     ``dW`` and ``db`` are the gradients of a neuron's weights and bias.
+
+    Args:
+        rows: The gradients of the neurons, one row for each, with the gradient of the bias as the last column.
     """
     kernel, bias = rows[:, :-1], rows[:, -1]
     power = bias.square().sum().clamp_min(1e-300)
@@ -308,8 +316,12 @@ def _agreeing(message: _Message, least: int) -> list[Tensor]:
     return groups
 
 
-def _chain(observation: Observation) -> DenseChain:
-    """Return the :class:`.DenseChain` of the model, or raise an error if the attack does not apply."""
+def check_survives(observation: Observation) -> None:
+    """Raise :class:`.DoesNotFit` if local training hides the ratios of a neuron's gradients.
+
+    Args:
+        observation: The message of the client.
+    """
     training = observation.training
     if not mixes_linearly(observation):
         raise DoesNotFit("a neuron's gradients have a ratio that survives SGD, and this client uses Adam")
@@ -317,8 +329,13 @@ def _chain(observation: Observation) -> DenseChain:
         raise DoesNotFit("needs the client's weight decay, which is unknown")
     if observation.kind == "weights" and training.weight_decay != 0 and why_no_gradient(observation) is not None:
         raise DoesNotFit("weight decay over several local steps hides the ratios of a neuron's gradients")
+
+
+def _chain(observation: Observation) -> DenseChain:
+    """Return the :class:`.DenseChain` of the model, or raise an error if the attack does not apply."""
+    check_survives(observation)
     chain = DenseChain(observation)
-    if training.samples != 1:  # layers after the first one cannot change the ratios of a single sample
+    if observation.training.samples != 1:  # layers after the first one cannot change the ratios of a single sample
         chain.check_rows()
     return chain
 
