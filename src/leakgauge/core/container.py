@@ -157,6 +157,18 @@ def checksum_of(path: Location) -> str | None:
     return _named(path, "sha256")
 
 
+def text_of(path: Location, key: str) -> str | None:
+    """Return a text in the header of a file, such as its JSON object, or ``None`` if there is none.
+
+    Only the header is read, so nothing shows that the text is intact.
+
+    Args:
+        path: The path of the file.
+        key: The name of the text.
+    """
+    return _named(path, key)
+
+
 def _named(path: Location, key: str) -> str | None:
     """Return a text in the metadata of a file, or ``None`` if the file or the text cannot be read."""
     source = Path(path)

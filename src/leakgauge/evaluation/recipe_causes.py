@@ -66,7 +66,7 @@ class Change:
     Args:
         part: The part of the client that changes.
         words: The changed part in words.
-        changed: The changed fields of a :class:`~leakgauge.evaluation.recipe_check.Case`.
+        changed: The changed fields of a :class:`~leakgauge.evaluation.recipe_replays.Case`.
     """
 
     part: str
