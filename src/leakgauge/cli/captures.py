@@ -41,6 +41,8 @@ Data = Annotated[
     Path | None, typer.Option(help="The clients' own data: CLIENT.npz of one client, or a folder with one for each.")
 ]
 
+Key = Annotated[Path | None, typer.Option(help="The private key, if the kept samples are encrypted.")]
+
 
 @app.command()
 def attack(  # noqa: PLR0913
@@ -54,6 +56,7 @@ def attack(  # noqa: PLR0913
     know: Know = None,
     client: Client = None,
     data: Data = None,
+    key: Key = None,
     output: Output = Path("reconstructions"),
     seed: Seed = 0,
     fail_if: FailIf = None,
@@ -72,7 +75,8 @@ def attack(  # noqa: PLR0913
     with watching(quiet) as watch:
         result = run(
             observations, name, output, options=settings(option), model=model,
-            model_options=_of_model(model, model_option), know=settings(know), client=client, data=data, seed=seed,
+            model_options=_of_model(model, model_option), know=settings(know), client=client, data=data, key=key,
+            seed=seed,
             fail_if=fail_if or (), junit=junit,
             redact=redact, engine=engine, jobs=jobs, device=device, watch=watch,  # type: ignore[arg-type]
             command=command_line(),
@@ -95,6 +99,7 @@ def infer(  # noqa: PLR0913
     know: Know = None,
     client: Client = None,
     data: Data = None,
+    key: Key = None,
     sensitive: Annotated[str | None, typer.Option(help="The column that is hidden from the attacker.")] = None,
     output: Output = Path("inferred"),
     seed: Seed = 0,
@@ -113,7 +118,7 @@ def infer(  # noqa: PLR0913
     with watching(quiet) as watch:
         result = run(
             observations, method, output, options=settings(option), model=model,
-            model_options=_of_model(model, model_option), know=settings(know), client=client, data=data,
+            model_options=_of_model(model, model_option), know=settings(know), client=client, data=data, key=key,
             sensitive=sensitive, seed=seed, fail_if=fail_if or (),
             junit=junit, engine=engine, jobs=jobs, device=device, watch=watch, command=command_line(),
         )  # fmt: skip

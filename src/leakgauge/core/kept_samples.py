@@ -32,6 +32,8 @@ KIND = "set of kept samples"
 VERSION = 1
 #: The largest size in bytes of a file that is read.
 LARGEST = 16 * 2**30
+#: The largest number of other clients' samples that blind guesses are made from.
+REFERENCE = 512
 _DOCUMENT = {"run", "round", "names", "data", "passes", "sealed"}
 _TENSORS = {"inputs", "targets", "rows", "sizes"}
 
@@ -72,10 +74,10 @@ class KeptSamples:
             data: The description of a sample in the capture.
             others: Samples of other clients, from which chance levels are computed.
         """
-        reference: dict[str, Tensor] = {}
+        reference: dict[str, Any] = {}
         if others:
-            reference["reference_inputs"] = torch.cat([one.inputs for one in others])
-            reference["reference_targets"] = torch.cat([one.targets for one in others])
+            reference["reference_inputs"] = torch.cat([one.inputs for one in others])[:REFERENCE]
+            reference["reference_targets"] = torch.cat([one.targets for one in others])[:REFERENCE]
         whole = Truth(self.inputs, self.targets, data, self.order, **reference)
         first = torch.cat(self.order[: self.passes[0]]).unique() if self.passes and self.order else None
         if first is None or len(first) == len(self.inputs):
@@ -118,9 +120,12 @@ def load_kept(path: Location, key: bytes | None = None) -> KeptSamples:
     if document["sealed"]:
         if key is None:
             raise InvalidInput(f"{path}: the samples are encrypted. Pass --key with the auditor's private key")
+        if tensors.keys() != {"sealed"}:
+            raise CorruptFile(f"{path}: the encrypted samples are missing")
+        content = opened(bytes(tensors["sealed"].numpy()), key, _context(document))
         try:
-            tensors = safetensors.torch.load(opened(bytes(tensors["sealed"].numpy()), key, _context(document)))
-        except (SafetensorError, KeyError, ValueError) as problem:
+            tensors = safetensors.torch.load(content)
+        except (SafetensorError, ValueError) as problem:
             raise CorruptFile(f"{path}: the encrypted samples cannot be read") from problem
     try:
         return _assembled(document, tensors, Path(path))
@@ -136,8 +141,10 @@ def _context(document: Mapping[str, Any]) -> bytes:
 def _assembled(document: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> KeptSamples:
     if tensors.keys() != _TENSORS:
         raise ValueError("its tensors have other names")
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in document["data"].items()}
-    data = DataSpec(**values)
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in document["data"].items()
+    }
+    data: DataSpec = DataSpec(**values)
     inputs, targets, rows, sizes = (tensors[name] for name in ("inputs", "targets", "rows", "sizes"))
     passes = tuple(int(count) for count in document["passes"])
     if rows.dtype != torch.int64 or sizes.dtype != torch.int64 or sum(passes) != len(sizes) or bool((sizes < 0).any()):

@@ -135,7 +135,7 @@ def check_recipe(
     if reason:
         return RecipeCheck(not_checked=reason)
     training, unknown = _completed(observation.training, len(truth), gradient=observation.kind == "gradient")
-    case = Case(training, observation.data, truth)
+    case = Case(training, observation.data, truth.trained or truth)
     replays = Replays(observation, _affordable(observation, training) if most is None else most, report)
     made = replays(case, max(2, min(REPLAYS, replays.most // 3, MOST_NUMBERS // len(replays.update))))
     if made is None:

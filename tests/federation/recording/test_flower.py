@@ -13,7 +13,9 @@ import torch
 import leakgauge as lg
 from leakgauge.attacks import local_model
 from leakgauge.core.errors import InvalidInput
+from leakgauge.core.kept_samples import kept_files, load_kept
 from leakgauge.core.observation import DataSpec, LocalTraining
+from leakgauge.evaluation.recipe_check import check_recipe
 from tests.federation.networks import NETWORKS, client, mlp, same
 from tests.federation.recording import flower_runs
 from tests.shared import LazyModule
@@ -434,7 +436,7 @@ def audited(tmp_path, example, monkeypatch, command):
 def test_simulations_are_recorded_and_audited(tmp_path, audited):
     two = ("--federation-config", "num-supernodes=2")
     with flower_runs.simulation(tmp_path) as federation:
-        federation.run(*two, num_server_rounds=2, **own(tmp_path))
+        federation.run(*two, num_server_rounds=2, **own(tmp_path), kept=tmp_path / "kept")
         federation.run(*two, num_server_rounds=1, samples_a_client=8, captures=tmp_path / "noisy", privacy="dp")
     from quickstart.task import Net, client_data, train  # type: ignore[import-not-found]
 
@@ -442,6 +444,9 @@ def test_simulations_are_recorded_and_audited(tmp_path, audited):
         observations = lg.load_all(tmp_path / folder, Net())
         assert [(one.client, one.round) for one in observations] == [(f"client-{k}", n) for k in (0, 1) for n in (1, 2)]
         assert all(one.training.lr == 0.05 and one.training.steps == 2 for one in observations)
+    kept = {(one.names[0], one.round): one for one in map(load_kept, kept_files(tmp_path / "kept"))}
+    for one in observations:  # the order of the training is known, on nodes that are processes of their own
+        assert check_recipe(one, kept[one.client, one.round].truth(one.data)).residual < 1e-6
     assert len(local_model.Messages.read(lg.load_rounds(tmp_path / "captures", "client-1", Net()))) == 2
     first = lg.load_rounds(tmp_path / "captures", "client-0", Net())[0]
     model = Net()

@@ -32,6 +32,7 @@ from torch.optim import Optimizer
 from leakgauge.core.container import Location, new_folder
 from leakgauge.core.errors import InvalidInput, UnknownName, printable
 from leakgauge.core.observation import DataSpec, LocalTraining
+from leakgauge.federation.recording.keeper import ClientTraining, Keeper, client_name, working_on
 from leakgauge.federation.recording.optimiser_settings import carries_state, left_out, optimiser_settings
 from leakgauge.federation.recording.recorder import RECIPE_KEYS, UNKNOWN, Captures, Exchange
 from leakgauge.federation.recording.states import Arrays, named_as_in
@@ -109,7 +110,7 @@ class LoopRecorder:
                 ``batch_size``, ``samples`` and ``optimizer="sgd"`` (:class:`leakgauge.LocalTraining`).
         """
         settings = _settings(recipe)
-        who = _name(client)
+        who = client_name(client)
         with self._guarded(who, round) as done:
             if not self._selects(who, round):
                 return None
@@ -138,29 +139,53 @@ class LoopRecorder:
             recipe: The other settings of the client's training that the server knows, such as ``epochs``,
                 ``batch_size`` and ``samples`` (:class:`leakgauge.LocalTraining`).
         """
-        settings, who, before = _settings(recipe), _name(client), None
+        settings, who, before = _settings(recipe), client_name(client), None
         with self._guarded(who, round):
             if self._selects(who, round):
                 known = {} if optimizer is None else _read(optimizer)
                 sent, frozen = _arrays(model.state_dict()), self._untrained(model, optimizer)
                 before = (sent, known, frozen, WatchedTraining(model, optimizer))
-        try:
-            yield
-        finally:
-            if before is not None:
-                before[-1].stop()
-        if before is None:
-            return
-        with self._guarded(who, round):
-            sent, known, frozen, watched = before
-            now = {} if optimizer is None else optimiser_settings(optimizer)
-            # What was changed during the round is unknown.
-            changed = {"schedule" if name == "lr" else name: None for name in now if now[name] != known[name]}
-            settings = {**known, **changed, **watched.settings, **settings}
-            wrong = watched.contradiction(replace_training(self.captures, who, settings))
-            if wrong:
-                raise InvalidInput(f"{wrong}, and attacks with a wrong recipe find nothing")
-            self._save(who, round, (sent, _arrays(model.state_dict())), settings, frozen=frozen)
+        training = ClientTraining(round, (who,), wanted=before is not None)
+        with working_on(training):
+            try:
+                yield
+            finally:
+                if before is not None:
+                    before[-1].stop()
+            if before is None:
+                return
+            with self._guarded(who, round):
+                sent, known, frozen, watched = before
+                now = {} if optimizer is None else optimiser_settings(optimizer)
+                # What was changed during the round is unknown.
+                changed = {"schedule" if name == "lr" else name: None for name in now if now[name] != known[name]}
+                settings = {**known, **changed, **watched.settings, **settings}
+                wrong = watched.contradiction(replace_training(self.captures, who, settings))
+                if wrong:
+                    raise InvalidInput(f"{wrong}, and attacks with a wrong recipe find nothing")
+                self._save(who, round, (sent, _arrays(model.state_dict())), settings, frozen=frozen)
+            training.run = self.run
+
+    def keeper(
+        self, *, key: Location | None = None, inputs: str | int | None = None, targets: str | int | None = None
+    ) -> Keeper:
+        """Return a keeper of the samples that the clients in this process train on (:func:`leakgauge.keeper`).
+
+        Inside :meth:`client`, ``keeper.watch(loader)`` is enough. Around any other training, use ``keeper.client()``.
+
+        Args:
+            key: The file of the auditor's public key, for which the samples are encrypted.
+            inputs: The key or the place of the samples in a batch. By default, it is found.
+            targets: The key or the place of the targets in a batch. By default, it is found.
+        """
+        captures = self.captures
+        return Keeper(captures.folder, captures.data, self.name_of_run, key, inputs, targets)
+
+    def name_of_run(self) -> int | str:
+        """Return the number or the name of the run. Without one, it is chosen now, and its folder is created."""
+        if self.run is None:
+            self.run = int(new_folder(Path(self.captures.folder), "run").name.removeprefix("run-"))
+        return self.run
 
     @contextmanager
     def _guarded(self, who: str, round: int) -> Iterator[list[Path | None]]:
@@ -200,11 +225,9 @@ class LoopRecorder:
     ) -> Path | None:
         """Save one message of the run, whose folder is chosen at the first message."""
         captures = self.captures
-        if self.run is None:
-            self.run = int(new_folder(Path(captures.folder), "run").name.removeprefix("run-"))
         own = replace_training(captures, who, settings)
         sends: Any = "gradient" if gradient else "weights"
-        exchange = Exchange(self.run, round, who, *arrays, sends=sends, frozen=frozen, training=own)
+        exchange = Exchange(self.name_of_run(), round, who, *arrays, sends=sends, frozen=frozen, training=own)
         return captures.keep(exchange)
 
 
@@ -260,12 +283,6 @@ def _read(optimizer: Optimizer) -> dict[str, Any]:
             "the message, so nobody can repeat the training. Make a new optimiser in each round"
         )
     return settings
-
-
-def _name(client: object) -> str:
-    """Return the name of a client. A number K becomes ``client-K``."""
-    whole = isinstance(client, (int, np.integer)) and not isinstance(client, bool)
-    return f"client-{client}" if whole else str(client)
 
 
 def _arrays(state: object) -> Arrays:

@@ -25,7 +25,7 @@ from leakgauge.evaluation.gate import Check, Condition
 from leakgauge.evaluation.inferred import column_values
 from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache, Entry
-from leakgauge.workflows.captures import Captures, ClientData, truths_of
+from leakgauge.workflows.captures import Captures, TruthSource, truths_of
 from leakgauge.workflows.infer_captures.questions import Federation, Inference, infer_column, infer_owners
 from leakgauge.workflows.result import Running, WorkflowResult
 
@@ -102,7 +102,7 @@ class InferenceTask:
     captures: Captures
     method: str | LocalModelAttack = AUTO
     options: Mapping[str, Any] = field(default_factory=dict)
-    data: ClientData | None = None
+    data: TruthSource | None = None
     sensitive: str | None = None
     seed: int = 0
 
@@ -132,7 +132,7 @@ def run_inference(task: InferenceTask, output: Location, running: Running | None
     if task.sensitive is not None and task.data is None:
         raise InvalidInput("inferring a column needs the clients' records. Pass them with --data")
     rounds, files, refused = _read(task.captures)
-    truths, unfit = _truths(task.data, rounds)
+    truths, unfit = _truths(task.data, rounds, files)
     refused += [f"all of {name}: {problem}" for name, problem in unfit.items()]
     rounds = {name: observations for name, observations in rounds.items() if name not in unfit}
     files = {name: files[name] for name in rounds}
@@ -242,13 +242,15 @@ def _kind(observation: Observation) -> tuple[object, ...]:
 
 
 def _truths(
-    data: ClientData | None, rounds: Mapping[str, Sequence[Observation]]
+    data: TruthSource | None,
+    rounds: Mapping[str, Sequence[Observation]],
+    files: Mapping[str, Sequence[Path]],
 ) -> tuple[dict[str, Truth], dict[str, str]]:
     """Return the records of each client, and the error of each client whose records do not fit its captures."""
     if data is None:
         return {}, {}
     data.check(rounds)
-    known, problems = truths_of(data, {name: observations[0] for name, observations in rounds.items()})
+    known, problems = truths_of(data, {name: observations[0] for name, observations in rounds.items()}, files)
     return known, problems
 
 
