@@ -18,15 +18,14 @@ setting is an error, because a misspelt setting would be missing in every captur
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from leakgauge.core.container import Location, new_folder
@@ -35,7 +34,7 @@ from leakgauge.core.observation import DataSpec, LocalTraining
 from leakgauge.federation.recording.keeper import ClientTraining, Keeper, client_name, working_on
 from leakgauge.federation.recording.optimiser_settings import carries_state, left_out, optimiser_settings
 from leakgauge.federation.recording.recorder import RECIPE_KEYS, UNKNOWN, Captures, Exchange
-from leakgauge.federation.recording.states import Arrays, named_as_in
+from leakgauge.federation.recording.states import Arrays, array_in, arrays_in, items_in, named_as_in
 from leakgauge.federation.recording.watched_training import WatchedTraining
 
 #: The weights in a message: a state dict, a dictionary of arrays, or a list of arrays in the order of the model.
@@ -116,8 +115,8 @@ class LoopRecorder:
                 return None
             if (returned is None) == (gradient is None):
                 raise InvalidInput("keep() needs either returned or gradient")
-            before = _arrays(sent)
-            answer = _arrays(returned) if gradient is None else _gradients(gradient, before)
+            before = arrays_in(sent)
+            answer = arrays_in(returned) if gradient is None else _gradients(gradient, before)
             done.append(self._save(who, round, (before, answer), settings, gradient=gradient is not None))
         return done[0] if done else None
 
@@ -143,7 +142,7 @@ class LoopRecorder:
         with self._guarded(who, round):
             if self._selects(who, round):
                 known = {} if optimizer is None else _read(optimizer)
-                sent, frozen = _arrays(model.state_dict()), self._untrained(model, optimizer)
+                sent, frozen = arrays_in(model.state_dict()), self._untrained(model, optimizer)
                 before = (sent, known, frozen, WatchedTraining(model, optimizer))
         training = ClientTraining(round, (who,), wanted=before is not None)
         with working_on(training):
@@ -163,7 +162,7 @@ class LoopRecorder:
                 wrong = watched.contradiction(replace_training(self.captures, who, settings))
                 if wrong:
                     raise InvalidInput(f"{wrong}, and attacks with a wrong recipe find nothing")
-                self._save(who, round, (sent, _arrays(model.state_dict())), settings, frozen=frozen)
+                self._save(who, round, (sent, arrays_in(model.state_dict())), settings, frozen=frozen)
             training.run = self.run
 
     def keeper(
@@ -285,33 +284,9 @@ def _read(optimizer: Optimizer) -> dict[str, Any]:
     return settings
 
 
-def _arrays(state: object) -> Arrays:
-    """Return the weights of a state dict or of a list as arrays that nothing changes later."""
-    return {name: _array(value) for name, value in _items(state)}
-
-
 def _gradients(state: object, sent: Arrays) -> Arrays:
     """Return a gradient as arrays. A weight that the loss does not depend on has ``None`` in PyTorch, which is 0."""
     given = {
-        name: np.zeros_like(sent[name]) if value is None and name in sent else value for name, value in _items(state)
+        name: np.zeros_like(sent[name]) if value is None and name in sent else value for name, value in items_in(state)
     }
-    return {name: _array(value) for name, value in given.items() if value is not None}
-
-
-def _items(state: object) -> Iterable[tuple[str, Any]]:
-    if isinstance(state, Mapping):
-        return [(str(name), value) for name, value in state.items()]
-    if isinstance(state, (str, bytes, Tensor, np.ndarray)) or not isinstance(state, Iterable):
-        raise InvalidInput(f"weights must be a state dict or a list of arrays, not a {type(state).__name__}")
-    return [(str(index), value) for index, value in enumerate(state)]
-
-
-def _array(value: Any) -> np.ndarray[Any, Any]:
-    """Return a copy of a tensor or an array in the main memory."""
-    if not isinstance(value, Tensor):
-        return np.array(value)
-    value = value.detach().cpu()
-    if value.dtype in (torch.bfloat16,) or (value.is_floating_point() and value.element_size() < 2):
-        value = value.float()  # NumPy has no such type
-    copied: np.ndarray[Any, Any] = value.clone().numpy()
-    return copied
+    return {name: array_in(value) for name, value in given.items() if value is not None}
