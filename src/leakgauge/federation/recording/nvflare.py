@@ -250,9 +250,15 @@ def _arrays(weights: Mapping[str, Any]) -> Arrays:
     found = {}
     for name, value in weights.items():
         try:
-            found[str(name)] = array_in(value.materialize() if hasattr(value, "materialize") else value)
+            array = array_in(value.materialize() if hasattr(value, "materialize") else value)
         except Exception as problem:
             raise InvalidInput(f"the weight {shown(name)} is a {type(value).__name__} and cannot be read") from problem
+        if array.dtype.kind not in "fiub":  # such as a reference to weights in the training script's own process
+            raise InvalidInput(
+                f"the weight {shown(name)} is a {type(value).__name__} and cannot be read here. If the training script "
+                "has a process of its own, record on the server's side"
+            )
+        found[str(name)] = array
     return found
 
 
@@ -289,13 +295,15 @@ def _read_training(training: Mapping[str, Any]) -> LocalTraining:
 
 def _built(model: str | Mapping[str, Any]) -> nn.Module:
     """Return the architecture that a class path names, which is code of the user's own job."""
-    facts = {"class_path": model} if isinstance(model, str) else dict(model)
+    facts: Mapping[str, Any] = {"class_path": model} if isinstance(model, str) else model
     path, options = str(facts.get("class_path", "")), dict(facts.get("args") or {})
     module, _, name = path.rpartition(".")
     try:
         built = getattr(importlib.import_module(module), name)(**options)
     except (ImportError, AttributeError, ValueError, TypeError) as problem:
-        raise InvalidInput(f"the model {shown(path)} cannot be built ({problem}). Name it as in 'model.Net'") from problem
+        raise InvalidInput(
+            f"the model {shown(path)} cannot be built ({problem}). Name it as in 'model.Net'"
+        ) from problem
     if not isinstance(built, nn.Module):
         raise InvalidInput(f"the model {shown(path)} is a {type(built).__name__}, not a module of PyTorch")
     return built
