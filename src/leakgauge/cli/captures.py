@@ -134,3 +134,25 @@ def _of_model(model: str | None, pairs: list[str] | None) -> dict[str, Any]:
     if pairs and model is None:
         raise InvalidInput("--model-option needs --model, because captures hold the settings of Leakgauge's own models")
     return settings(pairs)
+
+
+@app.command("import")
+def import_(
+    exchange: Annotated[Path, typer.Argument(help="A folder of sent and returned weights, as docs/flower.md shows.")],
+    model: Annotated[str, typer.Option(help="Your own model: module:factory.")],
+    model_option: ModelOption = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder for the captures.")] = Path("captures"),
+    run: Annotated[str | None, typer.Option(help="The name of the run. By default, the first free number.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Turn weights that any framework wrote to files into captures."""
+    from leakgauge.workflows.import_exchange import import_exchange
+
+    options = _of_model(model, model_option)
+    result = import_exchange(exchange, output, model=model, model_options=options, run=run)
+    if not quiet:
+        for reason in result.refused:
+            screen.print(f"refused: {escape(reason)}", style="yellow", soft_wrap=True)
+        screen.print(f"captures: {len(result.files)} in {escape(str(result.files[0].parent))}", soft_wrap=True)
+    if result.refused:
+        raise typer.Exit(2)
