@@ -94,7 +94,8 @@ def test_the_command_imports_and_attacks(exchange, tmp_path, command, monkeypatc
     ("spoil", "words"),
     [
         ("pickled", "cannot be read"), ("cut", "cannot be read"), ("bomb", "too much"), ("large", "more than the limit"),
-        ("other", "right model"), ("nan", "NaN"), ("no sent", "sent/4"), ("recipe", "momentun"), ("text", "not JSON"),
+        ("other", "right model"), ("nan", "NaN"), ("no sent", "sent/4"), ("recipe", "momentun"),
+        ("text", "not JSON"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_wrong_is_named_and_the_others_are_imported(
