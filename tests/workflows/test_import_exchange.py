@@ -93,7 +93,8 @@ def test_the_command_imports_and_attacks(exchange, tmp_path, command, monkeypatc
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        ("pickled", "cannot be read"), ("cut", "cannot be read"), ("bomb", "too much"), ("large", "more than the limit"),
+        ("pickled", "cannot be read"), ("cut", "cannot be read"), ("bomb", "too much"),
+        ("large", "more than the limit"),
         ("other", "right model"), ("nan", "NaN"), ("no sent", "sent/4"), ("recipe", "momentun"),
         ("text", "not JSON"),
     ],

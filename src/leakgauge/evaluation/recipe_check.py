@@ -136,7 +136,8 @@ def check_recipe(
         return RecipeCheck(not_checked=reason)
     training, unknown = _completed(observation.training, len(truth), gradient=observation.kind == "gradient")
     case = Case(training, observation.data, truth.trained or truth)
-    replays = Replays(observation, _affordable(observation, training) if most is None else most, report)
+    affordable = _affordable(observation, training)
+    replays = Replays(observation, affordable if most is None else min(most, affordable), report)
     made = replays(case, max(2, min(REPLAYS, replays.most // 3, MOST_NUMBERS // len(replays.update))))
     if made is None:
         return RecipeCheck(not_checked="training with this recipe fails or diverges on these samples", unknown=unknown)

@@ -44,6 +44,7 @@ from leakgauge.workflows.determined import capture_determines
 from leakgauge.workflows.forget import forget_files
 from leakgauge.workflows.kept_data import source_of_truths
 from leakgauge.workflows.recipe_checks import is_unexplained, with_checks, with_unexplained
+from leakgauge.workflows.recipe_knowledge import knowledge_sentences, unknown_settings, weakness
 from leakgauge.workflows.result import (
     Redact,
     Running,
@@ -79,6 +80,11 @@ class CaptureAttack(WorkflowResult):
     def clients(self) -> dict[str, int]:
         """A dictionary from the title of the finding to the number of captures that were attacked."""
         return {finding.setup: len(self.attacked) for finding in self.findings}
+
+    @property
+    def knowledge(self) -> list[str]:
+        """Sentences about what of the clients' recipes is unknown."""
+        return knowledge_sentences(self.attacked)
 
 
 @measuring()
@@ -269,6 +275,7 @@ def _evidence(attacked: Sequence[AttackedCapture], controls: Sequence[Finding]) 
         unknown_targets=not known,
         determined=next((capture.determined for capture in scored if capture.determined), ""),
         zero=all(capture.zero for capture in scored),
+        unknown_recipe=weakness([one for one in attacked if one.score is not None]),
     )
 
 
@@ -333,6 +340,7 @@ def _listed(captures: Captures, attack: Attack, data: TruthSource | None) -> tup
             observation.data,
             named=named_by(observation) if data is not None else {},
             zero=not any(bool(value.any()) for value in observation.difference().values()),
+            unknown=unknown_settings(observation),
         )
         if data is not None:
             data.check({capture.client: None for capture in known.values()})

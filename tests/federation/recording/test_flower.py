@@ -6,6 +6,7 @@ import random
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ import leakgauge as lg
 from leakgauge.attacks import local_model
 from leakgauge.core.errors import InvalidInput
 from leakgauge.core.kept_samples import kept_files, load_kept
-from leakgauge.core.observation import DataSpec, LocalTraining
+from leakgauge.core.observation import DataSpec
 from leakgauge.evaluation.recipe_check import check_recipe
+from leakgauge.federation.recording.recorder import UNKNOWN
 from tests.federation.networks import NETWORKS, client, mlp, same
 from tests.federation.recording import flower_runs
 from tests.shared import LazyModule
@@ -128,7 +130,7 @@ def test_any_strategy_trains_as_before_and_its_messages_are_those_of_the_clients
     for one in observations:
         node = 100 + int(one.client[-1])
         assert same(one.returned, trained(network(), one.sent, node))
-        assert one.training == LocalTraining(0.1, 1, 2, 4, momentum=None, weight_decay=None, optimiser=None)
+        assert one.training == replace(UNKNOWN, lr=0.1, epochs=1, batch_size=2, samples=4)
     assert same(lg.load_rounds(tmp_path, "client-0", network())[0].sent, network().state_dict())
 
 

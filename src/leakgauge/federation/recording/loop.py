@@ -159,7 +159,10 @@ class LoopRecorder:
                 # What was changed during the round is unknown.
                 changed = {"schedule" if name == "lr" else name: None for name in now if now[name] != known[name]}
                 settings = {**known, **changed, **watched.settings, **settings}
-                wrong = watched.contradiction(replace_training(self.captures, who, settings))
+                own = replace_training(self.captures, who, settings)
+                wrong = watched.contradiction(own)
+                if not wrong and own.accumulation is None and watched.counted(own):
+                    settings["accumulation"] = 1  # otherwise, there were fewer steps
                 if wrong:
                     raise InvalidInput(f"{wrong}, and attacks with a wrong recipe find nothing")
                 self._save(who, round, (sent, arrays_in(model.state_dict())), settings, frozen=frozen)

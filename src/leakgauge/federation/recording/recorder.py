@@ -52,8 +52,11 @@ _WORDS = ("optimiser", "schedule")
 _WHOLE = ("epochs", "batch_size", "samples", "accumulation", "local_steps")
 
 
-#: A recipe of which only the loss and the mode are known.
-UNKNOWN = LocalTraining(momentum=None, weight_decay=None, optimiser=None)
+#: A recipe of which only the loss and the mode are known. An unknown setting is not 0, so the defaults are left out.
+UNKNOWN = LocalTraining(
+    momentum=None, weight_decay=None, optimiser=None, nesterov=None, dampening=None, betas=None, eps=None,
+    schedule=None, clip_norm=None, proximal=None, label_smoothing=None, accumulation=None,
+)  # fmt: skip
 
 #: The largest number of different warnings that a recorder logs.
 MOST_WARNINGS = 1000

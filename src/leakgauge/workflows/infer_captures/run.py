@@ -27,6 +27,7 @@ from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache, Entry
 from leakgauge.workflows.captures import Captures, TruthSource, truths_of
 from leakgauge.workflows.infer_captures.questions import Federation, Inference, infer_column, infer_owners
+from leakgauge.workflows.infer_captures.recipes import check_recipes, sentences_of, with_checks
 from leakgauge.workflows.result import Running, WorkflowResult
 
 #: The method that is chosen by what the captures hold.
@@ -144,6 +145,7 @@ def run_inference(task: InferenceTask, output: Location, running: Running | None
         raise InvalidInput(f"no client's model could be rebuilt. {refused[-1] if refused else 'Interrupted.'}")
     kept = {name: rounds[name] for name in models}
     truths = {name: truth for name, truth in truths.items() if name in models}
+    checks = {} if task.data is None else check_recipes(task.data, kept, files, truths)
     federation = Federation(kept, models, truths)
     answers, threats = _answers(federation, task, values)
     inferences = tuple(inference for answer in answers for inference in answer.inferences)
@@ -153,13 +155,14 @@ def run_inference(task: InferenceTask, output: Location, running: Running | None
         losses={name: _losses(models[name], kept[name], truth) for name, truth in truths.items()},
         inferences=inferences,
         notes=(
+            *sentences_of(checks),
             *([_few(few)] if few else []),
             *(note for answer in answers for note in answer.notes),
             *(() if task.data is None else task.data.not_scored([name for name in models if name not in truths])),
         ),
         threat_model=(*next(iter(kept.values()))[-1].threat_model(), *threats),
         scored=bool(truths),
-        findings=tuple(inference.finding() for inference in inferences),
+        findings=with_checks([inference.finding() for inference in inferences], checks),
         refused=tuple(refused),
         failed=failed,
         complete=failed is None and len(models) + len(problems) == len(rounds),
