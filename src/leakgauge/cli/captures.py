@@ -156,3 +156,43 @@ def import_(
         screen.print(f"captures: {len(result.files)} in {escape(str(result.files[0].parent))}", soft_wrap=True)
     if result.refused:
         raise typer.Exit(2)
+
+
+@app.command("watch")
+def watch_(  # noqa: PLR0913
+    observations: Annotated[Path, typer.Argument(help="The folder of a running federation's captures.")],
+    name: Annotated[str, typer.Option("--attack", "-a", help="The attack. See: leakgauge list attacks.")] = (
+        "inverting_gradients"
+    ),
+    option: Option = None,
+    model: Model = None,
+    model_option: ModelOption = None,
+    know: Know = None,
+    data: Data = None,
+    key: Key = None,
+    output: Output = Path("watched"),
+    seed: Seed = 0,
+    fail_if: FailIf = None,
+    every: Annotated[float, typer.Option(help="The seconds between two looks at the folder.")] = 5.0,
+    idle: Annotated[float | None, typer.Option(help="End after so many seconds without new captures.")] = None,
+    engine: Engine = "auto",
+    jobs: Jobs = None,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Follow a running federation: one page says which clients leak, from which round on. A broken limit ends it."""
+    from leakgauge.workflows.watch_captures import watch as follow
+
+    states = follow(
+        observations, name, output, options=settings(option), model=model,
+        model_options=_of_model(model, model_option), know=settings(know), data=data, key=key, seed=seed,
+        fail_if=fail_if or (), every=every, idle=idle, engine=engine, jobs=jobs, device=device,
+        command=command_line(), note=lambda text: screen.print(escape(text), style="yellow", soft_wrap=True),
+    )  # fmt: skip
+    for state in states:
+        if not quiet:
+            screen.print(f"{escape(state.sentence)} page: {escape(str(state.page))}", soft_wrap=True)
+        broken = [check.sentence() for check in state.result.checks if check.broken]
+        if broken:
+            screen.print(f"limit broken: {escape(broken[0])}", style="bold red", soft_wrap=True)
+            raise typer.Exit(1)
