@@ -6,6 +6,7 @@ simulates another training and finds nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from leakgauge.core.observation import Observation
@@ -51,6 +52,8 @@ def weakness(attacked: Sequence[AttackedCapture]) -> str:
                 f"The client trained with {' and '.join(check.causes)}, which the attack did not know. A real attacker "
                 "may guess it. Supply it with --know."
             )
+        if check is not None and check.explained is None and math.isfinite(check.residual):
+            return check.sentence
     names = [name for name in unchecked_settings(attacked) if name not in ESTIMATED]
     if names:
         return f"The recipe could not be checked, and the attack assumed usual values of {', '.join(names)}."
