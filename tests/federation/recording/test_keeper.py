@@ -218,6 +218,29 @@ def test_nothing_that_goes_wrong_in_keeping_harms_the_training(tmp_path, monkeyp
     assert "take more than" in caplog.text
 
 
+def test_a_folder_that_cannot_be_written_costs_one_sentence(tmp_path, caplog):
+    (tmp_path / "captures").write_text("a file in the place of the folder")
+    for _ in range(2):
+        with lg.keeper(tmp_path / "captures", data=SPEC, run="r").client("a", round=1):
+            assert len(list(lg.keeper(tmp_path / "captures", data=SPEC, run="r").watch(loader()))) == 2
+    assert "kept no samples of a in round 1" in caplog.text
+
+
+def test_two_runs_at_once_and_repeated_rounds_overwrite_nothing(tmp_path):
+    def work(run):
+        with lg.keeper(tmp_path, data=SPEC, run=run).client("a", round=1):
+            list(lg.keeper(tmp_path, data=SPEC, run=run).watch(loader(seed=len(run))))
+
+    threads = [threading.Thread(target=work, args=(run,)) for run in ("x", "xy", "x", "xy")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    names = sorted(str(path.relative_to(tmp_path)) for path in kept_files(tmp_path))
+    stem = "kept/a_round-000001"
+    assert names == [f"run-{run}/{stem}{end}.safetensors" for run in ("x", "xy") for end in ("", "_2")]
+
+
 def test_a_loader_outside_a_training_costs_one_sentence(tmp_path, caplog):
     watched = lg.keeper(tmp_path, data=SPEC, run="r").watch(loader())
     assert len(list(watched)) == len(list(watched)) == 2
