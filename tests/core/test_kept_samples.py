@@ -1,5 +1,7 @@
 """Files of kept samples: what was kept comes back, and nothing else is read."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -55,6 +57,7 @@ def test_encrypted_samples_need_the_key_and_cannot_change_their_name(tmp_path):
         ({"round": None}, {}), ({"data": {"shape": [1, 2, 2], "colour": 1}}, {}), ({"passes": [3, 3]}, {}),
         ({}, {"rows": torch.tensor([9, 0, 1, 3, 0, 2])}), ({}, {"rows": torch.tensor([-1, 0, 1, 3, 0, 2])}),
         ({}, {"sizes": torch.tensor([2, 1, 4])}), ({}, {"sizes": torch.tensor([2.0, 1, 3])}),
+        ({}, {"inputs": torch.full((4, 1, 2, 2), torch.nan)}),
         ({}, {"targets": torch.zeros(3)}), ({}, {"more": torch.zeros(3)}), ({"more": 1}, {}),
     ],
 )  # fmt: skip
@@ -64,6 +67,16 @@ def test_a_file_that_holds_anything_else_is_refused(tmp_path, document, tensors)
     write_container(path, KIND, 1, {**facts, **document}, {**values, **tensors})
     with pytest.raises(CorruptFile):
         load_kept(path)
+
+
+@pytest.mark.parametrize("document", [{"names": []}, {"names": 3}, {"round": "x"}, {"round": 1e400}])
+def test_a_heading_that_names_no_client_is_refused(tmp_path, document):
+    path = save_kept(kept(), tmp_path / "one.safetensors")
+    facts, values = read_container(path, KIND, 1)
+    text = json.dumps({**facts, **document})
+    save_file(dict(values), path, metadata={"leakgauge": KIND, "version": "1", "document": text})
+    with pytest.raises(CorruptFile):
+        read_heading(path)
 
 
 def test_a_changed_file_is_refused(tmp_path):

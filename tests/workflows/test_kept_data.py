@@ -97,6 +97,25 @@ def test_a_node_may_be_known_by_another_name(captures):
     assert found["client-0", 1].score is None
 
 
+def test_a_damaged_file_costs_one_capture(captures):
+    keep(captures, 0, 0)
+    damaged = keep(captures, 1, 0)
+    damaged.write_bytes(damaged.read_bytes()[:-3] + b"xyz")
+    found, result = attacked(captures)
+    assert ("client-1", 0) not in found
+    assert damaged.name in " ".join(result.refused)
+    assert found["client-0", 0].score is not None
+
+
+def test_targets_that_the_data_does_not_have_are_refused(captures):
+    own = samples(0, 0)
+    order = (torch.arange(4), torch.arange(4))
+    one = KeptSamples("7", 0, ("client-0",), SPEC, own.inputs, own.targets + 90, order, (1, 1))
+    save_kept(one, kept_path(captures, "7", "client-0", 0))
+    with pytest.raises(InvalidInput, match="client-0"):
+        attacked(captures)
+
+
 def test_encrypted_samples_need_the_key(captures):
     private, public = key_pair()
     keep(captures, 0, 0, key=public)

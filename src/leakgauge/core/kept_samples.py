@@ -31,7 +31,7 @@ FOLDER = "kept"
 KIND = "set of kept samples"
 VERSION = 1
 #: The largest size in bytes of a file that is read.
-LARGEST = 16 * 2**30
+LARGEST = 4 * 2**30
 #: The largest number of other clients' samples that blind guesses are made from.
 REFERENCE = 512
 _DOCUMENT = {"run", "round", "names", "data", "passes", "sealed"}
@@ -129,7 +129,7 @@ def load_kept(path: Location, key: bytes | None = None) -> KeptSamples:
             raise CorruptFile(f"{path}: the encrypted samples cannot be read") from problem
     try:
         return _assembled(document, tensors, Path(path))
-    except (TypeError, ValueError, KeyError, IndexError, RuntimeError) as problem:
+    except (TypeError, ValueError, LookupError, OverflowError, AttributeError, RuntimeError) as problem:
         raise CorruptFile(f"{path}: does not hold kept samples as Leakgauge writes them ({problem})") from problem
 
 
@@ -153,6 +153,8 @@ def _assembled(document: Mapping[str, Any], tensors: Mapping[str, Tensor], path:
         raise ValueError("the order names other samples")
     if len(inputs) != len(targets):
         raise ValueError("the numbers of samples and targets differ")
+    if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
+        raise ValueError("a sample holds NaN or infinity")
     names = tuple(str(name) for name in document["names"])
     order = tuple(rows.split(sizes.tolist()))
     return KeptSamples(str(document["run"]), int(document["round"]), names, data, inputs, targets, order, passes, path)
@@ -177,8 +179,9 @@ def read_heading(path: Path) -> tuple[str, int, tuple[str, ...]]:
     """
     text = document_of(path)
     try:
-        return str(text["run"]), int(text["round"]), tuple(map(str, text["names"]))
-    except (KeyError, TypeError, ValueError) as problem:
+        names = tuple(map(str, text["names"]))
+        return str(text["run"]), int(text["round"]), (names[0], *names[1:])
+    except (LookupError, TypeError, ValueError, OverflowError) as problem:
         raise CorruptFile(f"{path}: does not name a run, a round and a client") from problem
 
 
@@ -190,7 +193,7 @@ def document_of(path: Path) -> dict[str, Any]:
     """
     try:
         document = json.loads(text_of(path, "document") or "")
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise CorruptFile(f"{path}: its description is not JSON") from problem
     if not isinstance(document, dict):
         raise CorruptFile(f"{path}: its description is not a JSON object")

@@ -5,6 +5,7 @@ Captures and kept samples are paired by the run, the client and the round.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from leakgauge.core.kept_samples import FOLDER, REFERENCE, KeptSamples, kept_fil
 from leakgauge.core.observation import Observation
 from leakgauge.core.observation_file import plain
 from leakgauge.core.truth import Truth
+from leakgauge.data import Dataset
 from leakgauge.workflows.captures import Captures, ClientData, TruthSource, listed_names
 
 
@@ -130,12 +132,16 @@ class KeptData:
         return named if len(named) == 1 else []
 
     def _loaded(self, heading: Heading, observation: Observation) -> KeptSamples:
-        kept = load_kept(heading.file, self.key)
+        try:
+            kept = load_kept(heading.file, self.key)
+        except FileError as problem:  # the other captures are still attacked
+            raise InvalidInput(str(problem)) from problem
         if kept.data.shape != observation.data.shape:
             raise InvalidInput(
                 f"{heading.file}: its samples have shape {kept.data.shape}, and those of the capture have "
                 f"{observation.data.shape}"
             )
+        Dataset(kept.inputs, kept.targets, observation.data, name=str(heading.file))  # refuses other targets by name
         return kept
 
     def _others(self, observation: Observation, names: Collection[str]) -> list[KeptSamples]:
@@ -146,9 +152,8 @@ class KeptData:
             if set(one.names) & set(names) or one.names[0] in seen:
                 continue
             seen.add(one.names[0])
-            kept = load_kept(one.file, self.key)
-            if kept.data.shape == observation.data.shape:
-                found.append(kept)
+            with contextlib.suppress(FileError, InvalidInput):  # chance levels need no certain client
+                found.append(self._loaded(one, observation))
             if sum(len(other.inputs) for other in found) >= REFERENCE:
                 break
         return found
