@@ -423,7 +423,7 @@ def audited(tmp_path, example, monkeypatch, command):
     truth = tmp_path / "truth"
 
     def run(place, *words):
-        monkeypatch.setattr(sys, "argv", ["client_data.py", str(truth), "2", "8"])
+        monkeypatch.setattr(sys, "argv", ["client_data.py", str(truth), "3", "8"])
         runpy.run_path(str(flower_runs.APP / "client_data.py"))
         monkeypatch.chdir(tmp_path)
         options = ("--model", "quickstart.task:Net", "--option", "steps=3", "--data", truth)
