@@ -13,6 +13,7 @@ net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Sigmoid(), nn.Flat
 
 data = lg.DataSpec((1, 8, 8), classes=10, mean=(0.5,), std=(0.5,))  # as the clients normalise below
 recorder = lg.record("captures", model=net, data=data)
+keeper = recorder.keeper()  # the clients' samples, on this machine, for the score
 
 for round in range(1, 3):
     states = []
@@ -22,13 +23,13 @@ for round in range(1, 3):
         optimizer = torch.optim.SGD(local.parameters(), lr=0.05)
         with recorder.client(name, round=round, model=local, optimizer=optimizer, epochs=2, batch_size=4, samples=4):
             for _ in range(2):
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(local(inputs), targets).backward()
-                optimizer.step()
+                for batch, labels in keeper.watch([(inputs, targets)]):
+                    optimizer.zero_grad()
+                    nn.functional.cross_entropy(local(batch), labels).backward()
+                    optimizer.step()
         states.append(local.state_dict())
     net.load_state_dict({key: sum(state[key] for state in states) / len(states) for key in states[0]})
 
-for observation in lg.load_rounds("captures", "hospital-3", net):
-    result = lg.attacks.inverting_gradients(steps=50)(observation)
-    truth = lg.Truth(digits.inputs[4:8], digits.targets[4:8], data)
-    print(f"round {observation.round}", lg.score(result, truth), sep="\n")
+result = lg.attack("captures", "inverting_gradients", options={"steps": 50}, model=net)
+for one in result.attacked:
+    print(f"{one.capture.client}, round {one.reconstruction.round}: {one.capture.check.sentence}", one.score, sep="\n")

@@ -39,3 +39,13 @@ class LazyModule:
         if name.startswith(("_", "pytest")):
             raise AttributeError(name)
         return getattr(import_module(self._name), name)
+
+
+def key_pair() -> tuple[bytes, bytes]:
+    """Return a new private key and its public key, as an auditor makes them with OpenSSL."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    key = X25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return private, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

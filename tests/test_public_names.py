@@ -8,7 +8,8 @@ import leakgauge
 PUBLIC = {
     "Attack", "DataSpec", "Dataset", "Defence", "Federation", "Finding", "LeakgaugeError", "LocalTraining", "Measure",
     "Observation", "Reconstruction", "Score", "Truth", "Verdict", "attack", "attacks", "audit", "data", "defences",
-    "errors", "evaluation", "fedavg", "fedsgd", "frontier", "infer", "load", "load_all", "load_rounds", "local_sgd",
+    "errors", "evaluation", "fedavg", "fedsgd", "frontier", "infer", "keeper", "load", "load_all", "load_rounds",
+    "local_sgd",
     "metrics", "models", "record", "run_federation", "save", "save_all", "score",
 }  # fmt: skip
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from leakgauge.federation import defences
     from leakgauge.federation.client import fedavg, fedsgd
     from leakgauge.federation.defence import Defence
+    from leakgauge.federation.recording.keeper import keeper
     from leakgauge.federation.recording.loop import record
     from leakgauge.federation.rounds import Federation, run_federation
     from leakgauge.federation.training import local_sgd
@@ -67,6 +68,7 @@ _HOMES = {
     "fedsgd": "federation.client",
     "frontier": "workflows.frontier",
     "infer": "workflows.infer_captures",
+    "keeper": "federation.recording.keeper",
     "load": "core.observation_file",
     "load_all": "core.observation_file",
     "load_rounds": "core.observation_file",
@@ -106,6 +108,7 @@ __all__ = [
     "fedsgd",
     "frontier",
     "infer",
+    "keeper",
     "load",
     "load_all",
     "load_rounds",

@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 
 from leakgauge.federation.recording.flower import Recorder
+from leakgauge.federation.recording.flower_keeper import Keeper
 from quickstart.task import DATA, Net, client_data, train
 
 # An example without a guarantee: a hundredth of the noise that this epsilon needs at this clipping norm
@@ -21,10 +22,19 @@ local_dp = LocalDpMod(clipping_norm=1.0, sensitivity=0.01, epsilon=1.0, delta=1e
 recorder = functools.cache(lambda folder: Recorder(folder, model=Net(), data=DATA))
 
 
+keeper = functools.cache(lambda folder: Keeper(folder, data=DATA))
+
+
 def record(message, context, call_next):
     """Record what leaves this client, if the run's configuration names a folder for it."""
     folder = context.run_config["own-captures"]
     return recorder(folder).mod(message, context, call_next) if folder else call_next(message, context)
+
+
+def keep(message, context, call_next):
+    """Store the samples in the order of the training, if the run's configuration names a folder for them."""
+    folder = context.run_config["kept"]
+    return keeper(folder).mod(message, context, call_next) if folder else call_next(message, context)
 
 
 def protect(message, context, call_next):
@@ -37,7 +47,7 @@ def protect(message, context, call_next):
 app = ClientApp()
 
 
-@app.train(mods=[record, protect])
+@app.train(mods=[record, keep, protect])
 def train_message(message, context):
     if context.run_config["privacy"] == "secagg":
         return masked(message, context)
@@ -54,7 +64,9 @@ def fit(model, context):
     settings = context.run_config
     data = client_data(context.node_config["partition-id"], settings["samples-a-client"])
     torch.manual_seed(context.node_config["partition-id"])
-    loss = train(model, data, lr=settings["lr"], epochs=settings["local-epochs"], batch_size=settings["batch-size"])
+    watch = keeper(settings["kept"]).watch if settings["kept"] else iter
+    recipe = {"lr": settings["lr"], "epochs": settings["local-epochs"], "batch_size": settings["batch-size"]}
+    loss = train(model, data, **recipe, watch=watch)
     return loss, len(data)
 
 

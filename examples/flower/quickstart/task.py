@@ -37,14 +37,15 @@ def client_data(partition, samples):
     return data.share(order[partition * samples : (partition + 1) * samples], f"client-{partition}")
 
 
-def train(model, data, *, lr, epochs, batch_size):
-    """Train by plain SGD, and return the mean loss of the last epoch."""
+def train(model, data, *, lr, epochs, batch_size, watch=iter):
+    """Train by plain SGD, and return the mean loss of the last epoch. A keeper watches the batches."""
     optimiser = torch.optim.SGD(model.parameters(), lr=lr)
     model.train()
     for _ in range(epochs):
         losses = []
-        for rows in torch.randperm(len(data)).split(batch_size):
-            loss = functional.cross_entropy(model(data.inputs[rows]), data.targets[rows])
+        batches = [(data.inputs[rows], data.targets[rows]) for rows in torch.randperm(len(data)).split(batch_size)]
+        for inputs, targets in watch(batches):
+            loss = functional.cross_entropy(model(inputs), targets)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

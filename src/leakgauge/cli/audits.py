@@ -88,6 +88,7 @@ def audit(  # noqa: PLR0913
         screen.print(f"first look, before any attack: [bold]{plan.first_look.risk} risk[/bold]")
         for sentence in (plan.scenario.model_state, *(reason.sentence for reason in plan.first_look.reasons)):
             screen.print(f"  {escape(sentence)}", style="dim", soft_wrap=True)
+        screen.print(f"  {escape(plan.self_tested)}", style="dim", soft_wrap=True)
     with watching(quiet) as watch:
         result = run(
             plan, output, fail_if=fail_if or (), junit=junit, redact=redact, engine=engine, jobs=jobs,  # type: ignore[arg-type]

@@ -48,6 +48,7 @@ def write_container(
     tensors: Mapping[str, Tensor],
     *,
     replace: bool = True,
+    checksum: str | None = None,
 ) -> Path:
     """Write tensors and a JSON object to a safetensors file, and return the path of the file.
 
@@ -60,6 +61,7 @@ def write_container(
         document: The JSON object to store beside the tensors.
         tensors: A dictionary from names to tensors.
         replace: Whether an existing file is replaced. Otherwise, it is an error.
+        checksum: The checksum of :func:`digest_of`, if it is known already.
     """
     target = Path(path)
     if target.suffix != SUFFIX:
@@ -69,7 +71,7 @@ def write_container(
         "leakgauge": kind,
         "version": str(version),
         "document": text,
-        "sha256": _digest(kind, version, text, tensors),
+        "sha256": checksum or _digest(kind, version, text, tensors),
     }
     write_atomically(target, partial(pieces_of_file, tensors, header), replace=replace)
     return target
@@ -155,6 +157,18 @@ def checksum_of(path: Location) -> str | None:
     Only the header is read, so the rest of the file may be damaged.
     """
     return _named(path, "sha256")
+
+
+def text_of(path: Location, key: str) -> str | None:
+    """Return a text in the header of a file, such as its JSON object, or ``None`` if there is none.
+
+    Only the header is read, so nothing shows that the text is intact.
+
+    Args:
+        path: The path of the file.
+        key: The name of the text.
+    """
+    return _named(path, key)
 
 
 def _named(path: Location, key: str) -> str | None:

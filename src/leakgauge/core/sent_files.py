@@ -37,7 +37,7 @@ def store(capture: Path, tensors: Mapping[str, Tensor]) -> str:
     checksum = digest_of(KIND, VERSION, {}, tensors)
     path = _path(capture, checksum)
     if checksum_of(path) != checksum:
-        write_container(path, KIND, VERSION, {}, tensors)
+        write_container(path, KIND, VERSION, {}, tensors, checksum=checksum)
     return checksum
 
 

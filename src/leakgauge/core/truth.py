@@ -25,6 +25,8 @@ class Truth:
         reference_inputs: Samples that other people own. The chance level is the score of a guess that is made from
             these samples, without the update.
         reference_targets: The targets of the reference samples.
+        trained: The samples as the client trained on them, with their order, if random changes such as flips made them
+            others in each epoch. By default, the client trained on ``inputs``.
     """
 
     inputs: Tensor
@@ -33,6 +35,7 @@ class Truth:
     order: tuple[Tensor, ...] = ()
     reference_inputs: Tensor | None = None
     reference_targets: Tensor | None = None
+    trained: Truth | None = None
 
     def __post_init__(self) -> None:
         self._check_shape("the truth's samples", self.inputs)

@@ -66,7 +66,7 @@ class Change:
     Args:
         part: The part of the client that changes.
         words: The changed part in words.
-        changed: The changed fields of a :class:`~leakgauge.evaluation.recipe_check.Case`.
+        changed: The changed fields of a :class:`~leakgauge.evaluation.recipe_replays.Case`.
     """
 
     part: str
@@ -101,7 +101,8 @@ def changes(
     yield from _settings(training, gradient=observation.kind == "gradient")
     yield from _modes(training, observation.model)
     if observation.kind == "weights":
-        yield from _batches(training, len(truth))
+        yield from _batches(training, int(training.need("samples")))
+        yield from _kept_batches(training, truth)
 
 
 def _sized(training: LocalTraining, truth: Truth) -> dict[str, LocalTraining]:
@@ -191,6 +192,21 @@ def _batches(training: LocalTraining, samples: int) -> Iterator[Change]:
     for size in dict.fromkeys((samples, 32, 16, 64, 8, 128, 10, 20, 50, 4, 1)):
         if size <= samples and size != training.batch_size:
             yield from _if_valid("batch_size", f"batches of {size}", training, {"batch_size": size})
+
+
+def _kept_batches(training: LocalTraining, truth: Truth) -> Iterator[Change]:
+    """Yield the batches that the client trained on, if its keeper stored them and the recipe has others."""
+    sizes = [len(rows) for rows in truth.order]
+    if not sizes or not training.samples:
+        return
+    settings = {"batch_size": max(sizes), "epochs": max(1, -(-sum(sizes) // training.samples))}
+    for steps in (None, len(sizes)):
+        words = f"{len(sizes)} batches of {max(sizes)}, as the client trained on them"
+        for change in _if_valid("batch_size", words, training, {**settings, "local_steps": steps}):
+            changed = change.changed["training"]
+            if list(changed.batch_sizes * settings["epochs"])[:steps] == sizes and changed != training:
+                yield change
+                return
 
 
 def _if_valid(part: str, words: str, training: LocalTraining, settings: Mapping[str, Any]) -> Iterator[Change]:

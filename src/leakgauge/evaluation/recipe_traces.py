@@ -8,6 +8,7 @@ repeated exactly, and the recipe may be right all the same.
 - Pruning leaves out numbers. The other numbers are those of the replay.
 - Quantisation leaves few different values.
 - Clipping makes the update shorter, and keeps its direction.
+- Cutting off large values leaves many numbers at one limit, as the percentile filter of NVFlare does.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ PRUNED = 0.05
 FEW_VALUES, ENOUGH = 0.1, 200
 #: The largest relative distance of a clipped update from the replay's direction, where no order is unknown.
 ROUNDED = 0.01
+#: The smallest number of values at the limit at which large values were cut off.
+CUT = 2
+#: The rounding of numbers at this limit, which are differences of weights.
+BOUND = 1e-3
 #: The largest error of the update along the replay, in standard errors, and at least as a share.
 STANDARD_ERRORS, LENGTH = 4.0, 0.05
 #: The largest ratio of the root mean squares of noise in two tensors, and the smallest number of values of a tensor.
@@ -58,6 +63,10 @@ def trace_of_defence(update: Tensor, replay: Tensor, parts: Mapping[str, int], l
     left_out = 1 - float(kept[replay != 0].double().mean()) if bool((replay != 0).any()) else 0.0
     if left_out > PRUNED and _distance(update[kept], replay[kept]) <= limit and _unbiased(update[kept], replay[kept]):
         return Trace(f"zeros in place of {left_out:.0%} of its numbers, as pruning leaves them", explains=True)
+    cut = _cut_off(update, replay, limit)
+    if cut:
+        zeros = f", and zeros in place of {left_out:.0%} of its numbers" if left_out > PRUNED else ""
+        return Trace(f"values that are cut off at {cut:.2g}{zeros}", explains=True)
     if _few_values(update, replay, parts):
         return Trace("few different values, as quantisation leaves them", _unbiased(update, replay))
     if _is_noise(update, replay, parts):
@@ -72,6 +81,21 @@ def trace_of_defence(update: Tensor, replay: Tensor, parts: Mapping[str, int], l
 def _distance(one: Tensor, other: Tensor) -> float:
     length = float(one.norm())
     return float((one - other).norm()) / length if length else math.inf
+
+
+def _cut_off(update: Tensor, replay: Tensor, limit: float) -> float:
+    """Return the limit at which large values of the replay were cut off, or 0 if the update shows no such limit.
+
+    The other numbers are those of the replay, or zeros.
+    """
+    bound = float(update.abs().max())
+    at_bound = update.abs() >= bound * (1 - BOUND)
+    below = ~at_bound & (update != 0)
+    if int(at_bound.sum()) < CUT or not bool(below.any()):
+        return 0.0
+    along = replay[at_bound] * update[at_bound].sign()
+    whole = bool((along >= bound * (1 - max(limit, BOUND))).all()) and bool((along > bound * (1 + BOUND)).any())
+    return bound if whole and _distance(update[below], replay[below]) <= limit else 0.0
 
 
 def _few_values(update: Tensor, replay: Tensor, parts: Mapping[str, int]) -> bool:

@@ -4,6 +4,7 @@ An attack that finds nothing may be too weak. The verdict on such an attack is "
 these conditions hold. Otherwise the verdict is "inconclusive".
 
 - The messages are not zero.
+- The attack knows the clients' training, or what it assumes was found to be right.
 - The time budget did not end the attack early, and had time for its positive controls.
 - The attack returned samples, and these samples are not worse than a guess. A result that is worse than a guess shows
   that the attack failed.
@@ -96,6 +97,8 @@ class Evidence:
             empty if the message has too few numbers, or if a defence has removed information from it.
         unknown_targets: Whether the attack has to find targets that are neither granted nor classes.
         zero: Whether the messages of all attacked clients are zero.
+        unknown_recipe: The reason why the attack may have failed because it does not know the clients' training. The
+            text is empty if there is none.
         proof: A sentence that proves the absence of leakage, such as a bound of differential privacy. It is empty if
             there is no proof.
     """
@@ -106,6 +109,7 @@ class Evidence:
     determined: str = ""
     unknown_targets: bool = False
     zero: bool = False
+    unknown_recipe: str = ""
     proof: str = ""
 
 
@@ -165,6 +169,8 @@ def _weakness(finding: Finding, evidence: Evidence) -> str:
     """Return a sentence about why an attack is too weak to show the absence of leakage, or an empty text."""
     if evidence.zero:
         return ZERO_UPDATE
+    if evidence.unknown_recipe:
+        return evidence.unknown_recipe
     if evidence.cut_short:
         return TOO_LITTLE_TIME
     if finding.returned_nothing:

@@ -70,6 +70,7 @@ def write_audit(audit: Audit, folder: Location, *, command: str = "", redact: st
     controls = [plain_finding(finding) for finding in audit.controls]
     ladder = [plain_finding(finding) for finding in audit.ladder]
     more = {"controls": controls, "ladder": ladder, "first_look": first_look, "settings": _settings(audit)}
+    more["self_test"] = audit.plan.self_tested
     write_json({**document(audit), **more}, target / "audit.json")
     return write_page(_page(audit, command, redact), target / "audit.html")
 
@@ -95,6 +96,7 @@ def _page(audit: Audit, command: str, redact: str) -> Page:
     refused = [f"{name} does not apply: {reason}." for name, reason in look.refused.items()]
     state = audit.plan.scenario.model_state
     reasons = [f"Risk: {look.risk}.", state, *(reason.sentence for reason in look.reasons), *refused]
+    reasons += [audit.plan.self_tested] if audit.plan.self_tested else []
     threats = dict.fromkeys(line for result in audit.results for line in result.document["threat_model"])
     sections = [
         meaning(audit),

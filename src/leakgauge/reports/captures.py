@@ -84,7 +84,9 @@ def summary(result: CaptureAttack) -> str:
     """Return the verdict on all captures as a sentence, with the number of captures, and why a recipe does not fit."""
     count = len(result.attacked)
     reasons = [one.reason for one in result.findings if one.verdict is Verdict.UNEXPLAINED]
-    return printable(" ".join([f"{result.verdict.sentence} Attacked: {count} capture{'s' * (count != 1)}.", *reasons]))
+    reasons += result.knowledge
+    attacked = f"Attacked: {count} capture{'s' * (count != 1)}."
+    return printable(" ".join([result.verdict.sentence, attacked, *reasons]), longest=2000)
 
 
 def captures_table(result: CaptureAttack, *, brief: bool = False) -> list[list[str]]:

@@ -39,10 +39,12 @@ from leakgauge.workflows.capture_results import (
     scored_capture,
     stored_capture,
 )
-from leakgauge.workflows.captures import Captures, ClientData, truths_of
+from leakgauge.workflows.captures import Captures, TruthSource, truths_of
 from leakgauge.workflows.determined import capture_determines
 from leakgauge.workflows.forget import forget_files
+from leakgauge.workflows.kept_data import source_of_truths
 from leakgauge.workflows.recipe_checks import is_unexplained, with_checks, with_unexplained
+from leakgauge.workflows.recipe_knowledge import knowledge_sentences, unknown_settings, weakness
 from leakgauge.workflows.result import (
     Redact,
     Running,
@@ -79,6 +81,11 @@ class CaptureAttack(WorkflowResult):
         """A dictionary from the title of the finding to the number of captures that were attacked."""
         return {finding.setup: len(self.attacked) for finding in self.findings}
 
+    @property
+    def knowledge(self) -> list[str]:
+        """Sentences about what of the clients' recipes is unknown."""
+        return knowledge_sentences(self.attacked)
+
 
 @measuring()
 def attack(  # noqa: PLR0913
@@ -91,7 +98,8 @@ def attack(  # noqa: PLR0913
     model_options: Mapping[str, Any] | None = None,
     know: Mapping[str, Any] | None = None,
     client: str | None = None,
-    data: Location | ClientData | None = None,
+    data: Location | TruthSource | None = None,
+    key: Location | None = None,
     seed: int = 0,
     fail_if: Sequence[str] = (),
     junit: Location | None = None,
@@ -117,7 +125,9 @@ def attack(  # noqa: PLR0913
         model_options: The options of the factory.
         know: Settings of the clients' training that are not in the captures, such as ``{"lr": 0.1}``.
         client: The name of the only client to attack. The default is all clients.
-        data: The clients' own samples, for scoring (:class:`~leakgauge.workflows.captures.ClientData`).
+        data: The clients' own samples, for scoring (:class:`~leakgauge.workflows.captures.ClientData`). By default,
+            those that keepers stored beside the captures, if there are any.
+        key: The file of the private key, if the kept samples are encrypted.
         seed: The seed of the attack.
         fail_if: The conditions under which the command fails, such as ``"recovered > 0.05"``
             (:mod:`leakgauge.evaluation.gate`).
@@ -139,7 +149,7 @@ def attack(  # noqa: PLR0913
     conditions = [read_condition(text, [_name(attacker, attack)]) for text in fail_if]
     if not isinstance(captures, Captures):
         captures = Captures.find(captures, model, model_options, know=know, client=client)
-    truths = ClientData(Path(data)) if data is not None and not isinstance(data, ClientData) else data
+    truths = source_of_truths(data, captures, key)
     names: dict[str, Any] = {"name": _name(attacker, attack), "samples": redact != "omit"}
     result = run_capture_attack(captures, attacker, output, truths, seed, running, **names)
     return conclude(
@@ -163,7 +173,7 @@ def run_capture_attack(
     captures: Captures,
     attack: Attack,
     output: Location,
-    data: ClientData | None = None,
+    data: TruthSource | None = None,
     seed: int = 0,
     running: Running | None = None,
     *,
@@ -229,7 +239,7 @@ def run_capture_attack(
     )  # fmt: skip
 
 
-def _not_scored(data: ClientData | None, listed: Sequence[Capture]) -> tuple[str, ...]:
+def _not_scored(data: TruthSource | None, listed: Sequence[Capture]) -> tuple[str, ...]:
     """Return a sentence about captures without truth although data is given."""
     return () if data is None else data.not_scored([capture.client for capture in listed if capture.truth is None])
 
@@ -265,6 +275,7 @@ def _evidence(attacked: Sequence[AttackedCapture], controls: Sequence[Finding]) 
         unknown_targets=not known,
         determined=next((capture.determined for capture in scored if capture.determined), ""),
         zero=all(capture.zero for capture in scored),
+        unknown_recipe=weakness([one for one in attacked if one.score is not None]),
     )
 
 
@@ -307,7 +318,7 @@ def _done_before(
     return made, missing
 
 
-def _listed(captures: Captures, attack: Attack, data: ClientData | None) -> tuple[list[Capture], list[str]]:
+def _listed(captures: Captures, attack: Attack, data: TruthSource | None) -> tuple[list[Capture], list[str]]:
     """Return the captures to attack, and sentences about the refused files.
 
     A capture is refused if this machine cannot attack it. Mistakes in the clients' data raise an error here, before any
@@ -329,11 +340,12 @@ def _listed(captures: Captures, attack: Attack, data: ClientData | None) -> tupl
             observation.data,
             named=named_by(observation) if data is not None else {},
             zero=not any(bool(value.any()) for value in observation.difference().values()),
+            unknown=unknown_settings(observation),
         )
         if data is not None:
             data.check({capture.client: None for capture in known.values()})
             scored[file] = observation
-    truths, problems = ({}, {}) if data is None else truths_of(data, scored)
+    truths, problems = ({}, {}) if data is None else truths_of(data, scored, {file: (file,) for file in scored})
     problems |= not_scorable(truths, {file: known[file].named for file in truths})
     refused += [printable(f"{file}: {problem}") for file, problem in problems.items()]
     for file, truth in truths.items():

@@ -36,6 +36,7 @@ class Capture:
         zero: Whether the update is zero.
         named: The options of the score if the message names words of the client (:mod:`.named_words`).
         check: Whether the recipe explains the message, if the client's own data is given.
+        unknown: The settings of the client's training that the attacker does not know.
     """
 
     file: Path
@@ -48,6 +49,7 @@ class Capture:
     determined: str = ""
     zero: bool = False
     check: RecipeCheck | None = None
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -141,6 +141,22 @@ class Captures:
         return InvalidInput(refused[0] if refused else f"there are no captures of a client called {self.client!r}")
 
 
+class TruthSource(Protocol):
+    """A source of the clients' own samples, which are used to score attacks."""
+
+    def check(self, clients: Mapping[str, object]) -> None:
+        """Raise an error if the samples cannot be those of these clients."""
+
+    def no_match(self, clients: Sequence[str]) -> InvalidInput:
+        """Return the error for the case that the samples are of none of these clients."""
+
+    def not_scored(self, clients: Collection[str]) -> tuple[str, ...]:
+        """Return a sentence about clients whose samples are not given, or nothing if there are no such clients."""
+
+    def truth(self, observation: Observation, files: Sequence[Path] = ()) -> Truth | None:
+        """Return the true samples behind captures of one client, or ``None`` if they are not given."""
+
+
 @dataclass(frozen=True, eq=False)
 class ClientData:
     """The clients' own samples, which are used to score attacks.
@@ -179,10 +195,11 @@ class ClientData:
         Args:
             clients: The names of the captured clients.
         """
+        held = listed_names(file.name for file in self._files)
         return InvalidInput(
             f"{self.place} holds the data of none of the captured clients, so nothing could be scored. It holds "
-            f"{_listed(file.name for file in self._files)}, and there are captures of {_listed(clients)}. Rename the "
-            f"files to CLIENT.npz, such as {plain(clients[0])}.npz"
+            f"{held}, and there are captures of {listed_names(clients)}. Rename the files to CLIENT.npz, such as "
+            f"{plain(clients[0])}.npz"
         )
 
     def not_scored(self, clients: Collection[str]) -> tuple[str, ...]:
@@ -193,13 +210,19 @@ class ClientData:
         """
         if not clients:
             return ()
+        held = listed_names(file.name for file in self._files)
         return (
-            f"The captures of {_listed(clients)} are not scored, because {self.place} has no data of them. It holds "
-            f"{_listed(file.name for file in self._files)}.",
+            f"The captures of {listed_names(clients)} are not scored, because {self.place} has no data of them. It "
+            f"holds {held}.",
         )
 
-    def truth(self, observation: Observation) -> Truth | None:
-        """Return the true samples behind a capture, or ``None`` if the data of its client is not given."""
+    def truth(self, observation: Observation, files: Sequence[Path] = ()) -> Truth | None:
+        """Return the true samples behind captures of one client, or ``None`` if the data of this client is not given.
+
+        Args:
+            observation: The first of the captures.
+            files: The files of the captures.
+        """
         spec = observation.data
         if not self.place.is_dir():
             return _truth([self.place], [], spec)
@@ -212,8 +235,13 @@ class ClientData:
         return None
 
 
-def _listed(names: Iterable[str], most: int = 3) -> str:
-    """Return the first names as a text, without repetitions, and the number of the others."""
+def listed_names(names: Iterable[str], most: int = 3) -> str:
+    """Return the first names as a text, without repetitions, and the number of the others.
+
+    Args:
+        names: The names.
+        most: The number of names that are listed.
+    """
     found = list(dict.fromkeys(names))
     left = len(found) - most
     return ", ".join(shown(name) for name in found[:most]) + (f" and {left} more" if left > 0 else "")
@@ -224,20 +252,23 @@ def _digest(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def truths_of(data: ClientData, observations: Mapping[Key, Observation]) -> tuple[dict[Key, Truth], dict[Key, str]]:
+def truths_of(
+    data: TruthSource, observations: Mapping[Key, Observation], files: Mapping[Key, Sequence[Path]]
+) -> tuple[dict[Key, Truth], dict[Key, str]]:
     """Return the true samples behind captures, and the error of each capture whose description does not fit them.
 
     If the data fits no capture, or if its names match none, the data is wrong, and an error is raised.
 
     Args:
         data: The clients' own samples.
-        observations: The captures.
+        observations: The captures, or the first one of each client.
+        files: The files of these captures.
     """
     truths: dict[Key, Truth] = {}
     problems: dict[Key, InvalidInput] = {}
     for key, observation in observations.items():
         try:
-            truth = data.truth(observation)
+            truth = data.truth(observation, files[key])
         except InvalidInput as problem:
             problems[key] = problem
             continue

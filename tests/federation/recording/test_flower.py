@@ -6,6 +6,7 @@ import random
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,10 @@ import torch
 import leakgauge as lg
 from leakgauge.attacks import local_model
 from leakgauge.core.errors import InvalidInput
-from leakgauge.core.observation import DataSpec, LocalTraining
+from leakgauge.core.kept_samples import kept_files, load_kept
+from leakgauge.core.observation import DataSpec
+from leakgauge.evaluation.recipe_check import check_recipe
+from leakgauge.federation.recording.recorder import UNKNOWN
 from tests.federation.networks import NETWORKS, client, mlp, same
 from tests.federation.recording import flower_runs
 from tests.shared import LazyModule
@@ -126,7 +130,7 @@ def test_any_strategy_trains_as_before_and_its_messages_are_those_of_the_clients
     for one in observations:
         node = 100 + int(one.client[-1])
         assert same(one.returned, trained(network(), one.sent, node))
-        assert one.training == LocalTraining(0.1, 1, 2, 4, momentum=None, weight_decay=None, optimiser=None)
+        assert one.training == replace(UNKNOWN, lr=0.1, epochs=1, batch_size=2, samples=4)
     assert same(lg.load_rounds(tmp_path, "client-0", network())[0].sent, network().state_dict())
 
 
@@ -419,7 +423,7 @@ def audited(tmp_path, example, monkeypatch, command):
     truth = tmp_path / "truth"
 
     def run(place, *words):
-        monkeypatch.setattr(sys, "argv", ["client_data.py", str(truth), "2", "8"])
+        monkeypatch.setattr(sys, "argv", ["client_data.py", str(truth), "3", "8"])
         runpy.run_path(str(flower_runs.APP / "client_data.py"))
         monkeypatch.chdir(tmp_path)
         options = ("--model", "quickstart.task:Net", "--option", "steps=3", "--data", truth)
@@ -434,7 +438,7 @@ def audited(tmp_path, example, monkeypatch, command):
 def test_simulations_are_recorded_and_audited(tmp_path, audited):
     two = ("--federation-config", "num-supernodes=2")
     with flower_runs.simulation(tmp_path) as federation:
-        federation.run(*two, num_server_rounds=2, **own(tmp_path))
+        federation.run(*two, num_server_rounds=2, **own(tmp_path), kept=tmp_path / "kept")
         federation.run(*two, num_server_rounds=1, samples_a_client=8, captures=tmp_path / "noisy", privacy="dp")
     from quickstart.task import Net, client_data, train  # type: ignore[import-not-found]
 
@@ -442,6 +446,9 @@ def test_simulations_are_recorded_and_audited(tmp_path, audited):
         observations = lg.load_all(tmp_path / folder, Net())
         assert [(one.client, one.round) for one in observations] == [(f"client-{k}", n) for k in (0, 1) for n in (1, 2)]
         assert all(one.training.lr == 0.05 and one.training.steps == 2 for one in observations)
+    kept = {(one.names[0], one.round): one for one in map(load_kept, kept_files(tmp_path / "kept"))}
+    for one in observations:  # the order of the training is known, on nodes that are processes of their own
+        assert check_recipe(one, kept[one.client, one.round].truth(one.data)).residual < 1e-6
     assert len(local_model.Messages.read(lg.load_rounds(tmp_path / "captures", "client-1", Net()))) == 2
     first = lg.load_rounds(tmp_path / "captures", "client-0", Net())[0]
     model = Net()

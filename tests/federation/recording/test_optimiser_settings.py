@@ -80,14 +80,18 @@ def test_an_optimiser_that_cannot_be_repeated_is_refused_by_name(recorder, make,
     assert not list(recorder.captures.folder.iterdir())
 
 
-def test_a_rate_that_changes_in_the_round_is_an_unknown_schedule(recorder):
-    net = mlp()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with recorder.client("a", round=1, model=net, optimizer=optimizer):
-        training(net, optimizer)
-        optimizer.param_groups[0]["lr"] = 0.01
-    [found] = load_all(recorder.captures.folder, mlp())
-    assert (found.training.lr, found.training.schedule) == (0.1, None)
+def test_the_rate_of_each_step_is_the_schedule(recorder):
+    rates = {1: (0.1, 0.1), 2: (0.1, 0.05), 3: (0.0, 0.2)}
+    for number, (first, second) in rates.items():
+        net = mlp()
+        optimizer = torch.optim.SGD(net.parameters(), lr=first)
+        with recorder.client("a", round=number, model=net, optimizer=optimizer):
+            training(net, optimizer, steps=1)
+            optimizer.param_groups[0]["lr"] = second
+            training(net, optimizer, steps=1)
+            optimizer.param_groups[0]["lr"] = 0.03  # after the last step, it has no effect
+    found = [one.training for one in load_all(recorder.captures.folder, mlp())]
+    assert [(one.lr, one.schedule) for one in found] == [(0.1, "constant"), (0.1, (1.0, 0.5)), (0.2, (0.0, 1.0))]
 
 
 def test_what_the_optimiser_leaves_out_is_not_trained(recorder):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import leakgauge as lg
+from leakgauge.core.kept_samples import kept_files, load_kept
 from tests.federation.recording.test_flower import clientapp, flower, identity, run, strategies
 
 ROOT = Path(__file__).parents[3]
@@ -20,7 +21,7 @@ __all__ = ["identity"]  # a fixture of every test here
 def snippets():
     for page in ("README.md", "docs/flower.md"):
         for number, code in enumerate(BLOCK.findall((ROOT / page).read_text())):
-            if "recording.flower" in code:
+            if "recording.flower import" in code:
                 yield pytest.param(code, id=f"{page} {number}")
 
 
@@ -41,6 +42,14 @@ def code_of(name):
 def docstrings():
     for name in ("flower", "malicious_flower"):
         yield pytest.param(code_of(name), id=name)
+
+
+def keepers():
+    for number, code in enumerate(BLOCK.findall((ROOT / "docs/flower.md").read_text())):
+        if "eeper(" in code and "nvflare" not in code:
+            yield pytest.param(code, id=f"docs/flower.md {number}")
+    for name in ("keeper", "flower_keeper"):
+        yield pytest.param(code_of(name).replace("(1, 28, 28)", "(3, 32, 32)").replace("(0.1307,)", "(0,)"), id=name)
 
 
 class Net(nn.Module):
@@ -95,3 +104,29 @@ def test_a_loop_is_recorded(code, captures, tmp_path, monkeypatch):
     state = net.state_dict()
     exec(code, {**app, "sent": state, "returned": state, "sent_state": state, "returned_state": state})
     assert [(one.client, one.round) for one in lg.load_all("captures", Net())] == [("hospital-3", 4)] * captures
+
+
+@pytest.mark.parametrize("code", list(keepers()))
+def test_a_keeper_stores_what_an_app_trains_on(code, tmp_path, monkeypatch):
+    """The loader is watched where a snippet shows it, which is before the training in Flower."""
+    setup, _, watch = code.partition("\ntrainloader = ")
+
+    def train(net, optimizer, batches):
+        assert len(list(batches)) == 2
+
+    def trains_on_a_loader(message, context):
+        names["trainloader"] = loader
+        exec(f"trainloader = {watch}", names)
+        train(None, None, names["trainloader"])
+        return trains(message, context)
+
+    monkeypatch.chdir(tmp_path)
+    loader = torch.utils.data.DataLoader([(torch.rand(3, 32, 32), 1) for _ in range(8)], batch_size=4)
+    names = {"ClientApp": clientapp.ClientApp, "net": None, "optimizer": None, "train": train, "loader": loader}
+    exec(setup, names)
+    if watch:
+        names["app"].train()(trains_on_a_loader)
+        run(strategies.FedAvg(fraction_evaluate=0.0), names["app"], rounds=1, make=Net)
+    kept = [load_kept(file) for file in kept_files(Path("captures"))]
+    assert len(kept) == (3 if watch else 1)
+    assert all(len(one.inputs) == 8 for one in kept)

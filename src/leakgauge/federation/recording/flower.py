@@ -33,19 +33,24 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from leakgauge.core.errors import InvalidInput, MissingExtra, printable, shown
+from leakgauge.core.errors import InvalidInput, MissingExtra, printable
+from leakgauge.federation.recording.flower_messages import (
+    Contents,
+    Sender,
+    arrays_of,
+    claimed,
+    node_of,
+    round_of,
+    sender_of,
+)
 from leakgauge.federation.recording.recorder import Captures, Exchange
-from leakgauge.federation.recording.states import Arrays
 
 try:
-    from flwr.app import Context, Message, MessageType, RecordDict
-    from flwr.common import FitIns, FitRes, Parameters, parameters_to_ndarrays
+    from flwr.app import Context, Message, RecordDict
+    from flwr.common import FitIns, FitRes
     from flwr.server.client_proxy import ClientProxy
 except ImportError as problem:
     raise MissingExtra("recording a Flower run", "flwr", "flower") from problem
@@ -104,17 +109,15 @@ class Recorder(Captures):
         return self._mod
 
     def _mod(self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-        received = self._safely("this client", _Contents.of_training, message)
+        received = self._safely("this client", Contents.of_training, message)
         answer = call_next(message, context)
         if received is not None and received.arrays:  # a message of another stage of secure aggregation has none
             self._safely("this client", self._keep_own, received, answer, message, context)
         return answer
 
-    def _keep_own(self, received: _Contents, answer: Message, message: Message, context: Context) -> None:
+    def _keep_own(self, received: Contents, answer: Message, message: Message, context: Context) -> None:
         """Record this client's own message."""
-        sender = _Sender(context.run_id, context.node_id, _partition(context.node_config.get("partition-id")))
-        number = str(received.reported.get("server-round", message.metadata.group_id))
-        round = int(number) if number.isdecimal() else 0
+        sender, round = Sender.of_this_node(context), round_of(received, message)
         if self.selects(round, sender.node, sender.partition):
             reported = {**context.run_config, **received.reported}
             self._keep_answer(answer, received, reported, round, sender)
@@ -141,7 +144,7 @@ class Recorder(Captures):
 
     def _keep_round(self, round: int, answers: list[Message], sent: Mapping[int, tuple[int, RecordDict]]) -> None:
         """Record the answers of the selected clients in a round, one by one."""
-        pairs = [(answer, self._safely(_node_of(answer), _sender_of, answer, sent)) for answer in answers]
+        pairs = [(answer, self._safely(node_of(answer), sender_of, answer, sent)) for answer in answers]
         known = [(answer, sender) for answer, sender in pairs if sender is not None]
         content, contents = None, None
         for (answer, _), sender in zip(known, self._trusted([sender for _, sender in known]), strict=True):
@@ -149,10 +152,10 @@ class Recorder(Captures):
                 continue
             if contents is None or content is not sent[sender.node][1]:  # most strategies send all clients the same
                 content = sent[sender.node][1]
-                contents = _Contents.of(content)
+                contents = Contents.of(content)
             self._safely(sender.name, self._keep_answer, answer, contents, contents.reported, round, sender)
 
-    def _trusted(self, senders: Sequence[_Sender]) -> list[_Sender]:
+    def _trusted(self, senders: Sequence[Sender]) -> list[Sender]:
         """Return the senders of a round. A ``partition-id`` that another node has or claims is removed.
 
         Clients choose the ``partition-id`` that they report, so one client may report that of another.
@@ -175,12 +178,12 @@ class Recorder(Captures):
         return trusted
 
     def _keep_answer(
-        self, answer: Message, received: _Contents, reported: Mapping[str, object], round: int, sender: _Sender
+        self, answer: Message, received: Contents, reported: Mapping[str, object], round: int, sender: Sender
     ) -> None:
         """Record one answer, unless the client failed or the weights are masked by secure aggregation."""
         if answer.has_error():
             return
-        returned = _Contents.of(answer.content)
+        returned = Contents.of(answer.content)
         if not returned.arrays:
             self.warn(f"{sender.name}: {_NO_WEIGHTS}", f"{sender.name}: {_NO_WEIGHTS}")
             return
@@ -216,15 +219,15 @@ class Recorder(Captures):
         if len(known) > 1 and all(result.parameters is first for _, result in known):
             self._keep_sum(round, known, sent)  # the SecAgg+ workflow gives all results the same object
             return
-        senders = [_Sender(_run(proxy), _node(proxy), _claimed(result.metrics)) for proxy, result in known]
+        senders = [Sender(_run(proxy), _node(proxy), claimed(result.metrics)) for proxy, result in known]
         for (proxy, result), sender in zip(known, self._trusted(senders), strict=True):
             if self.selects(round, sender.node, sender.partition):
                 self._safely(sender.name, self._keep_result, round, sender, sent[proxy.cid], result)
 
-    def _keep_result(self, round: int, sender: _Sender, instruction: FitIns, result: FitRes) -> None:
+    def _keep_result(self, round: int, sender: Sender, instruction: FitIns, result: FitRes) -> None:
         """Record one result of the older API."""
         reported = {**instruction.config, "num-examples": result.num_examples}
-        arrays = (_arrays(instruction.parameters), _arrays(result.parameters))
+        arrays = (arrays_of(instruction.parameters), arrays_of(result.parameters))
         self.keep(Exchange(sender.run, round, sender.name, *arrays, reported))
 
     def _keep_sum(self, round: int, results: list[tuple[ClientProxy, FitRes]], sent: Mapping[str, FitIns]) -> None:
@@ -234,7 +237,7 @@ class Recorder(Captures):
         proxy, result = results[0]
         samples = sum(answer.num_examples for _, answer in results)
         reported = {**sent[proxy.cid].config, "num-examples": samples}
-        arrays = (_arrays(sent[proxy.cid].parameters), _arrays(result.parameters))
+        arrays = (arrays_of(sent[proxy.cid].parameters), arrays_of(result.parameters))
         count = len(results)
         self.keep(Exchange(_run(proxy), round, f"sum of {count} clients", *arrays, reported, summed=count))
 
@@ -252,122 +255,6 @@ class Recorder(Captures):
             text = str(problem) if isinstance(problem, InvalidInput) else repr(problem)
             self.warn(f"{who}: {text}", f"{who}: {printable(text)}")
             return None
-
-
-@dataclass(frozen=True)
-class _Sender:
-    """The run and the node that a message comes from, and the ``partition-id`` of the client, if this id is known."""
-
-    run: int
-    node: int
-    partition: int | None
-
-    @property
-    def name(self) -> str:
-        """The client's name."""
-        return f"node-{self.node}" if self.partition is None else f"client-{self.partition}"
-
-
-def _node_of(answer: object) -> str:
-    """Return the name of the node that an answer comes from, as far as the answer has such a name."""
-    node = getattr(getattr(answer, "metadata", None), "src_node_id", None)
-    return f"node-{node}" if isinstance(node, int) else "a client"
-
-
-def _sender_of(answer: Message, sent: Mapping[int, tuple[int, RecordDict]]) -> _Sender | None:
-    """Return the sender of an answer, or ``None`` if the client failed.
-
-    The run is that of the server's message, because a client could send any number.
-    """
-    node = answer.metadata.src_node_id
-    if node not in sent:
-        raise InvalidInput("nothing was sent to this node in this round")
-    return None if answer.has_error() else _Sender(sent[node][0], node, _claimed(_reported(answer.content)))
-
-
-def _claimed(reported: Mapping[str, object] | None) -> int | None:
-    """Return the ``partition-id`` that a client reports, or ``None`` if it reports no valid one."""
-    return _partition((reported or {}).get("partition-id"))
-
-
-def _partition(value: object) -> int | None:
-    """Return a ``partition-id`` as a whole number, or ``None`` if it is not valid."""
-    valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**63
-    return int(value) if valid and value == int(value) else None  # type: ignore[call-overload]
-
-
-class _Contents:
-    """The weights and settings in a message. The weights stay encoded until they are needed."""
-
-    def __init__(self, arrays: Mapping[str, Any], reported: Mapping[str, object]) -> None:
-        self.arrays, self.reported = arrays, reported
-        self._decoded: Arrays | None = None
-
-    @classmethod
-    def of_training(cls, message: Message) -> _Contents | None:
-        """Return the contents of a message that requests training, or ``None`` for any other message."""
-        training = message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
-        return cls.of(message.content) if training and not message.has_error() else None
-
-    @classmethod
-    def of(cls, content: RecordDict) -> _Contents:
-        """Return the weights and settings in the content of a Flower message."""
-        arrays: dict[str, Any] = {}
-        for record in content.array_records.values():
-            twice = sorted(arrays.keys() & record.keys())
-            if twice:
-                raise InvalidInput(
-                    f"a message holds {shown(twice[0])} in two of its ArrayRecords, and only one can be the model's"
-                )
-            arrays |= record
-        return cls(arrays, _reported(content))
-
-    def decoded(self) -> Arrays:
-        """Return the weights as numpy arrays, decoded from the bytes of the message."""
-        if self._decoded is None:
-            self._decoded = {name: _array(name, array.numpy) for name, array in self.arrays.items()}
-        return self._decoded
-
-
-def _reported(content: RecordDict) -> dict[str, object]:
-    """Return the settings and metrics in the content of a Flower message."""
-    reported: dict[str, object] = {}
-    for config in content.config_records.values():
-        reported |= config
-    for metrics in content.metric_records.values():
-        reported |= metrics
-    return reported
-
-
-def read_arrays(content: RecordDict) -> Arrays:
-    """Return the weights in the content of a message. Without weights, the result is empty."""
-    return _Contents.of(content).decoded()
-
-
-def reported_partition(answer: Message) -> int | None:
-    """Return the ``partition-id`` that a client reports in its answer, or ``None`` if it reports no valid one."""
-    return None if answer.has_error() else _claimed(_reported(answer.content))
-
-
-def _arrays(parameters: Parameters) -> Arrays:
-    def decode(tensor: bytes) -> Callable[[], Any]:
-        return lambda: parameters_to_ndarrays(Parameters([tensor], parameters.tensor_type))[0]
-
-    return {str(index): _array(str(index), decode(tensor)) for index, tensor in enumerate(parameters.tensors)}
-
-
-def _array(name: str, decode: Callable[[], Any]) -> NDArray[Any]:
-    """Decode an array from the bytes of a message, or raise an error that names the array."""
-    try:
-        array = decode()
-    except Exception as problem:  # the bytes are a client's
-        raise InvalidInput(
-            f"the array {shown(name)} cannot be decoded from its bytes ({type(problem).__name__}). Is the client's "
-            "framework another one?"
-        ) from problem
-    if not isinstance(array, np.ndarray):
-        raise InvalidInput(f"the array {shown(name)} is a {type(array).__name__}, not an array of numpy")
-    return array
 
 
 def _has(strategy: object, *names: str) -> bool:

@@ -18,23 +18,23 @@ setting is an error, because a misspelt setting would be missing in every captur
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from leakgauge.core.container import Location, new_folder
 from leakgauge.core.errors import InvalidInput, UnknownName, printable
 from leakgauge.core.observation import DataSpec, LocalTraining
+from leakgauge.federation.recording.keeper import ClientTraining, Keeper, client_name, working_on
 from leakgauge.federation.recording.optimiser_settings import carries_state, left_out, optimiser_settings
 from leakgauge.federation.recording.recorder import RECIPE_KEYS, UNKNOWN, Captures, Exchange
-from leakgauge.federation.recording.states import Arrays, named_as_in
+from leakgauge.federation.recording.states import Arrays, array_in, arrays_in, items_in, named_as_in
 from leakgauge.federation.recording.watched_training import WatchedTraining
 
 #: The weights in a message: a state dict, a dictionary of arrays, or a list of arrays in the order of the model.
@@ -109,14 +109,14 @@ class LoopRecorder:
                 ``batch_size``, ``samples`` and ``optimizer="sgd"`` (:class:`leakgauge.LocalTraining`).
         """
         settings = _settings(recipe)
-        who = _name(client)
+        who = client_name(client)
         with self._guarded(who, round) as done:
             if not self._selects(who, round):
                 return None
             if (returned is None) == (gradient is None):
                 raise InvalidInput("keep() needs either returned or gradient")
-            before = _arrays(sent)
-            answer = _arrays(returned) if gradient is None else _gradients(gradient, before)
+            before = arrays_in(sent)
+            answer = arrays_in(returned) if gradient is None else _gradients(gradient, before)
             done.append(self._save(who, round, (before, answer), settings, gradient=gradient is not None))
         return done[0] if done else None
 
@@ -138,29 +138,56 @@ class LoopRecorder:
             recipe: The other settings of the client's training that the server knows, such as ``epochs``,
                 ``batch_size`` and ``samples`` (:class:`leakgauge.LocalTraining`).
         """
-        settings, who, before = _settings(recipe), _name(client), None
+        settings, who, before = _settings(recipe), client_name(client), None
         with self._guarded(who, round):
             if self._selects(who, round):
                 known = {} if optimizer is None else _read(optimizer)
-                sent, frozen = _arrays(model.state_dict()), self._untrained(model, optimizer)
+                sent, frozen = arrays_in(model.state_dict()), self._untrained(model, optimizer)
                 before = (sent, known, frozen, WatchedTraining(model, optimizer))
-        try:
-            yield
-        finally:
-            if before is not None:
-                before[-1].stop()
-        if before is None:
-            return
-        with self._guarded(who, round):
-            sent, known, frozen, watched = before
-            now = {} if optimizer is None else optimiser_settings(optimizer)
-            # What was changed during the round is unknown.
-            changed = {"schedule" if name == "lr" else name: None for name in now if now[name] != known[name]}
-            settings = {**known, **changed, **watched.settings, **settings}
-            wrong = watched.contradiction(replace_training(self.captures, who, settings))
-            if wrong:
-                raise InvalidInput(f"{wrong}, and attacks with a wrong recipe find nothing")
-            self._save(who, round, (sent, _arrays(model.state_dict())), settings, frozen=frozen)
+        training = ClientTraining(round, (who,), wanted=before is not None)
+        with working_on(training):
+            try:
+                yield
+            finally:
+                if before is not None:
+                    before[-1].stop()
+            if before is None:
+                return
+            with self._guarded(who, round):
+                sent, known, frozen, watched = before
+                now = {} if optimizer is None else optimiser_settings(optimizer)
+                # What was changed during the round is unknown.
+                changed = {"schedule" if name == "lr" else name: None for name in now if now[name] != known[name]}
+                settings = {**known, **changed, **watched.settings, **settings}
+                own = replace_training(self.captures, who, settings)
+                wrong = watched.contradiction(own)
+                if not wrong and own.accumulation is None and watched.counted(own):
+                    settings["accumulation"] = 1  # otherwise, there were fewer steps
+                if wrong:
+                    raise InvalidInput(f"{wrong}, and attacks with a wrong recipe find nothing")
+                self._save(who, round, (sent, arrays_in(model.state_dict())), settings, frozen=frozen)
+            training.run = self.run
+
+    def keeper(
+        self, *, key: Location | None = None, inputs: str | int | None = None, targets: str | int | None = None
+    ) -> Keeper:
+        """Return a keeper of the samples that the clients in this process train on (:func:`leakgauge.keeper`).
+
+        Inside :meth:`client`, ``keeper.watch(loader)`` is enough. Around any other training, use ``keeper.client()``.
+
+        Args:
+            key: The file of the auditor's public key, for which the samples are encrypted.
+            inputs: The key or the place of the samples in a batch. By default, it is found.
+            targets: The key or the place of the targets in a batch. By default, it is found.
+        """
+        captures = self.captures
+        return Keeper(captures.folder, captures.data, self.name_of_run, key, inputs, targets)
+
+    def name_of_run(self) -> int | str:
+        """Return the number or the name of the run. Without one, it is chosen now, and its folder is created."""
+        if self.run is None:
+            self.run = int(new_folder(Path(self.captures.folder), "run").name.removeprefix("run-"))
+        return self.run
 
     @contextmanager
     def _guarded(self, who: str, round: int) -> Iterator[list[Path | None]]:
@@ -200,11 +227,9 @@ class LoopRecorder:
     ) -> Path | None:
         """Save one message of the run, whose folder is chosen at the first message."""
         captures = self.captures
-        if self.run is None:
-            self.run = int(new_folder(Path(captures.folder), "run").name.removeprefix("run-"))
         own = replace_training(captures, who, settings)
         sends: Any = "gradient" if gradient else "weights"
-        exchange = Exchange(self.run, round, who, *arrays, sends=sends, frozen=frozen, training=own)
+        exchange = Exchange(self.name_of_run(), round, who, *arrays, sends=sends, frozen=frozen, training=own)
         return captures.keep(exchange)
 
 
@@ -262,39 +287,9 @@ def _read(optimizer: Optimizer) -> dict[str, Any]:
     return settings
 
 
-def _name(client: object) -> str:
-    """Return the name of a client. A number K becomes ``client-K``."""
-    whole = isinstance(client, (int, np.integer)) and not isinstance(client, bool)
-    return f"client-{client}" if whole else str(client)
-
-
-def _arrays(state: object) -> Arrays:
-    """Return the weights of a state dict or of a list as arrays that nothing changes later."""
-    return {name: _array(value) for name, value in _items(state)}
-
-
 def _gradients(state: object, sent: Arrays) -> Arrays:
     """Return a gradient as arrays. A weight that the loss does not depend on has ``None`` in PyTorch, which is 0."""
     given = {
-        name: np.zeros_like(sent[name]) if value is None and name in sent else value for name, value in _items(state)
+        name: np.zeros_like(sent[name]) if value is None and name in sent else value for name, value in items_in(state)
     }
-    return {name: _array(value) for name, value in given.items() if value is not None}
-
-
-def _items(state: object) -> Iterable[tuple[str, Any]]:
-    if isinstance(state, Mapping):
-        return [(str(name), value) for name, value in state.items()]
-    if isinstance(state, (str, bytes, Tensor, np.ndarray)) or not isinstance(state, Iterable):
-        raise InvalidInput(f"weights must be a state dict or a list of arrays, not a {type(state).__name__}")
-    return [(str(index), value) for index, value in enumerate(state)]
-
-
-def _array(value: Any) -> np.ndarray[Any, Any]:
-    """Return a copy of a tensor or an array in the main memory."""
-    if not isinstance(value, Tensor):
-        return np.array(value)
-    value = value.detach().cpu()
-    if value.dtype in (torch.bfloat16,) or (value.is_floating_point() and value.element_size() < 2):
-        value = value.float()  # NumPy has no such type
-    copied: np.ndarray[Any, Any] = value.clone().numpy()
-    return copied
+    return {name: array_in(value) for name, value in given.items() if value is not None}

@@ -32,7 +32,8 @@ from typing import Any, TypeVar
 from leakgauge.core.errors import InvalidInput, MissingExtra, printable
 from leakgauge.core.observation import Observation
 from leakgauge.core.params import Params
-from leakgauge.federation.recording.flower import Recorder, read_arrays, reported_partition
+from leakgauge.federation.recording.flower import Recorder
+from leakgauge.federation.recording.flower_messages import read_arrays, reported_partition
 from leakgauge.federation.recording.recorder import Exchange
 from leakgauge.federation.steering import Rule
 

@@ -52,8 +52,11 @@ _WORDS = ("optimiser", "schedule")
 _WHOLE = ("epochs", "batch_size", "samples", "accumulation", "local_steps")
 
 
-#: A recipe of which only the loss and the mode are known.
-UNKNOWN = LocalTraining(momentum=None, weight_decay=None, optimiser=None)
+#: A recipe of which only the loss and the mode are known. An unknown setting is not 0, so the defaults are left out.
+UNKNOWN = LocalTraining(
+    momentum=None, weight_decay=None, optimiser=None, nesterov=None, dampening=None, betas=None, eps=None,
+    schedule=None, clip_norm=None, proximal=None, label_smoothing=None, accumulation=None,
+)  # fmt: skip
 
 #: The largest number of different warnings that a recorder logs.
 MOST_WARNINGS = 1000
@@ -162,22 +165,26 @@ class Captures:
     def keep(self, exchange: Exchange) -> Path | None:
         """Save one message, and return the path of its file. If this fails, log the failure and return ``None``."""
         try:
-            observation = self.observation(exchange)
-            folder = Path(self.folder) / f"run-{observation_file.plain(str(exchange.run))}"
-            stem, number = observation_file.stem(observation), 1
-            path = folder / f"{stem}{SUFFIX}"
-            while True:
-                while path.exists():
-                    number += 1
-                    path = folder / f"{stem}_{number}{SUFFIX}"
-                try:
-                    return observation_file.save(observation, path, replace=False, shared=True)
-                except FileError:
-                    if not path.exists():  # otherwise another recorder was quicker
-                        raise
+            return self.save(exchange)
         except Exception as problem:
             self.warn(f"{exchange.client}: {problem}", f"{exchange.client} in round {exchange.round}: {problem}")
             return None
+
+    def save(self, exchange: Exchange) -> Path:
+        """Save one message, and return the path of its file. If this fails, an error is raised."""
+        observation = self.observation(exchange)
+        folder = Path(self.folder) / f"run-{observation_file.plain(str(exchange.run))}"
+        stem, number = observation_file.stem(observation), 1
+        path = folder / f"{stem}{SUFFIX}"
+        while True:
+            while path.exists():
+                number += 1
+                path = folder / f"{stem}_{number}{SUFFIX}"
+            try:
+                return observation_file.save(observation, path, replace=False, shared=True)
+            except FileError:
+                if not path.exists():  # otherwise another recorder was quicker
+                    raise
 
     def warn(self, key: str, message: str) -> None:
         """Log that a message was not recorded. Later warnings with the same ``key`` are not logged."""

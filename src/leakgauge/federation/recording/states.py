@@ -10,7 +10,7 @@ model has frozen keep the values of that model.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -193,3 +193,40 @@ def _tensor(source: str, name: str, values: NDArray[Any], like: Tensor) -> Tenso
     if tensor.is_floating_point() and not like.is_floating_point():
         tensor = tensor.round()  # averaging turns counters into fractions
     return tensor.to(like.dtype)
+
+
+def arrays_in(state: object) -> Arrays:
+    """Return the weights of a state dict or of a list as arrays that nothing changes later.
+
+    Args:
+        state: A state dict, a dictionary of arrays, or a list of arrays.
+    """
+    return {name: array_in(value) for name, value in items_in(state)}
+
+
+def items_in(state: object) -> Iterable[tuple[str, Any]]:
+    """Return the names and the values of a state. Values without names are numbered.
+
+    Args:
+        state: A state dict, a dictionary of arrays, or a list of arrays.
+    """
+    if isinstance(state, Mapping):
+        return [(str(name), value) for name, value in state.items()]
+    if isinstance(state, (str, bytes, Tensor, np.ndarray)) or not isinstance(state, Iterable):
+        raise InvalidInput(f"weights must be a state dict or a list of arrays, not a {type(state).__name__}")
+    return [(str(index), value) for index, value in enumerate(state)]
+
+
+def array_in(value: Any) -> np.ndarray[Any, Any]:
+    """Return a copy of a tensor or an array in the main memory.
+
+    Args:
+        value: A tensor, or anything that NumPy takes for an array.
+    """
+    if not isinstance(value, Tensor):
+        return np.array(value)
+    value = value.detach().cpu()
+    if value.dtype in (torch.bfloat16,) or (value.is_floating_point() and value.element_size() < 2):
+        value = value.float()  # NumPy has no such type
+    copied: np.ndarray[Any, Any] = value.clone().numpy()
+    return copied

@@ -133,6 +133,7 @@ def findings_with_support(
     findings = {key_of(finding): finding for finding in judged(plan, results)}
     undefended = next((title for title, chain in plan.chains.items() if not chain), None)
     order = sorted(findings, key=lambda key: key[1] != undefended)
+    failed_self_test = plan.self_test is not None and plan.self_test.explained is False
     for key in order:
         attack, defence, _ = key
         mine = {one.setup: one for one in controls if one.attack == attack}
@@ -149,6 +150,7 @@ def findings_with_support(
             determined=plan.determined.get(defence, ""),
             unknown_targets=plan.scenario.targets_unknown,
             zero=key not in told,
+            unknown_recipe=plan.self_tested if failed_self_test else "",
             proof=proof,
         )
         findings[key] = with_support(findings[key], evidence)

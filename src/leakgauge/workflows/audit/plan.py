@@ -28,6 +28,7 @@ from leakgauge.attacks.spec import Cost
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, shown
 from leakgauge.core.observation import Observation
 from leakgauge.evaluation.bounds import Bound
+from leakgauge.evaluation.recipe_check import RecipeCheck
 from leakgauge.evaluation.support import TARGETS_UNKNOWN, control_sizes
 from leakgauge.federation.defence import Defence
 from leakgauge.workflows.audit.attackers import Attacker, read_attacker
@@ -35,6 +36,7 @@ from leakgauge.workflows.audit.budget import DEFAULT_BUDGET, read_duration
 from leakgauge.workflows.audit.ceiling import bound_on
 from leakgauge.workflows.audit.first_look import FirstLook, first_look
 from leakgauge.workflows.audit.ladder import Rung, rungs_of
+from leakgauge.workflows.audit.self_test import self_test, sentence_of
 from leakgauge.workflows.determined import may_determine
 from leakgauge.workflows.documents import CLIENTS, DECIBELS, NUMBER, Keys
 from leakgauge.workflows.result import measuring
@@ -98,6 +100,7 @@ class AuditPlan:
         budget: The seconds that the audit may take, or ``None`` for no limit.
         underdetermined: Whether the message holds fewer numbers than the client's samples, so that no attack can
             recover all of the samples.
+        self_test: Whether the simulation of the first client can be repeated.
     """
 
     scenario: Scenario
@@ -111,6 +114,12 @@ class AuditPlan:
     portfolio: bool = False
     budget: float | None = None
     underdetermined: bool = False
+    self_test: RecipeCheck | None = None
+
+    @property
+    def self_tested(self) -> str:
+        """The result of the self-test as a sentence. The text is empty if there was none."""
+        return "" if self.self_test is None else sentence_of(self.self_test)
 
     @property
     def work(self) -> list[Work]:
@@ -251,6 +260,7 @@ def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
         portfolio=listed is None,
         budget=budget,
         underdetermined=_underdetermined(message),
+        self_test=self_test(scenario),
         **table,
     )
 

@@ -18,9 +18,10 @@ from leakgauge.core.errors import UnknownName
 from leakgauge.core.own_files import check_output
 from leakgauge.evaluation.gate import read_condition
 from leakgauge.runtime import Watch
-from leakgauge.workflows.captures import Captures, ClientData
+from leakgauge.workflows.captures import Captures, TruthSource
 from leakgauge.workflows.infer_captures.questions import Inference
 from leakgauge.workflows.infer_captures.run import AUTO, InferenceTask, InferredCaptures, run_inference
+from leakgauge.workflows.kept_data import source_of_truths
 from leakgauge.workflows.result import Running, conclude, measuring
 
 __all__ = ["Inference", "InferenceTask", "InferredCaptures", "infer", "run_inference"]
@@ -37,7 +38,8 @@ def infer(  # noqa: PLR0913
     model_options: Mapping[str, Any] | None = None,
     know: Mapping[str, Any] | None = None,
     client: str | None = None,
-    data: Location | ClientData | None = None,
+    data: Location | TruthSource | None = None,
+    key: Location | None = None,
     sensitive: str | None = None,
     seed: int = 0,
     fail_if: Sequence[str] = (),
@@ -63,7 +65,9 @@ def infer(  # noqa: PLR0913
         model_options: The options of the factory.
         know: Settings of the clients' training that are not in the captures, such as ``{"lr": 0.1}``.
         client: The name of the only client to read. The default is all clients.
-        data: The clients' records (:class:`~leakgauge.workflows.captures.ClientData`).
+        data: The clients' records (:class:`~leakgauge.workflows.captures.ClientData`). By default, those that keepers
+            stored beside the captures, if there are any.
+        key: The file of the private key, if the kept samples are encrypted.
         sensitive: The name of the column or category that is hidden from the attacker and inferred.
         seed: The seed of the attacks.
         fail_if: The conditions under which the command fails, such as ``"attribute_accuracy > 0.8"``
@@ -84,7 +88,7 @@ def infer(  # noqa: PLR0913
     conditions = [read_condition(text, names) for text in fail_if]
     if not isinstance(captures, Captures):
         captures = Captures.find(captures, model, model_options, know=know, client=client)
-    truths = ClientData(Path(data)) if data is not None and not isinstance(data, ClientData) else data
+    truths = source_of_truths(data, captures, key)
     task = InferenceTask(captures, method, options or {}, truths, sensitive, seed)
     result = run_inference(task, output, running)
     return conclude(result, conditions, junit, lambda one: write_inference(one, Path(output), command))

@@ -25,8 +25,9 @@ from leakgauge.evaluation.gate import Check, Condition
 from leakgauge.evaluation.inferred import column_values
 from leakgauge.runtime import Task, run_tasks
 from leakgauge.runtime.cache import Cache, Entry
-from leakgauge.workflows.captures import Captures, ClientData, truths_of
+from leakgauge.workflows.captures import Captures, TruthSource, truths_of
 from leakgauge.workflows.infer_captures.questions import Federation, Inference, infer_column, infer_owners
+from leakgauge.workflows.infer_captures.recipes import check_recipes, sentences_of, with_checks
 from leakgauge.workflows.result import Running, WorkflowResult
 
 #: The method that is chosen by what the captures hold.
@@ -102,7 +103,7 @@ class InferenceTask:
     captures: Captures
     method: str | LocalModelAttack = AUTO
     options: Mapping[str, Any] = field(default_factory=dict)
-    data: ClientData | None = None
+    data: TruthSource | None = None
     sensitive: str | None = None
     seed: int = 0
 
@@ -132,7 +133,7 @@ def run_inference(task: InferenceTask, output: Location, running: Running | None
     if task.sensitive is not None and task.data is None:
         raise InvalidInput("inferring a column needs the clients' records. Pass them with --data")
     rounds, files, refused = _read(task.captures)
-    truths, unfit = _truths(task.data, rounds)
+    truths, unfit = _truths(task.data, rounds, files)
     refused += [f"all of {name}: {problem}" for name, problem in unfit.items()]
     rounds = {name: observations for name, observations in rounds.items() if name not in unfit}
     files = {name: files[name] for name in rounds}
@@ -144,6 +145,7 @@ def run_inference(task: InferenceTask, output: Location, running: Running | None
         raise InvalidInput(f"no client's model could be rebuilt. {refused[-1] if refused else 'Interrupted.'}")
     kept = {name: rounds[name] for name in models}
     truths = {name: truth for name, truth in truths.items() if name in models}
+    checks = {} if task.data is None else check_recipes(task.data, kept, files, truths)
     federation = Federation(kept, models, truths)
     answers, threats = _answers(federation, task, values)
     inferences = tuple(inference for answer in answers for inference in answer.inferences)
@@ -153,13 +155,14 @@ def run_inference(task: InferenceTask, output: Location, running: Running | None
         losses={name: _losses(models[name], kept[name], truth) for name, truth in truths.items()},
         inferences=inferences,
         notes=(
+            *sentences_of(checks),
             *([_few(few)] if few else []),
             *(note for answer in answers for note in answer.notes),
             *(() if task.data is None else task.data.not_scored([name for name in models if name not in truths])),
         ),
         threat_model=(*next(iter(kept.values()))[-1].threat_model(), *threats),
         scored=bool(truths),
-        findings=tuple(inference.finding() for inference in inferences),
+        findings=with_checks([inference.finding() for inference in inferences], checks),
         refused=tuple(refused),
         failed=failed,
         complete=failed is None and len(models) + len(problems) == len(rounds),
@@ -242,13 +245,15 @@ def _kind(observation: Observation) -> tuple[object, ...]:
 
 
 def _truths(
-    data: ClientData | None, rounds: Mapping[str, Sequence[Observation]]
+    data: TruthSource | None,
+    rounds: Mapping[str, Sequence[Observation]],
+    files: Mapping[str, Sequence[Path]],
 ) -> tuple[dict[str, Truth], dict[str, str]]:
     """Return the records of each client, and the error of each client whose records do not fit its captures."""
     if data is None:
         return {}, {}
     data.check(rounds)
-    known, problems = truths_of(data, {name: observations[0] for name, observations in rounds.items()})
+    known, problems = truths_of(data, {name: observations[0] for name, observations in rounds.items()}, files)
     return known, problems
 
 
