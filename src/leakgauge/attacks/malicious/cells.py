@@ -1,0 +1,146 @@
+"""What the gradient of a trapped layer holds: the sum of the samples between two neighbouring thresholds.
+
+The attacker sorts the rows that it sent by direction and threshold, and subtracts the gradients of neighbours. A row
+with weights of its own is a direction by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+#: Rows have the same direction if the cosine of their weights differs from 1 by less than this.
+SAME = 1e-6
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The sums of the samples in each trap.
+
+    A cell's sum is the sum of ``strength * features`` over the samples in the trap.
+
+    Args:
+        sums: The sums of the features, (cells, features).
+        strengths: The sums of the strengths.
+        rows: The row whose gradient the samples of a cell have.
+        directions: The index of the direction of each cell.
+        looks: The weights of each direction, of length one.
+        low: The lower threshold of each cell along its direction.
+        high: The upper threshold.
+        noise: The standard deviation of the error of a value of a sum.
+        bias_noise: The standard deviation of the error of a strength.
+    """
+
+    sums: Tensor
+    strengths: Tensor
+    rows: Tensor
+    directions: Tensor
+    looks: Tensor
+    low: Tensor
+    high: Tensor
+    noise: Tensor
+    bias_noise: Tensor
+
+    @property
+    def shared(self) -> bool:
+        """Whether several rows share a direction, so that a sample falls into one cell of each direction."""
+        return len(self.looks) < len(self.sums)
+
+    def homes(self, features: Tensor) -> Tensor:
+        """Return the cell of each direction into which samples fall, or -1 below the lowest threshold.
+
+        Args:
+            features: The features of the samples, one row for each sample.
+        """
+        places = features @ self.looks.T
+        homes = torch.full(places.shape, -1, dtype=torch.long, device=places.device)
+        for direction in range(len(self.looks)):
+            own = (self.directions == direction).nonzero().flatten()
+            inside = (places[:, direction : direction + 1] >= self.low[own]) & (
+                places[:, direction : direction + 1] < self.high[own]
+            )
+            homes[:, direction] = torch.where(inside.any(1), own[inside.int().argmax(1)], -1)
+        return homes
+
+
+def cells_of(sent: Tensor, gradient: Tensor, eps: float) -> Cells:
+    """Return the cells of a layer from the rows that were sent and their gradients.
+
+    Args:
+        sent: The weights and the bias of each row, with the bias in the last column.
+        gradient: The gradients of the same rows, in any scale.
+        eps: The relative error of a number of the message.
+    """
+    groups, silent = _directions(sent)
+    noise, bias_noise = _noise(gradient, silent, eps)
+    sums, rows, directions, looks, low, high, sizes = [], [], [], [], [], [], []
+    for group in groups:
+        length = sent[group, :-1].norm(dim=1)
+        thresholds = -sent[group, -1] / length
+        order = thresholds.argsort()
+        group, thresholds, length = group[order], thresholds[order], length[order]
+        part = gradient[group]
+        below = torch.cat([part[1:], torch.zeros_like(part[:1])])
+        sums.append(part - below)
+        sizes.append(part.abs().amax(1) + below.abs().amax(1))
+        rows.append(group)
+        directions.append(torch.full_like(group, len(looks)))
+        looks.append(sent[group[0], :-1] / length[0])
+        low.append(thresholds)
+        high.append(torch.cat([thresholds[1:], thresholds.new_full((1,), torch.inf)]))
+    joined = torch.cat(sums)
+    rounding = eps * torch.cat(sizes)
+    return Cells(
+        joined[:, :-1],
+        joined[:, -1],
+        torch.cat(rows),
+        torch.cat(directions),
+        torch.stack(looks),
+        torch.cat(low),
+        torch.cat(high),
+        (rounding.square() + 2 * noise**2).sqrt(),
+        (rounding.square() + 2 * bias_noise**2).sqrt(),
+    )
+
+
+def _directions(sent: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Return the rows of each direction, and the row that is never active, if there is one."""
+    looks = sent[:, :-1]
+    looks = looks / looks.norm(dim=1, keepdim=True).clamp_min(1e-30)
+    alike = looks @ looks.T > 1 - SAME
+    thresholds = -sent[:, -1] / sent[:, :-1].norm(dim=1).clamp_min(1e-30)
+    left, groups, silent = torch.ones(len(sent), dtype=torch.bool, device=sent.device), [], []
+    for row in range(len(sent)):
+        if not left[row]:
+            continue
+        group = (alike[row] & left).nonzero().flatten()
+        left[group] = False
+        if len(group) > 3:  # a threshold far above all others belongs to the silent row
+            ordered = group[thresholds[group].argsort()]
+            reach = thresholds[ordered[-2]] - thresholds[ordered[0]]
+            if float(thresholds[ordered[-1]] - thresholds[ordered[-2]]) > 20 * float(reach):
+                silent.append(int(ordered[-1]))
+                group = ordered[:-1]
+        groups.append(group)
+    return groups, torch.tensor(silent, dtype=torch.long, device=sent.device)
+
+
+def _noise(gradient: Tensor, silent: Tensor, eps: float) -> tuple[float, float]:
+    """Return the standard deviation of the noise on weights and on biases, from the row that is never active."""
+    kernel, bias = gradient[:, :-1], gradient[:, -1]
+    values = kernel[silent].flatten()
+    drawn = float(values.std()) if len(values) > 1 else 0.0
+    return max(drawn, _step(kernel)), max(drawn, _step(bias))
+
+
+def _step(values: Tensor) -> float:
+    """Return the distance between the levels to which a tensor was rounded, or 0 if it was not rounded."""
+    sizes = values.flatten().abs()
+    sizes = sizes[sizes > 0]
+    if len(sizes) < 64:
+        return 0.0
+    levels = (sizes / sizes.min()).round().unique()
+    off = float((sizes / sizes.min() - (sizes / sizes.min()).round()).abs().max())
+    return float(sizes.min()) if off < 1e-2 and len(levels) < min(5000, len(sizes) // 2) else 0.0

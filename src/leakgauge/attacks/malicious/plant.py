@@ -1,0 +1,191 @@
+"""The weights that a malicious server prepares, from samples of its own and without any client's data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from leakgauge.attacks.analytic.dense import DoesNotFit
+from leakgauge.attacks.malicious.layout import Layout, dummies, features_of, filled, layout_of
+from leakgauge.attacks.malicious.likely import likely_samples
+from leakgauge.attacks.malicious.passing import pass_on
+from leakgauge.attacks.malicious.prediction import Split, best_split, clean_share, peeled_share
+from leakgauge.attacks.malicious.rows import Rows, half_negative_rows, threshold_rows
+from leakgauge.core.checks import positive
+from leakgauge.core.data_spec import DataSpec
+from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.local_training import LocalTraining
+from leakgauge.core.params import Params, buffers_of, inside, parameters_of
+from leakgauge.core.seeding import derive, generator
+
+Kind = Literal["thresholds", "half_negative"]
+KINDS = ("thresholds", "half_negative")
+#: The number of samples that the server draws if it has none.
+DRAWN = 2000
+#: The mean output of a trap above its threshold, in standard deviations of the samples along its direction.
+MEAN_OUTPUT = 0.6
+#: The spread of the strengths of the classes around 1. Two samples in one trap never have the strength of one.
+SPREAD = 0.3
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The sizes of the planted weights.
+
+    Args:
+        signal: The length of the columns of the next layer, which multiplies the gradients of the traps.
+        outputs: By how much all traps together change the next layer's outputs.
+    """
+
+    signal: float = 1e3
+    outputs: float = 0.05
+
+    def __post_init__(self) -> None:
+        positive("the signal of traps", self.signal)
+        positive("the outputs of traps", self.outputs)
+
+
+@dataclass(frozen=True)
+class Trapped:
+    """The weights of a malicious server, and what it expects of them.
+
+    Args:
+        weights: The weights that it sends, by name.
+        kind: The kind of the traps.
+        traps: The number of traps.
+        split: How they are split among directions.
+        formula: The share of samples that are alone in a trap of one direction, (1 - 1/K)^(B-1).
+        expected: The share of samples that peeling is expected to return.
+        passed: How the sample reaches the traps, in words.
+        changed: The paths of the layers whose weights were changed.
+    """
+
+    weights: Params
+    kind: Kind
+    traps: int
+    split: Split
+    formula: float
+    expected: float
+    passed: str
+    changed: tuple[str, ...]
+
+    def load_into(self, model: nn.Module) -> nn.Module:
+        """Copy the planted weights into ``model``, and return ``model``."""
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                value.copy_(self.weights[name])
+        return model
+
+
+def plant(
+    model: nn.Module,
+    data: DataSpec,
+    training: LocalTraining | None = None,
+    *,
+    kind: Kind = "thresholds",
+    public: Tensor | None = None,
+    split: Split | None = None,
+    scale: Scale | None = None,
+    seed: int = 0,
+) -> Trapped:
+    """Prepare weights with traps for an architecture, as a malicious server does.
+
+    Use this only to audit a federation that is your own. If the architecture has no place for traps,
+    :class:`~leakgauge.attacks.analytic.dense.DoesNotFit` is raised with the reason.
+
+    Args:
+        model: The honest model. It is not changed.
+        data: The description of the clients' samples.
+        training: The settings of the clients' training, as far as the server knows them. ``samples`` is the number of
+            samples whose gradients the server gets in one sum.
+        kind: ``"thresholds"`` (Fowl et al. 2022) or ``"half_negative"`` (Boenisch et al. 2023).
+        public: Samples of the same kind that the server has, in their own units. By default, it draws random ones.
+        split: How the thresholds are split among directions. By default, as returns the most samples.
+        scale: The sizes of the planted weights.
+        seed: The seed of the server's draws.
+    """
+    if kind not in KINDS:
+        raise UnknownName("kind of traps", kind, KINDS)
+    training = training or LocalTraining()
+    honest = parameters_of(model)
+    work = filled(model, honest, buffers_of(model), training.mode, torch.double)
+    layout = layout_of(work, data.shape)
+    own = likely_samples(data, DRAWN, derive(seed, "likely samples")) if public is None else public
+    inputs = data.normalise(own.to(next(work.parameters())))
+    with torch.no_grad():
+        passed = pass_on(work, layout, data, inputs[:64])
+        features = features_of(work, layout, inputs)
+        dense = work.get_submodule(layout.dense)
+        assert isinstance(dense, nn.Linear)
+        traps, samples = dense.out_features, training.samples or 32
+        draw = generator(seed, "traps")
+        chosen = Split()
+        if kind == "thresholds":
+            chosen = split or best_split(traps - 1, samples, agreement=not confirms(training, data))
+            rows = threshold_rows(features, traps, chosen, samples, draw)
+            _set_equal_columns(work, layout, rows, data, scale or Scale())
+        else:
+            _set_rows(dense, half_negative_rows(features, traps, samples, draw))
+    changed = (*(stage.path for stage in layout.stages), layout.dense, layout.following)
+    planted = {name: value.detach() for name, value in work.named_parameters()}
+    weights = {name: planted[name].to(value) for name, value in honest.items()}
+    return Trapped(
+        weights=weights,
+        kind=kind,
+        traps=traps,
+        split=chosen,
+        formula=clean_share(traps, samples),
+        expected=peeled_share(traps - 1, samples, chosen) if kind == "thresholds" else clean_share(traps, samples),
+        passed=passed,
+        changed=changed,
+    )
+
+
+def confirms(training: LocalTraining, data: DataSpec) -> bool:
+    """Return whether the network can confirm a sample by the strength of its trap, so that one direction is enough.
+
+    Args:
+        training: The settings of the client's training.
+        data: The description of the samples.
+    """
+    steps = None not in (training.epochs, training.batch_size, training.samples) and training.steps > 1
+    return data.classes is not None and training.samples is not None and not steps
+
+
+def _set_rows(dense: nn.Linear, rows: Rows) -> None:
+    dense.weight.copy_(rows.weight)
+    dense.bias.copy_(rows.bias)
+
+
+def _set_equal_columns(model: nn.Module, layout: Layout, rows: Rows, data: DataSpec, scale: Scale) -> None:
+    """Set the traps, and the columns of the next layer such that a sample has the same gradient at all traps."""
+    dense, following = model.get_submodule(layout.dense), model.get_submodule(layout.following)
+    assert isinstance(dense, nn.Linear)
+    assert isinstance(following, nn.Linear)
+    size = scale.outputs / (scale.signal * MEAN_OUTPUT * len(rows.weight))
+    _set_rows(dense, Rows(rows.weight * size, rows.bias * size))
+    is_last = following.out_features == data.outputs
+    column = strengths_of_classes(following.out_features) if is_last else torch.ones(following.out_features)
+    following.weight.copy_(scale.signal * column.to(following.weight)[:, None].expand_as(following.weight))
+    if following.bias is not None:
+        following.bias.fill_(0.0 if is_last else 1.0)
+
+
+def strengths_of_classes(classes: int) -> Tensor:
+    """Return one number for each class such that no sum of two has the size of a single one.
+
+    >>> strengths_of_classes(4)
+    tensor([ 1.0000, -1.0000,  1.3000, -1.3000], dtype=torch.float64)
+
+    Args:
+        classes: The number of classes.
+    """
+    if classes == 1:
+        return torch.ones(1, dtype=torch.double)
+    sizes = torch.linspace(1.0, 1.0 + SPREAD, math.ceil(classes / 2), dtype=torch.double)
+    return torch.stack([sizes, -sizes], 1).flatten()[:classes]
