@@ -13,6 +13,8 @@ from torch import Tensor
 
 #: Rows have the same direction if the cosine of their weights differs from 1 by less than this.
 SAME = 1e-6
+#: A threshold is never reached if it is this many times the range of all others above them.
+FAR = 5.0
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,6 @@ class Cells:
     noise: Tensor
     bias_noise: Tensor
 
-    @property
-    def shared(self) -> bool:
-        """Whether several rows share a direction, so that a sample falls into one cell of each direction."""
-        return len(self.looks) < len(self.sums)
-
     def homes(self, features: Tensor) -> Tensor:
         """Return the cell of each direction into which samples fall, or -1 below the lowest threshold.
 
@@ -75,7 +72,13 @@ def cells_of(sent: Tensor, gradient: Tensor, eps: float) -> Cells:
     """
     groups, silent = _directions(sent)
     noise, bias_noise = _noise(gradient, silent, eps)
-    sums, rows, directions, looks, low, high, sizes = [], [], [], [], [], [], []
+    sums: list[Tensor] = []
+    rows: list[Tensor] = []
+    directions: list[Tensor] = []
+    looks: list[Tensor] = []
+    low: list[Tensor] = []
+    high: list[Tensor] = []
+    sizes: list[Tensor] = []
     for group in groups:
         length = sent[group, :-1].norm(dim=1)
         thresholds = -sent[group, -1] / length
@@ -107,24 +110,20 @@ def cells_of(sent: Tensor, gradient: Tensor, eps: float) -> Cells:
 
 def _directions(sent: Tensor) -> tuple[list[Tensor], Tensor]:
     """Return the rows of each direction, and the row that is never active, if there is one."""
-    looks = sent[:, :-1]
-    looks = looks / looks.norm(dim=1, keepdim=True).clamp_min(1e-30)
+    length = sent[:, :-1].norm(dim=1).clamp_min(1e-30)
+    looks, thresholds = sent[:, :-1] / length[:, None], -sent[:, -1] / length
+    usual = thresholds[:-1].max() - thresholds[:-1].min()
+    # The last row is never active if its threshold lies far above all others.
+    silent = len(sent) > 2 and bool(thresholds[-1] - thresholds[:-1].max() > FAR * usual)
+    rows = torch.arange(len(sent), device=sent.device)
+    left, groups = torch.ones(len(sent), dtype=torch.bool, device=sent.device), []
+    left[-1] = not silent
     alike = looks @ looks.T > 1 - SAME
-    thresholds = -sent[:, -1] / sent[:, :-1].norm(dim=1).clamp_min(1e-30)
-    left, groups, silent = torch.ones(len(sent), dtype=torch.bool, device=sent.device), [], []
-    for row in range(len(sent)):
-        if not left[row]:
-            continue
-        group = (alike[row] & left).nonzero().flatten()
-        left[group] = False
-        if len(group) > 3:  # a threshold far above all others belongs to the silent row
-            ordered = group[thresholds[group].argsort()]
-            reach = thresholds[ordered[-2]] - thresholds[ordered[0]]
-            if float(thresholds[ordered[-1]] - thresholds[ordered[-2]]) > 20 * float(reach):
-                silent.append(int(ordered[-1]))
-                group = ordered[:-1]
-        groups.append(group)
-    return groups, torch.tensor(silent, dtype=torch.long, device=sent.device)
+    for row in rows.tolist():
+        if bool(left[row]):
+            groups.append(rows[alike[row] & left])
+            left[groups[-1]] = False
+    return groups, rows[-1:] if silent else rows[:0]
 
 
 def _noise(gradient: Tensor, silent: Tensor, eps: float) -> tuple[float, float]:

@@ -8,6 +8,7 @@ layers are called, in which order, and what each of them sees.
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.analytic.dense import DoesNotFit, Reached, stop_at_input
 from leakgauge.core.observation import Observation
-from leakgauge.core.params import Params, buffers_of, to
+from leakgauge.core.params import Params, to
 
 #: The number of dummy samples in a forward pass.
 DUMMIES = 3
@@ -105,7 +106,7 @@ def layout_of(model: nn.Module, shape: tuple[int, ...]) -> Layout:
         for number, (path, module, inputs, _) in enumerate(calls)
         if isinstance(module, nn.Linear) and inputs.dim() == 2 and len(inputs) == DUMMIES
     ]
-    for (number, path, inputs), (_, following, behind) in zip(dense, dense[1:], strict=False):
+    for (number, path, inputs), (_, following, behind) in itertools.pairwise(dense):
         layer = model.get_submodule(path)
         assert isinstance(layer, nn.Linear)
         if layer.bias is None or behind.shape[1] != layer.out_features or not _trained_once(model, calls, path):
@@ -114,9 +115,7 @@ def layout_of(model: nn.Module, shape: tuple[int, ...]) -> Layout:
         if any(not isinstance(module, CONVOLUTIONS) for _, module, _, _ in before):
             continue
         check_independent(model, shape, path)
-        stages = tuple(
-            Stage(name, tuple(seen.shape[1:]), tuple(given.shape[1:])) for name, _, seen, given in before
-        )
+        stages = tuple(Stage(name, tuple(seen.shape[1:]), tuple(given.shape[1:])) for name, _, seen, given in before)
         return Layout(stages, path, following, inputs.shape[1])
     raise DoesNotFit(
         "the model has no dense layer with a bias that gets one vector for each sample behind convolutions only, and "

@@ -38,4 +38,5 @@ def likely_samples(data: DataSpec, count: int, seed: int) -> Tensor:
     pictures = pictures / pictures.flatten(1).std(1).reshape(-1, 1, 1, 1)
     brightness = torch.rand(count, 1, 1, 1, generator=draw, dtype=torch.double)
     contrast = 0.1 + 0.25 * torch.rand(count, 1, 1, 1, generator=draw, dtype=torch.double)
-    return (0.15 + 0.7 * brightness + contrast * pictures).clamp(0, 1)
+    finished: Tensor = (0.15 + 0.7 * brightness + contrast * pictures).clamp(0, 1)
+    return finished

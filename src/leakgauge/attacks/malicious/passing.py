@@ -23,8 +23,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor, nn
 
 from leakgauge.attacks.analytic.dense import DoesNotFit
-from leakgauge.attacks.malicious.layout import Layout, Stage, features_of, size_of
-from leakgauge.core.data_spec import DataSpec
+from leakgauge.attacks.malicious.layout import Layout, Stage, dummies, features_of, size_of
 
 #: The largest number of values of a sample for which the map is measured.
 MOST_VALUES = 4096
@@ -54,13 +53,12 @@ class Plant:
 PLANTS = (Plant(False, 1.0, 1.0), Plant(False, 1.0, 8.0), Plant(False, 2.0**-7, None), Plant(True, 1.0, 1.0))
 
 
-def pass_on(model: nn.Module, layout: Layout, data: DataSpec, probes: Tensor, plants: tuple[Plant, ...] = PLANTS) -> str:
+def pass_on(model: nn.Module, layout: Layout, probes: Tensor, plants: tuple[Plant, ...] = PLANTS) -> str:
     """Set the convolutions of a model such that they pass samples on, and return the choice in words.
 
     Args:
         model: The model, which is changed.
         layout: Its layers.
-        data: The description of the samples.
         probes: Inputs of the model that the server has.
         plants: The choices to try.
     """
@@ -75,8 +73,8 @@ def pass_on(model: nn.Module, layout: Layout, data: DataSpec, probes: Tensor, pl
         if affine_error(model, layout, probes) < AFFINE:
             return "the convolutions keep their kernels" if plant.own else "each kernel copies one plane"
     raise DoesNotFit(
-        "the layers before the dense one cannot be made to pass the sample on, as with maximum pooling or normalisation "
-        "between the convolutions"
+        "the layers before the dense one cannot be made to pass the sample on, as with maximum pooling or "
+        "normalisation between the convolutions"
     )
 
 
@@ -170,11 +168,13 @@ class Decoder:
         blocks: For each block of the map, the features, the values of the sample, and the inverse.
         origin: The features of the sample of zeros.
         held: The share of the sample's values that the features hold.
+        scale: The factor of each value, if the features are the scaled values themselves. There are then no blocks.
     """
 
     blocks: tuple[tuple[Tensor, Tensor, Tensor], ...]
     origin: Tensor
     held: float
+    scale: Tensor | None = None
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return the inputs of the model, one row for each row of features.
@@ -183,6 +183,8 @@ class Decoder:
             features: The inputs of the trapped layer.
         """
         centred = features.to(self.origin) - self.origin
+        if self.scale is not None:
+            return centred / self.scale
         values = sum(len(columns) for _, columns, _ in self.blocks)
         total = max([values, *(int(columns.max()) + 1 for _, columns, _ in self.blocks)])
         inputs = centred.new_zeros(len(features), total)
@@ -200,6 +202,10 @@ def decoder_of(model: nn.Module, layout: Layout, shape: tuple[int, ...]) -> Deco
         shape: The shape of one sample.
     """
     values, like = size_of(shape), next(model.parameters())
+    if not layout.stages and layout.features == values:
+        scaled = _scaled(model, layout, shape)
+        if scaled is not None:
+            return scaled
     if values > MOST_VALUES:
         raise DoesNotFit(f"the map of samples with more than {MOST_VALUES:,} values is not measured")
     origin = features_of(model, layout, like.new_zeros(1, *shape))[0]
@@ -218,6 +224,16 @@ def decoder_of(model: nn.Module, layout: Layout, shape: tuple[int, ...]) -> Deco
             blocks.append((rows, columns, inverse))
             held += rank
     return Decoder(tuple(blocks), origin.double(), held / values)
+
+
+def _scaled(model: nn.Module, layout: Layout, shape: tuple[int, ...]) -> Decoder | None:
+    """Return the decoder of features that are the values of the sample in their order, with a factor and a shift."""
+    drawn = dummies(model, shape)
+    zero, one = (features_of(model, layout, value.expand_as(drawn)) for value in drawn.new_tensor([0.0, 1.0]))
+    scale, seen = (one - zero)[0], features_of(model, layout, drawn)
+    if bool((scale == 0).any()) or not torch.allclose(seen, zero + scale * drawn.flatten(1), rtol=1e-4, atol=1e-6):
+        return None
+    return Decoder((), zero[0].double(), 1.0, scale.double())
 
 
 def _inverse(block: Tensor) -> tuple[Tensor, int]:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks.analytic.dense import DoesNotFit
-from leakgauge.attacks.malicious.layout import Layout, dummies, features_of, filled, layout_of
+from leakgauge.attacks.malicious.layout import Layout, features_of, filled, layout_of
 from leakgauge.attacks.malicious.likely import likely_samples
 from leakgauge.attacks.malicious.passing import pass_on
 from leakgauge.attacks.malicious.prediction import Split, best_split, clean_share, peeled_share
 from leakgauge.attacks.malicious.rows import Rows, half_negative_rows, threshold_rows
 from leakgauge.core.checks import positive
 from leakgauge.core.data_spec import DataSpec
-from leakgauge.core.errors import InvalidInput, UnknownName
+from leakgauge.core.errors import UnknownName
 from leakgauge.core.local_training import LocalTraining
-from leakgauge.core.params import Params, buffers_of, inside, parameters_of
+from leakgauge.core.params import Params, buffers_of, parameters_of
 from leakgauge.core.seeding import derive, generator
 
 Kind = Literal["thresholds", "half_negative"]
@@ -31,6 +29,10 @@ DRAWN = 2000
 MEAN_OUTPUT = 0.6
 #: The spread of the strengths of the classes around 1. Two samples in one trap never have the strength of one.
 SPREAD = 0.3
+#: The bias of the first output, if it is to win for all samples, beyond the logarithm of the number of outputs.
+WINNING = 6.0
+#: The same for a client with several batches, between which the outputs move. Samples of the first class are then lost.
+SURE = 14.0
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,13 @@ class Scale:
     Args:
         signal: The length of the columns of the next layer, which multiplies the gradients of the traps.
         outputs: By how much all traps together change the next layer's outputs.
+        features: The factor of the features that the traps see, where there are convolutions before them. Small
+            features keep the thresholds where they are over several local steps.
     """
 
     signal: float = 1e3
     outputs: float = 0.05
+    features: float = 1.0
 
     def __post_init__(self) -> None:
         positive("the signal of traps", self.signal)
@@ -118,7 +123,8 @@ def plant(
     own = likely_samples(data, DRAWN, derive(seed, "likely samples")) if public is None else public
     inputs = data.normalise(own.to(next(work.parameters())))
     with torch.no_grad():
-        passed = pass_on(work, layout, data, inputs[:64])
+        passed = pass_on(work, layout, inputs[:64])
+        _shrink(work, layout, (scale or Scale()).features)
         features = features_of(work, layout, inputs)
         dense = work.get_submodule(layout.dense)
         assert isinstance(dense, nn.Linear)
@@ -126,9 +132,12 @@ def plant(
         draw = generator(seed, "traps")
         chosen = Split()
         if kind == "thresholds":
-            chosen = split or best_split(traps - 1, samples, agreement=not confirms(training, data))
+            chosen = split or best_split(
+                traps - 1, samples, agreement=not confirms(training, data), batches=several_batches(training)
+            )
             rows = threshold_rows(features, traps, chosen, samples, draw)
-            _set_equal_columns(work, layout, rows, data, scale or Scale())
+            _set_equal_columns(work, layout, rows, scale or Scale(), several_steps(training))
+            _set_biases(work, layout, data, several_steps(training), several_batches(training))
         else:
             _set_rows(dense, half_negative_rows(features, traps, samples, draw))
     changed = (*(stage.path for stage in layout.stages), layout.dense, layout.following)
@@ -153,8 +162,36 @@ def confirms(training: LocalTraining, data: DataSpec) -> bool:
         training: The settings of the client's training.
         data: The description of the samples.
     """
-    steps = None not in (training.epochs, training.batch_size, training.samples) and training.steps > 1
-    return data.classes is not None and training.samples is not None and not steps
+    return data.classes is not None and training.samples is not None and training.is_sgd
+
+
+def several_steps(training: LocalTraining) -> bool:
+    """Return whether a client takes several local steps, or may take several.
+
+    Args:
+        training: The settings of the client's training.
+    """
+    if training.lr is None and training.epochs is None:
+        return False  # one gradient
+    return None in (training.epochs, training.batch_size, training.samples) or training.steps > 1
+
+
+def several_batches(training: LocalTraining) -> bool:
+    """Return whether a client trains on several batches, or may do so.
+
+    Args:
+        training: The settings of the client's training.
+    """
+    if not several_steps(training):
+        return False
+    return None in (training.batch_size, training.samples) or len(training.batch_sizes) > 1
+
+
+def _shrink(model: nn.Module, layout: Layout, factor: float) -> None:
+    """Multiply the outputs of the last convolution before the traps."""
+    for stage in layout.stages[-1:]:
+        for value in model.get_submodule(stage.path).parameters(recurse=False):
+            value.mul_(factor)
 
 
 def _set_rows(dense: nn.Linear, rows: Rows) -> None:
@@ -162,18 +199,45 @@ def _set_rows(dense: nn.Linear, rows: Rows) -> None:
     dense.bias.copy_(rows.bias)
 
 
-def _set_equal_columns(model: nn.Module, layout: Layout, rows: Rows, data: DataSpec, scale: Scale) -> None:
+def _set_equal_columns(model: nn.Module, layout: Layout, rows: Rows, scale: Scale, dying: bool) -> None:
     """Set the traps, and the columns of the next layer such that a sample has the same gradient at all traps."""
     dense, following = model.get_submodule(layout.dense), model.get_submodule(layout.following)
     assert isinstance(dense, nn.Linear)
     assert isinstance(following, nn.Linear)
     size = scale.outputs / (scale.signal * MEAN_OUTPUT * len(rows.weight))
     _set_rows(dense, Rows(rows.weight * size, rows.bias * size))
-    is_last = following.out_features == data.outputs
-    column = strengths_of_classes(following.out_features) if is_last else torch.ones(following.out_features)
+    column = falling_strengths(following.out_features) if dying else strengths_of_classes(following.out_features)
     following.weight.copy_(scale.signal * column.to(following.weight)[:, None].expand_as(following.weight))
-    if following.bias is not None:
-        following.bias.fill_(0.0 if is_last else 1.0)
+
+
+def _set_biases(model: nn.Module, layout: Layout, data: DataSpec, dying: bool, batches: bool) -> None:
+    """Set the biases of the layer behind the traps.
+
+    If the layer gives the outputs and the client takes several steps, the first output wins for all samples. The
+    gradients of all other classes then have the same sign, and close a trap after the first step that opens it.
+    """
+    following = model.get_submodule(layout.following)
+    assert isinstance(following, nn.Linear)
+    bias: Tensor | None = following.bias
+    if bias is None:
+        return
+    if following.out_features != data.outputs:
+        bias.fill_(1.0)  # a hidden layer stays active
+    else:
+        bias.zero_()
+        if dying:
+            bias[0] = (SURE if batches else WINNING) + math.log(following.out_features)
+
+
+def falling_strengths(classes: int) -> Tensor:
+    """Return one number for each class, of which the first is larger than all others.
+
+    Args:
+        classes: The number of classes.
+    """
+    if classes == 1:
+        return torch.ones(1, dtype=torch.double)
+    return torch.cat([torch.zeros(1, dtype=torch.double), -torch.linspace(1.0, 1.0 + SPREAD, classes - 1).double()])
 
 
 def strengths_of_classes(classes: int) -> Tensor:

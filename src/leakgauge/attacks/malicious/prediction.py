@@ -8,10 +8,10 @@ probability
 (Fowl et al. 2022). If the traps are split among several directions, each sample falls into one trap of each direction.
 A sample that is alone in one direction is known, and is subtracted in the others, where it may leave another sample
 alone. Such peeling is the decoding of an invertible Bloom lookup table (Goodrich, Mitzenmacher 2011). With three
-directions, it returns nearly all samples while :math:`B < 0.8 K`. For larger batches, a server gives up most samples:
-its lowest thresholds lie so high that about :math:`1.8 K / 3` samples are above them, and the directions are similar, so
-that these are mostly the same samples in all directions. The shares are simulated, because the formula for one
-direction does not count what peeling adds.
+directions, it returns nearly all samples while :math:`B < 0.8 K`. For larger batches, a server
+gives up most samples. Its lowest thresholds lie so high that about :math:`1.8 K / 3` samples are above them, and the
+directions are similar, so that these are mostly the same samples in all directions. The shares are simulated, because
+the formula for one direction does not count what peeling adds.
 """
 
 from __future__ import annotations
@@ -62,6 +62,9 @@ SPLITS = (
     Split(3, 0.9, 1.8),
     Split(3, 0.95, 1.8),
 )
+
+#: The loads of traps with a direction of their own.
+LOADS = (0.5, 1.0, 1.5, 2.0)
 
 
 def clean_share(traps: int, samples: int) -> float:
@@ -117,7 +120,7 @@ def _peeled(traps_of: np.ndarray, traps: int) -> float:
         left &= ~alone
 
 
-def best_split(traps: int, samples: int, *, agreement: bool = False) -> Split:
+def best_split(traps: int, samples: int, *, agreement: bool = False, batches: bool = False) -> Split:
     """Return the split of traps among directions that is expected to return the most samples.
 
     Args:
@@ -125,8 +128,14 @@ def best_split(traps: int, samples: int, *, agreement: bool = False) -> Split:
         samples: The number of samples in the batch.
         agreement: Whether the attacker recognises a single sample only by the agreement of two directions. The
             directions must then be several, and must not be similar.
+        batches: Whether the client trains on several batches. Each trap gets a direction of its own, because traps are
+            active in one step only, and neighbours with thresholds along one direction would show the first batch only.
     """
     choices = [one for one in SPLITS if traps // one.directions >= 2]
+    if batches:
+        choices = [Split(traps, 0.0, load) for load in LOADS]
     if agreement:
         choices = [one for one in choices if one.directions > 1 and not one.common]
-    return max(choices, key=lambda one: (round(peeled_share(traps, samples, one), 2), one == Split(3)), default=Split(1))
+    return max(
+        choices, key=lambda one: (round(peeled_share(traps, samples, one), 2), one == Split(3)), default=Split(1)
+    )

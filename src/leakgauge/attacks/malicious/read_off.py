@@ -1,9 +1,9 @@
 r"""The attack trap read-off, which reads samples from the traps of a malicious server.
 
-A sample :math:`i` with the features :math:`f_i` and the gradient :math:`\delta_i` with respect to a trap's output adds
-:math:`\delta_i f_i` to the gradient of the trap's weights and :math:`\delta_i` to that of its bias. The ratio of both is
-the sample, if it is alone in its trap. The attacker does not know which traps hold one sample, and accepts a ratio for
-one of two reasons:
+A sample :math:`i` with the features :math:`f_i` and the gradient :math:`\delta_i` with respect to a trap's output
+adds :math:`\delta_i f_i` to the gradient of the trap's weights and :math:`\delta_i` to that of its bias. The ratio of
+both is the sample, if it is alone in its trap. The attacker does not know which traps hold one sample, and accepts a
+ratio for one of two reasons:
 
 - *Agreement.* Traps of two different directions have the same ratio. Mixtures of different samples do not agree.
 - *Strength.* The network that the server sent gives, for the ratio and one of the labels, the gradient
@@ -17,6 +17,7 @@ repeated until nothing changes. Doubles are removed. The features are solved for
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -30,6 +31,7 @@ from leakgauge.attacks.malicious.layout import layout_of, sent_model
 from leakgauge.attacks.malicious.passing import Decoder, decoder_of
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.checks import positive
+from leakgauge.core.local_training import LocalTraining
 from leakgauge.core.observation import Observation
 from leakgauge.core.one_gradient import gradient_of, mixes_linearly, why_no_gradient
 from leakgauge.core.params import inside
@@ -44,10 +46,10 @@ CONFIRMED = ("cross_entropy", "binary_cross_entropy")
 BATCH = 512
 #: The relative error of a strength that the network confirms, if the message is exact.
 EXACT = 1e-4
-#: The share of a sample's strength that drifts over several local steps.
-DRIFT = 0.01
 #: A strength is read if it is this many times its error.
 VISIBLE = 6.0
+#: A sample may leave the range of pixels by this much.
+OUTSIDE = 0.02
 #: Ratios are the same if they differ by less than this share of the usual distance between two ratios.
 ALIKE = 0.05
 
@@ -76,7 +78,7 @@ class TrapReadOff(Attack):
         samples = message.samples(features)
         total = observation.training.samples
         words = f"{len(samples)} of {total or 'an unknown number of'} samples read from the traps of a malicious server"
-        if message.decoder is not None and message.decoder.held < 1:
+        if len(samples) and message.decoder.held < 1:
             words += f", of which the features hold {message.decoder.held:.0%} of the values"
         dtype = next(iter(observation.sent.values())).dtype
         return Reconstruction(samples.to(dtype), labels, Outcome("finished", 0, words))
@@ -97,28 +99,49 @@ class _Message:
         sent = [observation.sent[name].double() for name in names]
         eps = torch.finfo(observation.sent[names[0]].dtype).eps
         gradient = torch.cat([kernel, bias[:, None]], 1)
+        columns = observation.sent[inside(self.layout.following, "weight")]
+        self.equal_columns = bool((columns == columns[:, :1]).all())
         self.cells = cells_of(torch.cat([sent[0], sent[1][:, None]], 1), gradient, eps)
         if observation.kind == "weights":  # the returned weights are rounded in proportion to their own size
             step = float(self.training.lr or 1.0) if self.scaled else 1.0
             rounded = eps * sent[0].abs().max() / step, eps * sent[1].abs().max() / step
             self.cells.noise.copy_((self.cells.noise.square() + rounded[0] ** 2).sqrt())
             self.cells.bias_noise.copy_((self.cells.bias_noise.square() + rounded[1] ** 2).sqrt())
-        self.decoder: Decoder | None = None
         self.loss = loss_of(self.training)
-        self.confirms = (
-            self.scaled
-            and self.data.classes is not None
-            and self.training.loss in CONFIRMED
-            and self.training.samples is not None
-        )
+        self.unit = 1 / float(self.training.samples or 1) if self.scaled else _unit(self.training)
+        known = self.data.classes is not None and self.training.loss in CONFIRMED
+        sizes = None in (self.training.batch_size, self.training.samples)
+        self.batches = 1 if self.scaled or sizes else len(self.training.batch_sizes)
+        self.confirms = known and self.training.samples is not None and self.unit is not None
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """The solution of the map from samples to features."""
+        return decoder_of(self.single, self.layout, self.data.shape)
 
     def samples(self, features: Tensor) -> Tensor:
         """Return the samples with the given features, in their own units."""
         if not len(features):
             return features.new_zeros(0, *self.data.shape)
-        self.decoder = decoder_of(self.single, self.layout, self.data.shape)
-        samples = self.data.denormalise(self.decoder(features).reshape(-1, *self.data.shape))
+        samples = self._decoded(features)
         return samples.clamp(0, 1) if self.data.bounded else samples
+
+    def _decoded(self, features: Tensor) -> Tensor:
+        return self.data.denormalise(self.decoder(features).reshape(-1, *self.data.shape))
+
+    def out_of_range(self, features: Tensor) -> Tensor:
+        """Return by how much samples leave the range of pixels, as a root of a mean square.
+
+        A mixture with a negative share usually leaves it. Samples without a range never do.
+
+        Args:
+            features: The features of the samples.
+        """
+        if not self.data.bounded:
+            return features.new_zeros(len(features))
+        samples = self._decoded(features).flatten(1)
+        beyond: Tensor = (samples - samples.clamp(0, 1)).square().mean(1).sqrt()
+        return beyond
 
     def strengths(self, features: Tensor, rows: Tensor) -> Tensor:
         """Return, for each sample and each label, the gradient with respect to the output of a row, over all samples.
@@ -128,17 +151,17 @@ class _Message:
             rows: For each sample, the row of the layer.
         """
         parts = zip(features.split(BATCH), rows.split(BATCH), strict=True)
-        return torch.cat([self._strengths(some, own) for some, own in parts]) / float(self.training.samples or 1)
+        return torch.cat([self._strengths(some, own) for some, own in parts]) * float(self.unit or 1)
 
     def _strengths(self, features: Tensor, rows: Tensor) -> Tensor:
         dense = self.model.get_submodule(self.layout.dense)
         assert isinstance(dense, nn.Linear)
         given = nn.functional.linear(features, dense.weight, dense.bias).requires_grad_()
         handle = dense.register_forward_hook(lambda module, inputs, output: given)
-        zeros = features.new_zeros(len(features), *self.data.shape)
+        inputs = self.decoder(features).reshape(-1, *self.data.shape)
         try:
             with torch.enable_grad():
-                outputs = self.model(zeros)
+                outputs = self.model(inputs)
                 columns = []
                 for label in range(self.data.classes or 0):
                     targets = torch.full((len(features),), label, device=features.device)
@@ -150,6 +173,28 @@ class _Message:
         return torch.stack(columns, 1)
 
 
+def _unit(training: LocalTraining) -> float | None:
+    """Return by how much local training moves a bias for a gradient of 1 of one sample, or ``None`` if unknown.
+
+    Traps are made to be active in one step only. Momentum applies the gradient of this step again in later steps.
+    """
+    if None in (training.lr, training.epochs, training.batch_size, training.samples, training.momentum):
+        return None
+    if not training.is_sgd or (training.momentum and training.steps > 1 and len(training.batch_sizes) > 1):
+        return None  # with momentum, the step in which a trap was active matters
+    size = min(training.need("batch_size"), training.need("samples"))
+    return training.need("lr") * training.factor(0) * _repeated(training) / size
+
+
+def _repeated(training: LocalTraining) -> float:
+    """Return how often SGD with momentum applies a gradient that only the first step has."""
+    momentum, velocity, total = float(training.momentum or 0.0), 1.0, 0.0
+    for step in range(training.steps):
+        total += (momentum * velocity + (step == 0)) if training.nesterov else velocity
+        velocity *= momentum
+    return total
+
+
 class _Peeling:
     """The search for traps with a single sample. Accepted samples are subtracted from all traps that hold them."""
 
@@ -157,7 +202,7 @@ class _Peeling:
         self.message, self.cells, self.tolerance = message, message.cells, tolerance
         self.sums, self.strengths = self.cells.sums.clone(), self.cells.strengths.clone()
         self.noise, self.bias_noise = self.cells.noise.clone(), self.cells.bias_noise.clone()
-        self.drift = 0.0 if message.scaled else DRIFT
+        self.by_agreement = not message.confirms
         self.found: list[Tensor] = []
         self.labels: list[int] = []
 
@@ -186,7 +231,11 @@ class _Peeling:
             return False
         limit = self._limits(ratios, errors)
         labels, strengths = self._labelled(usable, ratios)
-        accepted = labels >= 0 if self.message.confirms else self._agree(usable, ratios, limit)
+        accepted = labels >= 0
+        if not self.found and not bool(accepted.any()):  # the strengths are unknown, as after clipping
+            self.by_agreement = True
+        if self.by_agreement:
+            accepted = accepted | self._agree(usable, ratios, limit)
         before = len(self.found)
         for index in errors.argsort().tolist():
             if self._complete:
@@ -199,7 +248,8 @@ class _Peeling:
         """Return the estimated error of each ratio, as the length of a vector."""
         strengths = self.strengths[cells].abs()
         kernel = self.noise[cells] * ratios.shape[1] ** 0.5
-        return (kernel.square() + (self.bias_noise[cells] * ratios.norm(dim=1)).square()).sqrt() / strengths
+        sizes = kernel.square() + (self.bias_noise[cells] * ratios.norm(dim=1)).square()
+        return torch.sqrt(sizes) / strengths
 
     def _plausible(self, cells: Tensor, ratios: Tensor, errors: Tensor) -> Tensor:
         """Return whether ratios lie between the thresholds of their own traps, and in a filled trap elsewhere."""
@@ -209,16 +259,13 @@ class _Peeling:
         places = (ratios * looks).sum(1)
         low, high = self.cells.low[cells], self.cells.high[cells]
         slack = 4 * errors + 1e-5 * places.abs()
-        if self.drift:
-            slack = slack + (high - low).nan_to_num(posinf=0.0)
-        return (places >= low - slack) & (places <= high + slack)
+        inside_trap: Tensor = (places >= low - slack) & (places <= high + slack)
+        return inside_trap
 
     def _limits(self, ratios: Tensor, errors: Tensor) -> Tensor:
         """Return, for each ratio, the distance below which another ratio counts as the same."""
         usual = torch.cdist(ratios, ratios).median() if len(ratios) > 1 else ratios.norm()
-        return (8 * errors + 1e-6 * ratios.norm(dim=1)).clamp_max(ALIKE * float(usual)).clamp_min(
-            ALIKE * float(usual) if self.drift else 0.0
-        )
+        return torch.clamp(8 * errors + 1e-6 * ratios.norm(dim=1), max=ALIKE * float(usual))
 
     def _labelled(self, cells: Tensor, ratios: Tensor) -> tuple[Tensor, Tensor]:
         """Return the label of each ratio for which the network gives the observed strength, or -1, and the strength."""
@@ -227,11 +274,12 @@ class _Peeling:
         if not self.message.confirms:
             return labels, strengths
         expected = self.message.strengths(ratios, self.cells.rows[cells])
-        errors, best = (expected - strengths[:, None]).abs().min(1)
         error = self.bias_noise[cells] / strengths.abs()
-        limit = (VISIBLE * error).clamp(EXACT, self.tolerance)
-        right = errors < limit * strengths.abs()
+        # The outputs of the network move a little from batch to batch.
+        limit = (VISIBLE * error).clamp(self.tolerance if self.message.batches > 1 else EXACT, self.tolerance)
+        errors, best = (expected - strengths[:, None]).abs().min(1)
         nearest = expected.gather(1, best[:, None])[:, 0]
+        right = (errors < limit * strengths.abs()) & (self.message.out_of_range(ratios) < OUTSIDE)
         return torch.where(right, best, labels), torch.where(right & (error > EXACT), nearest, strengths)
 
     def _agree(self, cells: Tensor, ratios: Tensor, limit: Tensor) -> Tensor:
@@ -239,7 +287,8 @@ class _Peeling:
         directions = self.cells.directions[cells]
         other = directions[:, None] != directions
         alike = torch.cdist(ratios, ratios) < torch.maximum(limit[:, None], limit)
-        return (alike & other).any(1)
+        agreed: Tensor = (alike & other).any(1) & (self.message.out_of_range(ratios) < OUTSIDE)
+        return agreed
 
     def _known(self, ratio: Tensor, limit: Tensor) -> bool:
         """Return whether a sample was accepted before."""
@@ -253,18 +302,16 @@ class _Peeling:
         features = self.sums[cell] / strength
         self.found.append(features)
         self.labels.append(label)
-        if not self.cells.shared:
-            return
+        if not self.message.equal_columns or self.message.batches > 1:
+            return  # a trap is closed by the first batch that opens it, so that it may lack this sample
         homes = self.cells.homes(features[None])[0]
         homes = torch.where(torch.arange(len(homes), device=homes.device) == self.cells.directions[cell], cell, homes)
         error = self.noise[cell], self.bias_noise[cell]
         for home in homes[homes >= 0]:
             self.sums[home] -= strength * features
             self.strengths[home] -= strength
-            drift = self.drift * strength.abs()
-            size = features.square().mean().sqrt()
-            self.noise[home] = (self.noise[home] ** 2 + error[0] ** 2 + (drift * size) ** 2).sqrt()
-            self.bias_noise[home] = (self.bias_noise[home] ** 2 + error[1] ** 2 + drift**2).sqrt()
+            self.noise[home] = (self.noise[home] ** 2 + error[0] ** 2).sqrt()
+            self.bias_noise[home] = (self.bias_noise[home] ** 2 + error[1] ** 2).sqrt()
 
 
 def fits(observation: Observation) -> Fit:
@@ -273,7 +320,7 @@ def fits(observation: Observation) -> Fit:
     Args:
         observation: The message of the client.
     """
-    if not observation.steered.startswith(RULES):
+    if observation.steered not in RULES:
         return Fit(False, "needs a malicious server that planted traps")
     if not mixes_linearly(observation):
         return Fit(False, "a trap's gradients have a ratio that survives SGD, and this client uses Adam")

@@ -1,10 +1,10 @@
 r"""Traps in a dense layer: rows that few samples activate.
 
-*Thresholds.* All rows of one direction :math:`u` look at the same number :math:`u \cdot f` of a sample with the features
-:math:`f`, and each has a threshold of its own (Fowl et al. 2022). A row is active for the samples above its threshold.
-The difference between the gradients of two neighbours therefore comes from the samples between their thresholds. The
-thresholds are quantiles of samples that the server has, such that the same number of samples lies between each two. The
-columns of the next layer are all equal, so that a sample has the same gradient at every row.
+*Thresholds.* All rows of one direction :math:`u` look at the same number :math:`u \cdot f` of a sample with the
+features :math:`f`, and each has a threshold of its own (Fowl et al. 2022). A row is active for the samples above its
+threshold. The difference between the gradients of two neighbours therefore comes from the samples between their
+thresholds. The thresholds are quantiles of samples that the server has, such that the same number of samples lies
+between each two. The columns of the next layer are all equal, so that a sample has the same gradient at every row.
 
 *Half-negative rows.* Each row has weights of its own, of which half are negative and a little larger, so that few
 samples activate the row (Boenisch et al. 2023). The next layer stays as it is.
@@ -24,6 +24,8 @@ from leakgauge.core.errors import InvalidInput
 COMPONENTS = 24
 #: How far the lowest threshold lies below all samples of the server, as a share of their range.
 MARGIN = 0.5
+#: How far the threshold of the row that is never active lies above all others, as a multiple of their range.
+SILENT = 20.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,9 @@ def threshold_rows(features: Tensor, rows: int, split: Split, samples: int, draw
         bias[first : first + size] = -thresholds
         first += size
     weight[-1] = looks[0]
-    bias[-1] = -(features @ looks[0]).max() - 1e3 * (features @ looks[0]).std()
+    size = looks[0].norm()
+    reach = (-bias[:-1] / weight[:-1].norm(dim=1)).aminmax()
+    bias[-1] = -size * (reach.max + SILENT * (reach.max - reach.min).clamp_min(1 / size))
     return Rows(weight, bias)
 
 
@@ -94,7 +98,8 @@ def spread_directions(features: Tensor, count: int, draw: torch.Generator) -> Te
     if mixing.shape[1] < count:  # fewer components than directions, as for rows of few columns
         mixing = torch.randn(kept, count, generator=draw, dtype=torch.double).to(features)
         mixing = mixing / mixing.norm(dim=0)
-    return (mixing / spread[:, None]).T @ components[:kept]
+    looks: Tensor = (mixing / spread[:, None]).T @ components[:kept]
+    return looks
 
 
 def half_negative_rows(features: Tensor, rows: int, samples: int, draw: torch.Generator) -> Rows:
