@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from leakgauge.federation import defences
     from leakgauge.federation.client import fedavg, fedsgd
     from leakgauge.federation.defence import Defence
+    from leakgauge.federation.received import ModelCheck, check_model
     from leakgauge.federation.recording.loop import record
     from leakgauge.federation.rounds import Federation, run_federation
     from leakgauge.federation.training import local_sgd
@@ -51,6 +52,7 @@ _HOMES = {
     "LeakgaugeError": "core.errors",
     "LocalTraining": "core.observation",
     "Measure": "core.measure",
+    "ModelCheck": "federation.received",
     "Observation": "core.observation",
     "Reconstruction": "attacks",
     "Score": "evaluation",
@@ -59,6 +61,7 @@ _HOMES = {
     "attack": "workflows.attack_captures",
     "attacks": "",
     "audit": "workflows.audit",
+    "check_model": "federation.received",
     "data": "",
     "defences": "federation",
     "errors": "core",
@@ -90,6 +93,7 @@ __all__ = [
     "LeakgaugeError",
     "LocalTraining",
     "Measure",
+    "ModelCheck",
     "Observation",
     "Reconstruction",
     "Score",
@@ -98,6 +102,7 @@ __all__ = [
     "attack",
     "attacks",
     "audit",
+    "check_model",
     "data",
     "defences",
     "errors",

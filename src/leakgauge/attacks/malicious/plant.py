@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.attacks.malicious.layout import Layout, features_of, filled, layout_of
-from leakgauge.attacks.malicious.likely import likely_samples
 from leakgauge.attacks.malicious.passing import pass_on
 from leakgauge.attacks.malicious.prediction import Split, best_split, clean_share, peeled_share
 from leakgauge.attacks.malicious.rows import Rows, half_negative_rows, threshold_rows
 from leakgauge.core.checks import positive
 from leakgauge.core.data_spec import DataSpec
 from leakgauge.core.errors import UnknownName
+from leakgauge.core.likely_samples import likely_samples
 from leakgauge.core.local_training import LocalTraining
 from leakgauge.core.params import Params, buffers_of, parameters_of
 from leakgauge.core.seeding import derive, generator
