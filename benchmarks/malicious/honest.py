@@ -25,6 +25,8 @@ from leakgauge.federation.received import check_model
 
 RESULTS = Path(__file__).parent / "honest.csv"
 STAGES = (0, 10, 50, 200, 600)
+#: A later stage of the families whose steps are cheap.
+LONGER, LONG = 4000, ("mlp", "lenet-tanh", "mlp-table")
 BATCH = 32
 FIGURES = ("twins", "transmit", "rare", "quiet", "dead", "passes")
 COLUMNS = ("family", "seed", "stage", "probes", *FIGURES, "refused", "signs", "accuracy", "seconds")
@@ -54,9 +56,7 @@ FAMILIES: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     "lenet-sigmoid": ("mnist", lambda: lg.models.build("lenet", shape=(1, 28, 28), classes=10)),
     "lenet-tanh": (
         "mnist",
-        lambda: lg.models.build(
-            "lenet", shape=(1, 28, 28), classes=10, activation="tanh", initialisation="default"
-        ),
+        lambda: lg.models.build("lenet", shape=(1, 28, 28), classes=10, activation="tanh", initialisation="default"),
     ),
     "lenet-relu": (
         "cifar10",
@@ -104,7 +104,7 @@ def run(family: str, seed: int) -> None:
     train, held = order[: max(200, len(order) - 300)], order[-300:]
     steps = optimiser(model, seed)
     done = 0
-    for stage in STAGES:
+    for stage in (*STAGES, *([LONGER] if family in LONG else [])):
         model.train()
         while done < stage:
             rows = train[torch.randint(len(train), (BATCH,), generator=draw)]

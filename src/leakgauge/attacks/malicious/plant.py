@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.malicious.layout import Layout, features_of, filled, layout_of
 from leakgauge.attacks.malicious.passing import pass_on
-from leakgauge.attacks.malicious.prediction import Split, best_split, clean_share, peeled_share
+from leakgauge.attacks.malicious.prediction import Split, batched_share, best_split, clean_share, peeled_share
 from leakgauge.attacks.malicious.rows import Rows, half_negative_rows, threshold_rows
 from leakgauge.core.checks import positive
 from leakgauge.core.data_spec import DataSpec
@@ -23,6 +23,8 @@ from leakgauge.core.seeding import derive, generator
 
 Kind = Literal["thresholds", "half_negative"]
 KINDS = ("thresholds", "half_negative")
+#: The number of samples of a client if the server does not know it.
+USUAL = 32
 #: The number of samples that the server draws if it has none.
 DRAWN = 2000
 #: The mean output of a trap above its threshold, in standard deviations of the samples along its direction.
@@ -128,13 +130,12 @@ def plant(
         features = features_of(work, layout, inputs)
         dense = work.get_submodule(layout.dense)
         assert isinstance(dense, nn.Linear)
-        traps, samples = dense.out_features, training.samples or 32
+        traps, samples = dense.out_features, training.samples or USUAL
+        batch = (training.batch_size or samples) if several_batches(training) else None
         draw = generator(seed, "traps")
         chosen = Split()
         if kind == "thresholds":
-            chosen = split or best_split(
-                traps - 1, samples, agreement=not confirms(training, data), batches=several_batches(training)
-            )
+            chosen = split or best_split(traps - 1, samples, agreement=not confirms(training, data), batch=batch)
             rows = threshold_rows(features, traps, chosen, samples, draw)
             _set_equal_columns(work, layout, rows, scale or Scale(), several_steps(training))
             _set_biases(work, layout, data, several_steps(training), several_batches(training))
@@ -149,10 +150,19 @@ def plant(
         traps=traps,
         split=chosen,
         formula=clean_share(traps, samples),
-        expected=peeled_share(traps - 1, samples, chosen) if kind == "thresholds" else clean_share(traps, samples),
+        expected=_expected(kind, traps, samples, chosen, batch),
         passed=passed,
         changed=changed,
     )
+
+
+def _expected(kind: Kind, traps: int, samples: int, split: Split, batch: int | None) -> float:
+    """Return the share of samples that the attack is expected to return."""
+    if kind == "half_negative":
+        return batched_share(traps, samples, batch or samples, 1.0)
+    if batch is not None:
+        return batched_share(traps - 1, samples, batch, split.load)
+    return peeled_share(traps - 1, samples, split)
 
 
 def confirms(training: LocalTraining, data: DataSpec) -> bool:

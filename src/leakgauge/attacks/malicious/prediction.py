@@ -120,7 +120,30 @@ def _peeled(traps_of: np.ndarray, traps: int) -> float:
         left &= ~alone
 
 
-def best_split(traps: int, samples: int, *, agreement: bool = False, batches: bool = False) -> Split:
+@functools.cache
+def batched_share(traps: int, samples: int, batch: int, load: float) -> float:
+    """Return the expected share of samples that traps return if a client trains on several batches, by simulation.
+
+    Each trap has a direction of its own, and is closed by the first batch that opens it. Nothing is subtracted, because
+    the attacker does not know which batch this was.
+
+    Args:
+        traps: The number of traps.
+        samples: The number of samples.
+        batch: The number of samples in a batch.
+        load: The expected number of samples above the threshold of a trap.
+    """
+    draw, shares = np.random.default_rng(0), []
+    batches = np.arange(samples) // max(1, batch)
+    for _ in range(TRIALS):
+        opens = draw.random((samples, traps)) < min(1.0, load / max(1, samples))
+        first = np.where(opens, batches[:, None], samples).min(0)
+        seen = opens & (batches[:, None] == first)
+        shares.append(float((seen & (seen.sum(0) == 1)).any(1).mean()))
+    return float(np.mean(shares))
+
+
+def best_split(traps: int, samples: int, *, agreement: bool = False, batch: int | None = None) -> Split:
     """Return the split of traps among directions that is expected to return the most samples.
 
     Args:
@@ -128,12 +151,13 @@ def best_split(traps: int, samples: int, *, agreement: bool = False, batches: bo
         samples: The number of samples in the batch.
         agreement: Whether the attacker recognises a single sample only by the agreement of two directions. The
             directions must then be several, and must not be similar.
-        batches: Whether the client trains on several batches. Each trap gets a direction of its own, because traps are
-            active in one step only, and neighbours with thresholds along one direction would show the first batch only.
+        batch: The number of samples in a batch, if the client trains on several. Each trap then gets a direction of its
+            own, because neighbours along one direction would all be closed by the first batch.
     """
     choices = [one for one in SPLITS if traps // one.directions >= 2]
-    if batches:
-        choices = [Split(traps, 0.0, load) for load in LOADS]
+    if batch is not None:
+        load = max(LOADS, key=lambda load: batched_share(traps, samples, batch, load))
+        return Split(traps, 0.0, load)
     if agreement:
         choices = [one for one in choices if one.directions > 1 and not one.common]
     return max(

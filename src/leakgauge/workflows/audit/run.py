@@ -38,6 +38,7 @@ from leakgauge.workflows.audit.judging import (
     key_of_work,
 )
 from leakgauge.workflows.audit.ladder import sentences, strongest_attack
+from leakgauge.workflows.audit.lying import SECONDS, LyingServer, lying_server
 from leakgauge.workflows.audit.plan import UNDEFENDED, AuditPlan, Work
 from leakgauge.workflows.result import Running, WorkflowResult
 
@@ -55,6 +56,8 @@ class Audit(WorkflowResult):
             (:mod:`leakgauge.workflows.audit.ladder`).
         forecast: The expected cost of the audit.
         seconds: The time of all attacks together, with positive controls and the ladder.
+        lying: What a malicious server would take (:mod:`leakgauge.workflows.audit.lying`). It is no part of the
+            verdict.
     """
 
     plan: AuditPlan
@@ -63,6 +66,7 @@ class Audit(WorkflowResult):
     ladder: tuple[Finding, ...] = ()
     forecast: Forecast | None = None
     seconds: float = 0.0
+    lying: LyingServer | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -157,6 +161,7 @@ def run_audit(
         failed=TasksFailed(run.failures, run.started) if run.failures else None,
         forecast=run.forecast,
         seconds=sum(float(result.document["seconds"]) for result in run.results.values()),
+        lying=run.lying(),
     )
 
 
@@ -282,6 +287,30 @@ class _Run:
                 seconds.setdefault(work.attack, []).append(result.document["seconds"] / self.forecast.weight(work))
         measured = {name: sum(values) / len(values) for name, values in seconds.items()}
         return replace(self.forecast, seconds={**self.forecast.seconds, **measured})
+
+    def lying(self) -> LyingServer | None:
+        """Return what a malicious server would take, unless the user chose the attacks or the budget is used up."""
+        plan, left = self.plan, SECONDS
+        if plan.budget is not None:
+            left = min(left, plan.budget - self.spent)
+        if not plan.portfolio or self.interrupted or self.failures:
+            return None
+        chains = {title: list(map(repr, chain)) for title, chain in plan.chains.items()}
+        definition = {"malicious server": chains, "scenario": plan.scenario.document, "clients": plan.clients}
+        definition |= {"content": plan.scenario.fingerprint}
+        entry = self.cache.get(definition)
+        if entry is not None:
+            return LyingServer.read(entry.document)
+        if left <= 0:
+            return None
+        try:
+            with stopping(sentence=""):
+                result = lying_server(plan, left)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            return None
+        self.cache.put(definition, result.document)
+        return result
 
     def is_settled(self, work: Work) -> bool:
         """Return whether an exact attack has already recovered every sample of this client, with this defence."""
