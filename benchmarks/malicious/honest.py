@@ -40,6 +40,7 @@ class Series(nn.Module):
         self.body, self.hidden, self.head = nn.LSTM(size, 48, batch_first=True), nn.Linear(48, 32), nn.Linear(32, 10)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the class scores."""
         last = self.body(inputs.squeeze(1))[0][:, -1]
         return self.head(torch.relu(self.hidden(last)))
 

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 import leakgauge as lg
 from leakgauge.workflows.audit import read_audit
 from leakgauge.workflows.audit.lying import LyingServer, lying_server
@@ -53,11 +51,10 @@ def test_without_time_there_is_a_forecast_or_nothing():
     assert all("time" in lie.reason for lie in result.lies)
 
 
-@pytest.mark.parametrize("redact", ["omit"])
-def test_a_default_audit_has_the_line_on_its_page_and_in_its_document(tmp_path, redact):
+def test_a_default_audit_has_the_line_on_its_page_and_in_its_document(tmp_path):
     own = document(options=SMALL, samples=2)
-    own["audit"] = {"clients": 1, "budget": "20s"}
-    lg.audit(own, tmp_path, redact=redact, engine="in-process")
+    own["audit"] = {"clients": 1, "budget": "6s"}
+    lg.audit(own, tmp_path, redact="omit", engine="in-process")
     found = json.loads((tmp_path / "audit.json").read_text())["malicious_server"]
     assert found["server"] == "malicious"
     assert found["sentence"] in (tmp_path / "audit.html").read_text()

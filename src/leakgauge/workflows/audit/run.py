@@ -1,6 +1,7 @@
 """The stages in which the attacks of an audit run. Finished attacks are cached.
 
-1. Exact attacks run first, because they take seconds and recognise their own success.
+1. Exact attacks run first, because they take seconds and recognise their own success. Before them, a replay of a
+   malicious server takes a moment (:mod:`leakgauge.workflows.audit.lying`).
 2. The other attacks run on the clients whose samples the exact attacks have not recovered.
 3. Searches that found no samples start again and get more steps, if the budget has time.
 4. Attacks that found nothing run on easier versions of the set-up, which are called positive controls.
@@ -41,6 +42,9 @@ from leakgauge.workflows.audit.ladder import sentences, strongest_attack
 from leakgauge.workflows.audit.lying import SECONDS, LyingServer, lying_server
 from leakgauge.workflows.audit.plan import UNDEFENDED, AuditPlan, Work
 from leakgauge.workflows.result import Running, WorkflowResult
+
+#: The share of the budget that replays of a malicious server may take, and the seconds that they may always take.
+LYING_SHARE, LEAST_SECONDS = 0.1, 2.0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -137,6 +141,7 @@ def run_audit(
         samples: Whether clients' samples are stored in the cache. If it is false, those of earlier runs are removed.
     """
     run = _Run(plan, Cache(folder, samples=samples), running or Running(), stop_after)
+    lying = run.lying()
     for cost in Cost:  # a slow exact attack is left out where a quick one has every sample
         run.stage([work for work in plan.exact_attacks(cost) if not run.is_settled(work)])
     run.stage([work for work in plan.work if not plan.is_exact(work.attack) and not run.is_settled(work)])
@@ -161,7 +166,7 @@ def run_audit(
         failed=TasksFailed(run.failures, run.started) if run.failures else None,
         forecast=run.forecast,
         seconds=sum(float(result.document["seconds"]) for result in run.results.values()),
-        lying=run.lying(),
+        lying=lying,
     )
 
 
@@ -292,7 +297,7 @@ class _Run:
         """Return what a malicious server would take, unless the user chose the attacks or the budget is used up."""
         plan, left = self.plan, SECONDS
         if plan.budget is not None:
-            left = min(left, plan.budget - self.spent)
+            left = min(left, max(LEAST_SECONDS, LYING_SHARE * plan.budget), plan.budget - self.spent)
         if not plan.portfolio or self.interrupted or self.failures:
             return None
         chains = {title: list(map(repr, chain)) for title, chain in plan.chains.items()}
