@@ -114,7 +114,11 @@ def seen_by_server(cell: Cell, model: nn.Module, shares: list[Dataset], seed: in
     summed = replace(observation, gradient=mean).knowing(samples=cell.samples * len(shares))
     if cell.dead:
         return summed, truth
-    return summed, replace(truth, inputs=torch.cat([truth.inputs, *(one.inputs for _, one in rest)]))
+    joined = {
+        name: torch.cat([getattr(truth, name), *(getattr(one, name) for _, one in rest)])
+        for name in ("inputs", "targets")
+    }
+    return summed, replace(truth, **joined, order=())
 
 
 def scores(samples: torch.Tensor, truth: Truth) -> tuple[int, int, int]:

@@ -15,6 +15,10 @@ from torch import Tensor
 SAME = 1e-6
 #: A threshold is never reached if it is this many times the range of all others above them.
 FAR = 5.0
+#: The largest number of levels of a rounded tensor.
+LEVELS = 2**15
+#: The standard deviation of the error of random rounding between two levels, averaged over all values.
+DITHER = 0.41
 
 
 @dataclass(frozen=True)
@@ -62,16 +66,17 @@ class Cells:
         return homes
 
 
-def cells_of(sent: Tensor, gradient: Tensor, eps: float) -> Cells:
+def cells_of(sent: Tensor, gradient: Tensor, eps: float, rounded: bool = False) -> Cells:
     """Return the cells of a layer from the rows that were sent and their gradients.
 
     Args:
         sent: The weights and the bias of each row, with the bias in the last column.
         gradient: The gradients of the same rows, in any scale.
         eps: The relative error of a number of the message.
+        rounded: Whether the client rounded each tensor to a few levels.
     """
     groups, silent = _directions(sent)
-    noise, bias_noise = _noise(gradient, silent, eps)
+    noise, bias_noise = _noise(gradient, silent, rounded)
     sums: list[Tensor] = []
     rows: list[Tensor] = []
     directions: list[Tensor] = []
@@ -126,20 +131,26 @@ def _directions(sent: Tensor) -> tuple[list[Tensor], Tensor]:
     return groups, rows[-1:] if silent else rows[:0]
 
 
-def _noise(gradient: Tensor, silent: Tensor, eps: float) -> tuple[float, float]:
+def _noise(gradient: Tensor, silent: Tensor, rounded: bool) -> tuple[float, float]:
     """Return the standard deviation of the noise on weights and on biases, from the row that is never active."""
     kernel, bias = gradient[:, :-1], gradient[:, -1]
     values = kernel[silent].flatten()
     drawn = float(values.std()) if len(values) > 1 else 0.0
-    return max(drawn, _step(kernel)), max(drawn, _step(bias))
+    if not rounded:
+        return drawn, drawn
+    return max(drawn, DITHER * step_of(kernel)), max(drawn, DITHER * step_of(bias))
 
 
-def _step(values: Tensor) -> float:
-    """Return the distance between the levels to which a tensor was rounded, or 0 if it was not rounded."""
+def step_of(values: Tensor) -> float:
+    """Return the distance between the levels to which a tensor was rounded, or 0 if it was not rounded.
+
+    Args:
+        values: The tensor.
+    """
     sizes = values.flatten().abs()
     sizes = sizes[sizes > 0]
-    if len(sizes) < 64:
+    if not len(sizes):
         return 0.0
     levels = (sizes / sizes.min()).round().unique()
     off = float((sizes / sizes.min() - (sizes / sizes.min()).round()).abs().max())
-    return float(sizes.min()) if off < 1e-2 and len(levels) < min(5000, len(sizes) // 2) else 0.0
+    return float(sizes.min()) if off < 1e-2 and len(levels) <= LEVELS else 0.0

@@ -193,13 +193,15 @@ class Decoder:
         return inputs
 
 
-def decoder_of(model: nn.Module, layout: Layout, shape: tuple[int, ...]) -> Decoder:
+def decoder_of(model: nn.Module, layout: Layout, shape: tuple[int, ...], noise: float = 0.0) -> Decoder:
     """Measure the affine map from samples to features, and return its solution.
 
     Args:
         model: The model, whose convolutions pass the sample on.
         layout: Its layers.
         shape: The shape of one sample.
+        noise: The standard deviation of the error of a feature. Directions that the features hold by less are damped,
+            for values of the sample with a standard deviation of 1.
     """
     values, like = size_of(shape), next(model.parameters())
     if not layout.stages and layout.features == values:
@@ -220,7 +222,7 @@ def decoder_of(model: nn.Module, layout: Layout, shape: tuple[int, ...]) -> Deco
     for block in order.split(parts.bincount().tolist()):
         columns, rows = block[block < values], block[block >= values] - values
         if len(columns) and len(rows):
-            inverse, rank = _inverse(answers[columns][:, rows].T.double())
+            inverse, rank = _inverse(answers[columns][:, rows].T.double(), noise)
             blocks.append((rows, columns, inverse))
             held += rank
     return Decoder(tuple(blocks), origin.double(), held / values)
@@ -236,10 +238,10 @@ def _scaled(model: nn.Module, layout: Layout, shape: tuple[int, ...]) -> Decoder
     return Decoder((), zero[0].double(), 1.0, scale.double())
 
 
-def _inverse(block: Tensor) -> tuple[Tensor, int]:
-    """Return the pseudo-inverse of a block of the map, and its rank."""
+def _inverse(block: Tensor, noise: float) -> tuple[Tensor, int]:
+    """Return the pseudo-inverse of a block of the map, and its rank. Noise damps it."""
     if block.numel() == 1:
-        return 1 / block, 1
+        return block / (block.square() + noise**2), 1
     left, sizes, right = torch.linalg.svd(block, full_matrices=False)
     rank = int((sizes > CONDITION * sizes[0]).sum())
-    return (right[:rank].T / sizes[:rank]) @ left[:, :rank].T, rank
+    return (right[:rank].T * (sizes[:rank] / (sizes[:rank].square() + noise**2))) @ left[:, :rank].T, rank

@@ -32,7 +32,7 @@ MEAN_OUTPUT = 0.6
 #: The spread of the strengths of the classes around 1. Two samples in one trap never have the strength of one.
 SPREAD = 0.3
 #: The bias of the first output, if it is to win for all samples, beyond the logarithm of the number of outputs.
-WINNING = 6.0
+WINNING = 4.0
 #: The same for a client with several batches, between which the outputs move. Samples of the first class are then lost.
 SURE = 14.0
 
@@ -48,7 +48,7 @@ class Scale:
             features keep the thresholds where they are over several local steps.
     """
 
-    signal: float = 1e3
+    signal: float = 1e5
     outputs: float = 0.05
     features: float = 1.0
 
@@ -120,14 +120,14 @@ def plant(
         raise UnknownName("kind of traps", kind, KINDS)
     training = training or LocalTraining()
     honest = parameters_of(model)
-    work = filled(model, honest, buffers_of(model), training.mode, torch.double)
+    work = filled(model, honest, buffers_of(model), training.mode, torch.float32)
     layout = layout_of(work, data.shape)
     own = likely_samples(data, DRAWN, derive(seed, "likely samples")) if public is None else public
     inputs = data.normalise(own.to(next(work.parameters())))
     with torch.no_grad():
         passed = pass_on(work, layout, inputs[:64])
         _shrink(work, layout, (scale or Scale()).features)
-        features = features_of(work, layout, inputs)
+        features = features_of(work, layout, inputs).double()
         dense = work.get_submodule(layout.dense)
         assert isinstance(dense, nn.Linear)
         traps, samples = dense.out_features, training.samples or USUAL

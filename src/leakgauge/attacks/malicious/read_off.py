@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from leakgauge.attacks.analytic.dense import DoesNotFit
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.stopping import Outcome
-from leakgauge.attacks.malicious.cells import cells_of
+from leakgauge.attacks.malicious.cells import cells_of, step_of
 from leakgauge.attacks.malicious.layout import layout_of, sent_model
 from leakgauge.attacks.malicious.passing import Decoder, decoder_of
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
@@ -50,8 +50,13 @@ EXACT = 1e-4
 VISIBLE = 6.0
 #: A sample may leave the range of pixels by this much.
 OUTSIDE = 0.02
-#: Ratios are the same if they differ by less than this share of the usual distance between two ratios.
-ALIKE = 0.05
+#: The same for noisy messages.
+FAR_OUTSIDE = 0.2
+#: Ratios are the same if they differ by no more than their errors, and by less than this share of the usual distance
+#: between two ratios. A mixture of two samples has half of this distance to each.
+ALIKE = 0.35
+#: A tensor with fewer entries than this is too small to see that it was rounded.
+FEW = 50
 
 
 @dataclass(frozen=True)
@@ -101,12 +106,19 @@ class _Message:
         gradient = torch.cat([kernel, bias[:, None]], 1)
         columns = observation.sent[inside(self.layout.following, "weight")]
         self.equal_columns = bool((columns == columns[:, :1]).all())
-        self.cells = cells_of(torch.cat([sent[0], sent[1][:, None]], 1), gradient, eps)
+        # Samples of whole numbers may look rounded, but not what the outputs of the traps are multiplied with.
+        behind = update[inside(self.layout.following, "weight")].double()
+        rounded = behind.count_nonzero() > FEW and step_of(behind) > 0
+        self.cells = cells_of(torch.cat([sent[0], sent[1][:, None]], 1), gradient, eps, bool(rounded))
         if observation.kind == "weights":  # the returned weights are rounded in proportion to their own size
             step = float(self.training.lr or 1.0) if self.scaled else 1.0
             rounded = eps * sent[0].abs().max() / step, eps * sent[1].abs().max() / step
             self.cells.noise.copy_((self.cells.noise.square() + rounded[0] ** 2).sqrt())
             self.cells.bias_noise.copy_((self.cells.bias_noise.square() + rounded[1] ** 2).sqrt())
+        visible = self.cells.strengths.abs() > VISIBLE * self.cells.bias_noise
+        ratios = self.cells.noise[visible] / self.cells.strengths[visible].abs()
+        self.noise = float(ratios.median()) if len(ratios) else 0.0
+        self.outside = min(OUTSIDE + 2 * self.noise, FAR_OUTSIDE)
         self.loss = loss_of(self.training)
         self.unit = 1 / float(self.training.samples or 1) if self.scaled else _unit(self.training)
         known = self.data.classes is not None and self.training.loss in CONFIRMED
@@ -117,7 +129,7 @@ class _Message:
     @cached_property
     def decoder(self) -> Decoder:
         """The solution of the map from samples to features."""
-        return decoder_of(self.single, self.layout, self.data.shape)
+        return decoder_of(self.single, self.layout, self.data.shape, self.noise)
 
     def samples(self, features: Tensor) -> Tensor:
         """Return the samples with the given features, in their own units."""
@@ -234,8 +246,10 @@ class _Peeling:
         accepted = labels >= 0
         if not self.found and not bool(accepted.any()):  # the strengths are unknown, as after clipping
             self.by_agreement = True
-        if self.by_agreement:
-            accepted = accepted | self._agree(usable, ratios, limit)
+        noisy = VISIBLE * self.bias_noise[usable] > self.tolerance * self.strengths[usable].abs()
+        if self.by_agreement or bool(noisy.any()):
+            agreed = self._agree(usable, ratios, limit)
+            accepted = accepted | (agreed if self.by_agreement else agreed & noisy)
         before = len(self.found)
         for index in errors.argsort().tolist():
             if self._complete:
@@ -265,7 +279,7 @@ class _Peeling:
     def _limits(self, ratios: Tensor, errors: Tensor) -> Tensor:
         """Return, for each ratio, the distance below which another ratio counts as the same."""
         usual = torch.cdist(ratios, ratios).median() if len(ratios) > 1 else ratios.norm()
-        return torch.clamp(8 * errors + 1e-6 * ratios.norm(dim=1), max=ALIKE * float(usual))
+        return torch.clamp(2 * errors + 1e-6 * ratios.norm(dim=1), max=ALIKE / 2 * float(usual))
 
     def _labelled(self, cells: Tensor, ratios: Tensor) -> tuple[Tensor, Tensor]:
         """Return the label of each ratio for which the network gives the observed strength, or -1, and the strength."""
@@ -279,15 +293,15 @@ class _Peeling:
         limit = (VISIBLE * error).clamp(self.tolerance if self.message.batches > 1 else EXACT, self.tolerance)
         errors, best = (expected - strengths[:, None]).abs().min(1)
         nearest = expected.gather(1, best[:, None])[:, 0]
-        right = (errors < limit * strengths.abs()) & (self.message.out_of_range(ratios) < OUTSIDE)
+        right = (errors < limit * strengths.abs()) & (self.message.out_of_range(ratios) < self.message.outside)
         return torch.where(right, best, labels), torch.where(right & (error > EXACT), nearest, strengths)
 
     def _agree(self, cells: Tensor, ratios: Tensor, limit: Tensor) -> Tensor:
         """Return whether a trap of another direction has the same ratio."""
         directions = self.cells.directions[cells]
         other = directions[:, None] != directions
-        alike = torch.cdist(ratios, ratios) < torch.maximum(limit[:, None], limit)
-        agreed: Tensor = (alike & other).any(1) & (self.message.out_of_range(ratios) < OUTSIDE)
+        alike = torch.cdist(ratios, ratios) < limit[:, None] + limit
+        agreed: Tensor = (alike & other).any(1) & (self.message.out_of_range(ratios) < self.message.outside)
         return agreed
 
     def _known(self, ratio: Tensor, limit: Tensor) -> bool:
