@@ -23,6 +23,8 @@ from leakgauge.core.seeding import derive, generator
 
 Kind = Literal["thresholds", "half_negative"]
 KINDS = ("thresholds", "half_negative")
+#: The number of the server's samples with which it tries whether a model passes samples on.
+PROBES = 64
 #: The number of samples of a client if the server does not know it.
 USUAL = 32
 #: The number of samples that the server draws if it has none.
@@ -118,34 +120,29 @@ def plant(
     """
     if kind not in KINDS:
         raise UnknownName("kind of traps", kind, KINDS)
-    training = training or LocalTraining()
+    training, scale = training or LocalTraining(), scale or Scale()
     honest = parameters_of(model)
     work = filled(model, honest, buffers_of(model), training.mode, torch.float32)
     layout = layout_of(work, data.shape)
     own = likely_samples(data, DRAWN, derive(seed, "likely samples")) if public is None else public
-    inputs = data.normalise(own.to(next(work.parameters())))
     with torch.no_grad():
-        passed = pass_on(work, layout, inputs[:64])
-        _shrink(work, layout, (scale or Scale()).features)
-        features = features_of(work, layout, inputs).double()
+        features, passed = _features(work, layout, data.normalise(own.to(next(work.parameters()))), scale)
         dense = work.get_submodule(layout.dense)
         assert isinstance(dense, nn.Linear)
-        traps, samples = dense.out_features, training.samples or USUAL
+        traps, samples, draw = dense.out_features, training.samples or USUAL, generator(seed, "traps")
         batch = (training.batch_size or samples) if several_batches(training) else None
-        draw = generator(seed, "traps")
-        chosen = Split()
         if kind == "thresholds":
             chosen = split or best_split(traps - 1, samples, agreement=not confirms(training, data), batch=batch)
             rows = threshold_rows(features, traps, chosen, samples, draw)
-            _set_equal_columns(work, layout, rows, scale or Scale(), several_steps(training))
+            _set_equal_columns(work, layout, rows, scale, several_steps(training))
             _set_biases(work, layout, data, several_steps(training), several_batches(training))
         else:
+            chosen = Split()
             _set_rows(dense, half_negative_rows(features, traps, samples, draw))
     changed = (*(stage.path for stage in layout.stages), layout.dense, layout.following)
-    planted = {name: value.detach() for name, value in work.named_parameters()}
-    weights = {name: planted[name].to(value) for name, value in honest.items()}
+    planted = dict(work.named_parameters())
     return Trapped(
-        weights=weights,
+        weights={name: planted[name].detach().to(value) for name, value in honest.items()},
         kind=kind,
         traps=traps,
         split=chosen,
@@ -154,6 +151,15 @@ def plant(
         passed=passed,
         changed=changed,
     )
+
+
+def _features(model: nn.Module, layout: Layout, inputs: Tensor, scale: Scale) -> tuple[Tensor, str]:
+    """Make a model pass samples on, and return what its traps see of the server's samples, and how they are passed."""
+    passed = pass_on(model, layout, inputs[:PROBES])
+    for stage in layout.stages[-1:]:
+        for value in model.get_submodule(stage.path).parameters(recurse=False):
+            value.mul_(scale.features)
+    return features_of(model, layout, inputs).double(), passed
 
 
 def _expected(kind: Kind, traps: int, samples: int, split: Split, batch: int | None) -> float:
@@ -195,13 +201,6 @@ def several_batches(training: LocalTraining) -> bool:
     if not several_steps(training):
         return False
     return None in (training.batch_size, training.samples) or len(training.batch_sizes) > 1
-
-
-def _shrink(model: nn.Module, layout: Layout, factor: float) -> None:
-    """Multiply the outputs of the last convolution before the traps."""
-    for stage in layout.stages[-1:]:
-        for value in model.get_submodule(stage.path).parameters(recurse=False):
-            value.mul_(factor)
 
 
 def _set_rows(dense: nn.Linear, rows: Rows) -> None:

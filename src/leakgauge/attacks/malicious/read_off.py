@@ -112,9 +112,9 @@ class _Message:
         self.cells = cells_of(torch.cat([sent[0], sent[1][:, None]], 1), gradient, eps, bool(rounded))
         if observation.kind == "weights":  # the returned weights are rounded in proportion to their own size
             step = float(self.training.lr or 1.0) if self.scaled else 1.0
-            rounded = eps * sent[0].abs().max() / step, eps * sent[1].abs().max() / step
-            self.cells.noise.copy_((self.cells.noise.square() + rounded[0] ** 2).sqrt())
-            self.cells.bias_noise.copy_((self.cells.bias_noise.square() + rounded[1] ** 2).sqrt())
+            errors = [eps * value.abs().max() / step for value in sent]
+            self.cells.noise.copy_((self.cells.noise.square() + errors[0] ** 2).sqrt())
+            self.cells.bias_noise.copy_((self.cells.bias_noise.square() + errors[1] ** 2).sqrt())
         visible = self.cells.strengths.abs() > VISIBLE * self.cells.bias_noise
         ratios = self.cells.noise[visible] / self.cells.strengths[visible].abs()
         self.noise = float(ratios.median()) if len(ratios) else 0.0

@@ -27,6 +27,8 @@ from leakgauge.core.truth import Truth
 from leakgauge.evaluation.returned import returned
 from leakgauge.federation.defence import Defence
 from leakgauge.federation.rounds import evaluate
+from leakgauge.runtime.cache import Cache
+from leakgauge.runtime.ctrl_c import stopping
 from leakgauge.workflows.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 PUBLIC = 500
 #: The seconds after which no further replay starts.
 SECONDS = 20.0
+#: The share of an audit's budget that replays may take, and the seconds that they may always take.
+LARGEST_SHARE, LEAST_SECONDS = 0.1, 2.0
 #: What a malicious server changes, and the rule that observations name.
 WAYS = {"weights only": "trap_rows", "an added block": "added_block"}
 
@@ -138,6 +142,37 @@ class LyingServer:
             pairs = {name: tuple(way[name]) if way[name] is not None else None for name in ("loss", "accuracy")}
             lies.append(Lie(**{**way, **pairs}))
         return cls(tuple(lies))
+
+
+def stated(plan: AuditPlan, cache: Cache) -> tuple[LyingServer | None, bool]:
+    """Return what a malicious server would take, and whether Ctrl-C ended the replay.
+
+    The result comes from the cache, or from a replay within a part of the budget. There is none if the user chose the
+    attacks.
+
+    Args:
+        plan: The plan of the audit.
+        cache: The cache of the audit.
+    """
+    if not plan.portfolio:
+        return None, False
+    definition: dict[str, Any] = {
+        "malicious server": {title: list(map(repr, chain)) for title, chain in plan.chains.items()},
+        "scenario": plan.scenario.document,
+        "content": plan.scenario.fingerprint,
+        "clients": plan.clients,
+    }
+    entry = cache.get(definition)
+    if entry is not None:
+        return LyingServer.read(entry.document), False
+    seconds = SECONDS if plan.budget is None else min(SECONDS, max(LEAST_SECONDS, LARGEST_SHARE * plan.budget))
+    try:
+        with stopping(sentence=""):
+            result = lying_server(plan, seconds)
+    except KeyboardInterrupt:
+        return None, True
+    cache.put(definition, result.document)
+    return result, False
 
 
 def lying_server(plan: AuditPlan, seconds: float = SECONDS) -> LyingServer:

@@ -1,7 +1,6 @@
 """The stages in which the attacks of an audit run. Finished attacks are cached.
 
-1. Exact attacks run first, because they take seconds and recognise their own success. Before them, a replay of a
-   malicious server takes a moment (:mod:`leakgauge.workflows.audit.lying`).
+1. Exact attacks run first, because they take seconds and recognise their own success.
 2. The other attacks run on the clients whose samples the exact attacks have not recovered.
 3. Searches that found no samples start again and get more steps, if the budget has time.
 4. Attacks that found nothing run on easier versions of the set-up, which are called positive controls.
@@ -11,7 +10,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -37,14 +35,12 @@ from leakgauge.workflows.audit.judging import (
     judged,
     key_of,
     key_of_work,
+    loss_in,
 )
 from leakgauge.workflows.audit.ladder import sentences, strongest_attack
-from leakgauge.workflows.audit.lying import SECONDS, LyingServer, lying_server
+from leakgauge.workflows.audit.lying import LyingServer, stated
 from leakgauge.workflows.audit.plan import UNDEFENDED, AuditPlan, Work
 from leakgauge.workflows.result import Running, WorkflowResult
-
-#: The share of the budget that replays of a malicious server may take, and the seconds that they may always take.
-LYING_SHARE, LEAST_SECONDS = 0.1, 2.0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -60,8 +56,7 @@ class Audit(WorkflowResult):
             (:mod:`leakgauge.workflows.audit.ladder`).
         forecast: The expected cost of the audit.
         seconds: The time of all attacks together, with positive controls and the ladder.
-        lying: What a malicious server would take (:mod:`leakgauge.workflows.audit.lying`). It is no part of the
-            verdict.
+        lying: What a malicious server would take, which is no part of the verdict.
     """
 
     plan: AuditPlan
@@ -141,7 +136,7 @@ def run_audit(
         samples: Whether clients' samples are stored in the cache. If it is false, those of earlier runs are removed.
     """
     run = _Run(plan, Cache(folder, samples=samples), running or Running(), stop_after)
-    lying = run.lying()
+    lying, run.interrupted = stated(plan, run.cache)
     for cost in Cost:  # a slow exact attack is left out where a quick one has every sample
         run.stage([work for work in plan.exact_attacks(cost) if not run.is_settled(work)])
     run.stage([work for work in plan.work if not plan.is_exact(work.attack) and not run.is_settled(work)])
@@ -256,7 +251,7 @@ class _Run:
         """Store a result in the cache, unless an earlier result of an attack that Ctrl-C ended is as good."""
         self.new += 1
         earlier = self.results.get(result.work)
-        if earlier is not None and result.interrupted and _loss(earlier.document) <= _loss(result.document):
+        if earlier is not None and result.interrupted and loss_in(earlier.document) <= loss_in(result.document):
             return
         self.cache.put(self._definition(result.work), result.document, result.tensors, samples=SAMPLES)
         self.results[result.work] = result
@@ -292,30 +287,6 @@ class _Run:
                 seconds.setdefault(work.attack, []).append(result.document["seconds"] / self.forecast.weight(work))
         measured = {name: sum(values) / len(values) for name, values in seconds.items()}
         return replace(self.forecast, seconds={**self.forecast.seconds, **measured})
-
-    def lying(self) -> LyingServer | None:
-        """Return what a malicious server would take, unless the user chose the attacks or the budget is used up."""
-        plan, left = self.plan, SECONDS
-        if plan.budget is not None:
-            left = min(left, max(LEAST_SECONDS, LYING_SHARE * plan.budget), plan.budget - self.spent)
-        if not plan.portfolio or self.interrupted or self.failures:
-            return None
-        chains = {title: list(map(repr, chain)) for title, chain in plan.chains.items()}
-        definition = {"malicious server": chains, "scenario": plan.scenario.document, "clients": plan.clients}
-        definition |= {"content": plan.scenario.fingerprint}
-        entry = self.cache.get(definition)
-        if entry is not None:
-            return LyingServer.read(entry.document)
-        if left <= 0:
-            return None
-        try:
-            with stopping(sentence=""):
-                result = lying_server(plan, left)
-        except KeyboardInterrupt:
-            self.interrupted = True
-            return None
-        self.cache.put(definition, result.document)
-        return result
 
     def is_settled(self, work: Work) -> bool:
         """Return whether an exact attack has already recovered every sample of this client, with this defence."""
@@ -392,18 +363,13 @@ class _Run:
             attempts = [self.results.get(one) for one in (work, replace(work, attempt=1))]
             made = [result for result in attempts if result is not None]
             if made:
-                chosen.append(min(made, key=lambda result: _loss(result.document)))
+                chosen.append(min(made, key=lambda result: loss_in(result.document)))
         return chosen
 
 
 def _task(work: Work, allowance: Allowance) -> Task:
     arguments = {"work": work, "scale": allowance.share * 2**work.attempt, "allowance": allowance}
     return Task(str(work), attack_client, arguments, kind=work.attack)
-
-
-def _loss(document: dict[str, Any]) -> float:
-    loss = document.get("loss")
-    return math.inf if loss is None else float(loss)
 
 
 def attack_client(
