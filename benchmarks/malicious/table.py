@@ -35,13 +35,6 @@ TITLES = {
     "defences": "Defences, 16 samples",
     "sums": "A secure sum of 10 clients with 16 samples each",
 }
-#: The shares of the issue that asked for these attacks.
-ASKED = {
-    ("weights", "mnist"): (1, 0.79, 0.51, 0.10),
-    ("weights", "cifar100"): (1, 0.86, 0.63, 0.26),
-    ("block", "mnist"): (1, 0.97, 0.94, 0.80),
-    ("block", "cifar100"): (1, 1.0, 0.94, 0.71),
-}
 #: Clients with these seeds chose the limits of the check.
 CHOSEN_ON = ("0", "1", "2")
 
@@ -62,8 +55,6 @@ def _main_table(cells: dict[str, list[dict[str, str]]]) -> list[str]:
             own = [cells.get(Cell(data, model, way, size).name, []) for size in SIZES]
             formula = " ".join(f"{float(rows[0]['formula']):.2f}" if rows else "-" for rows in own)
             lines.append(f"| {data}, {words}, `{model}` | " + " | ".join(map(_entry, own)) + f" | {formula} |")
-            asked = " | ".join(f"{share:g}" for share in ASKED[way, data])
-            lines.append(f"| *asked for* | {asked} | |")
     return lines
 
 

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 import leakgauge as lg
 from leakgauge.core.errors import FileError
-from leakgauge.workflows.received import read_weights
+from leakgauge.workflows.received_files import read_weights
 from tests.attacks.malicious.cases import digits, network, trapped
 
 MODEL = ("--model-option", "shape=[1,8,8]", "--model-option", "classes=10", "--model-option", "channels=[4,16]")

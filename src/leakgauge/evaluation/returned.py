@@ -1,4 +1,4 @@
-"""How many of a client's samples came back nearly exactly."""
+"""The count of a client's samples that came back nearly exactly."""
 
 from __future__ import annotations
 

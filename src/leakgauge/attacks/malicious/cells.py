@@ -1,4 +1,4 @@
-"""What the gradient of a trapped layer holds: the sum of the samples between two neighbouring thresholds.
+"""The content of a trapped layer's gradient: the sum of the samples between two neighbouring thresholds.
 
 The attacker sorts the rows that it sent by direction and threshold, and subtracts the gradients of neighbours. A row
 with weights of its own is a direction by itself.

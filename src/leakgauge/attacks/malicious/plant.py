@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from leakgauge.attacks.malicious.layout import Layout, features_of, filled, layout_of
 from leakgauge.attacks.malicious.passing import pass_on
 from leakgauge.attacks.malicious.prediction import Split, batched_share, best_split, clean_share, peeled_share
-from leakgauge.attacks.malicious.rows import Rows, half_negative_rows, threshold_rows
+from leakgauge.attacks.malicious.trap_rows import Rows, half_negative_rows, threshold_rows
 from leakgauge.core.checks import positive
 from leakgauge.core.data_spec import DataSpec
 from leakgauge.core.errors import UnknownName

@@ -1,4 +1,4 @@
-r"""How many samples traps return, before any client is attacked.
+r"""The number of samples that traps are expected to return, before any client is attacked.
 
 A layer with :math:`K` traps of equal chance holds a sample alone in its trap, among :math:`B` samples, with the
 probability
@@ -29,7 +29,7 @@ DRAWS = 20_000
 
 @dataclass(frozen=True)
 class Split:
-    """How traps are split among directions.
+    """The number of directions among which traps are split, and the places of their thresholds.
 
     Args:
         directions: The number of directions.

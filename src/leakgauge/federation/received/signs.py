@@ -33,7 +33,7 @@ KERNELS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass
 class Behaviour:
-    """What a model did with some samples.
+    """The outputs of a model's layers for some samples.
 
     Args:
         outputs: The outputs of each layer with a kernel, (samples, units), by its path and in the order of the calls.

@@ -1,4 +1,4 @@
-"""What a malicious server would take from a client of an audit: a forecast, and a short replay.
+"""The share of a client that a malicious server would take in an audit: a forecast, and a short replay.
 
 The server prepares its weights from samples that no client of the audit holds, and knows of the recipe what the
 audit's attacker knows. The verdict of an audit is about an honest-but-curious server and does not change.
@@ -86,7 +86,7 @@ class Lie:
 
     @property
     def sentence(self) -> str:
-        """What the server takes in this way, in words."""
+        """The outcome of this way in words."""
         if self.reason:
             return f"{self.way}: not by the attacks known here, because {self.reason}."
         replayed = self.returned or {}
@@ -106,7 +106,7 @@ class Lie:
 
 @dataclass(frozen=True)
 class LyingServer:
-    """What a malicious server would take, by the ways that are known here.
+    """The samples that a malicious server would take, by the ways that are known here.
 
     Args:
         lies: The ways.

@@ -33,7 +33,7 @@ def check_model(
     quiet: Quiet = False,
 ) -> None:
     """Look for known manipulations in a received model, before training on it. Exits with 1 if there is a sign."""
-    from leakgauge.workflows.received import check_received
+    from leakgauge.workflows.received_files import check_received
 
     result = check_received(
         model, options=settings(model_option), weights=weights, samples=samples, shape=_sizes(shape)
