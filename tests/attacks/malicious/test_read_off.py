@@ -183,3 +183,13 @@ def test_the_server_uses_no_client_and_its_seed_decides():
     first, second, other = (plant(network(), digits(1).spec, LocalTraining(samples=4), seed=seed) for seed in (0, 0, 1))
     assert all(torch.equal(first.weights[name], second.weights[name]) for name in first.weights)
     assert not torch.equal(first.weights["dense.weight"], other.weights["dense.weight"])
+
+
+def test_a_block_beside_batch_norm_in_training_is_read_by_agreement():
+    torch.manual_seed(0)
+    body = nn.Conv2d(1, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 10)
+    model = with_added_block(nn.Sequential(*body), (1, 8, 8), units=128)
+    observation, truth, _ = trapped(model, digits(12), "added_block")
+    found, wrong = share_found(trap_read_off()(observation), truth)
+    assert found >= 0.9
+    assert wrong == 0

@@ -27,7 +27,7 @@ from leakgauge.attacks.analytic.dense import DoesNotFit
 from leakgauge.attacks.base import Attack, Reconstruction
 from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.malicious.cells import cells_of, step_of
-from leakgauge.attacks.malicious.layout import layout_of, sent_model
+from leakgauge.attacks.malicious.layout import dummies, layout_of, sent_model
 from leakgauge.attacks.malicious.passing import Decoder, decoder_of
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
 from leakgauge.core.checks import positive
@@ -124,7 +124,18 @@ class _Message:
         known = self.data.classes is not None and self.training.loss in CONFIRMED
         sizes = None in (self.training.batch_size, self.training.samples)
         self.batches = 1 if self.scaled or sizes else len(self.training.batch_sizes)
-        self.confirms = known and self.training.samples is not None and self.unit is not None
+        known = known and self.training.samples is not None and self.unit is not None
+        self.confirms = known and self._keeps_samples_apart()
+
+    def _keeps_samples_apart(self) -> bool:
+        """Return whether the outputs for a sample depend on no other sample, so that its gradient can be computed."""
+        first = dummies(self.model, self.data.shape)
+        try:
+            with torch.no_grad():
+                together, alone = self.model(first), self.model(first[:1])
+        except (RuntimeError, ValueError):  # such as batch norm in training, which refuses a single sample
+            return False
+        return isinstance(together, Tensor) and torch.allclose(together[:1], alone, rtol=1e-6, atol=1e-9)
 
     @cached_property
     def decoder(self) -> Decoder:
