@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from leakgauge.federation.client import fedavg, fedsgd
     from leakgauge.federation.defence import Defence
     from leakgauge.federation.recording.keeper import keeper
+    from leakgauge.federation.received import ModelCheck, check_model
     from leakgauge.federation.recording.loop import record
     from leakgauge.federation.rounds import Federation, run_federation
     from leakgauge.federation.training import local_sgd
@@ -52,6 +53,7 @@ _HOMES = {
     "LeakgaugeError": "core.errors",
     "LocalTraining": "core.observation",
     "Measure": "core.measure",
+    "ModelCheck": "federation.received",
     "Observation": "core.observation",
     "Reconstruction": "attacks",
     "Score": "evaluation",
@@ -60,6 +62,7 @@ _HOMES = {
     "attack": "workflows.attack_captures",
     "attacks": "",
     "audit": "workflows.audit",
+    "check_model": "federation.received",
     "data": "",
     "defences": "federation",
     "errors": "core",
@@ -92,6 +95,7 @@ __all__ = [
     "LeakgaugeError",
     "LocalTraining",
     "Measure",
+    "ModelCheck",
     "Observation",
     "Reconstruction",
     "Score",
@@ -100,6 +104,7 @@ __all__ = [
     "attack",
     "attacks",
     "audit",
+    "check_model",
     "data",
     "defences",
     "errors",

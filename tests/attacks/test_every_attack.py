@@ -24,6 +24,7 @@ from leakgauge.evaluation import mse, pair, score
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.testing import check_attack, random_start, small_case
 from tests.attacks.analytic.cases import people, table_network
+from tests.attacks.malicious.cases import digits, network, trapped
 from tests.shared import shared_case
 
 
@@ -74,6 +75,12 @@ def two_digits(kind, dtype=torch.float32):
 def two_pictures(kind, dtype=torch.float32):
     """Return the gradient of a client with two digits, for a convolutional network that ends in two dense layers."""
     return small_case(network="cnn", dtype=dtype)
+
+
+def trapped_digits(kind, dtype=torch.float32):
+    """Return the gradient of a client with four digits, whose server planted traps."""
+    observation, truth, _ = trapped(network(), digits(4), dtype=dtype)
+    return observation, truth
 
 
 def smooth_pictures(kind, dtype=torch.float32):
@@ -182,6 +189,9 @@ TRAITS = {
     "surrogate": Traits({"steps": 80}, network="cnn"),
     "token_spans": Traits(
         {}, kinds=("gradient",), iterative=False, deterministic=True, own_case=fixed_transformer_case
+    ),
+    "trap_read_off": Traits(
+        {}, kinds=("gradient",), iterative=False, deterministic=True, own_case=trapped_digits, exact=True
     ),
     "two_spans": Traits({}, kinds=("gradient",), iterative=False, own_case=two_digits, exact=True),
     "word_read_off": Traits(

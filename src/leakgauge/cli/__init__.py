@@ -12,7 +12,7 @@ import sys
 
 import typer
 
-from leakgauge.cli import audits, benchmarks, captures, listing
+from leakgauge.cli import audits, benchmarks, captures, listing, model_checks
 from leakgauge.cli.common import app, complain, screen
 from leakgauge.cli.interrupts import whole_imports
 from leakgauge.cli.streams import flush, tolerant_streams
@@ -20,7 +20,7 @@ from leakgauge.core.errors import LeakgaugeError, TasksFailed
 from leakgauge.core.exits import no_exit, seal
 from leakgauge.runtime import memory
 
-__all__ = ["app", "audits", "benchmarks", "captures", "listing", "main", "screen"]
+__all__ = ["app", "audits", "benchmarks", "captures", "listing", "main", "model_checks", "screen"]
 
 
 def main() -> None:

@@ -71,6 +71,8 @@ def write_audit(audit: Audit, folder: Location, *, command: str = "", redact: st
     ladder = [plain_finding(finding) for finding in audit.ladder]
     more = {"controls": controls, "ladder": ladder, "first_look": first_look, "settings": _settings(audit)}
     more["self_test"] = audit.plan.self_tested
+    if audit.lying is not None:
+        more["malicious_server"] = audit.lying.document
     write_json({**document(audit), **more}, target / "audit.json")
     return write_page(_page(audit, command, redact), target / "audit.html")
 
@@ -105,6 +107,7 @@ def _page(audit: Audit, command: str, redact: str) -> Page:
         *([] if redact == "omit" else _pictures(audit)),
         *controls_section(audit.controls),
         *_ladder(audit),
+        *_lying(audit),
         *_bounds(audit),
         _every_attack(audit),
         *_diagnoses(audit),
@@ -247,6 +250,19 @@ def _came_back(finding: Finding) -> str:
     """Return in words what an attack found on a version of the set-up, without a verdict on the version."""
     words = {Verdict.RECOVERS_DATA: "data", Verdict.RECOVERS_ATTRIBUTES: "labels or attributes only"}
     return words.get(finding.verdict, "not found")
+
+
+def _lying(audit: Audit) -> list[Section]:
+    """Return a section about a malicious server, which plants traps in the model that it sends."""
+    if audit.lying is None:
+        return []
+    words = [
+        audit.lying.sentence,
+        *(lie.sentence for lie in audit.lying.lies),
+        "This is no part of the verdict, which is about a server that keeps to the protocol. Clipping with noise stops "
+        "these attacks. leakgauge check-model and a comparison of digests among clients show them to a client.",
+    ]
+    return [Section("If the server lies", words)]
 
 
 def _bounds(audit: Audit) -> list[Section]:

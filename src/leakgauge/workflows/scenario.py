@@ -271,6 +271,7 @@ class Scenario:
         knows_defence: bool = False,
         participations: int = 1,
         start: int | None = None,
+        model: nn.Module | None = None,
     ) -> tuple[Observation, Truth]:
         """Simulate a client. Return the server's observation of the client, and the client's own samples.
 
@@ -283,10 +284,12 @@ class Scenario:
             participations: The number of rounds in which a client takes part, for defences with a budget.
             start: The index of the initial weights. By default, each client has its own. Clients of one round have the
                 same.
+            model: The model that the server sends. By default, the network of the set-up.
         """
         on_client = [defence for defence in chain if not isinstance(defence, ServerDefence)]
         number = clients_in_a_sum(chain)
-        model = self.network(index if start is None else start)
+        if model is None:
+            model = self.network(index if start is None else start)
         exposure = {"knows_defence": knows_defence, "participations": participations, "defences": on_client}
         parts = [self._message(model, number * index + offset, exposure) for offset in range(number)]
         return aggregate(parts) if number > 1 else parts[0]

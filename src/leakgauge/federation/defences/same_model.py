@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
-
-import torch
 
 from leakgauge.core.checks import whole_number
 from leakgauge.core.errors import InvalidInput, shown
 from leakgauge.core.params import Params
 from leakgauge.federation.defence import ReceivedDefence
+from leakgauge.federation.received.digest import fingerprint
 
 #: The largest number of other clients that are asked.
 MOST = 1_000_000
@@ -45,17 +43,3 @@ class SameModel(ReceivedDefence):
         if asked and 2 * different >= len(asked):
             return f"{different} of {len(asked)} other clients got other weights than this client"
         return ""
-
-
-def fingerprint(weights: Params) -> str:
-    """Return a hash of the names, shapes, types and values of weights, which is equal for equal weights only.
-
-    Args:
-        weights: The weights by name.
-    """
-    digest = hashlib.sha256()
-    for name in sorted(weights):
-        value = weights[name].detach().cpu().contiguous()
-        digest.update(f"{name}\0{tuple(value.shape)}\0{value.dtype}\0".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

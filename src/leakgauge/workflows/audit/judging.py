@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -166,3 +167,13 @@ def _needed(plan: AuditPlan, controls: Mapping[str, Finding]) -> dict[str, Findi
     """
     alone = (ONE_SAMPLE, TARGETS_UNKNOWN)
     return {name: one for name, one in controls.items() if not plan.underdetermined or name in alone}
+
+
+def loss_in(document: dict[str, Any]) -> float:
+    """Return the loss of an attack, or infinity if it has none.
+
+    Args:
+        document: The result of the attack on a client.
+    """
+    loss = document.get("loss")
+    return math.inf if loss is None else float(loss)

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -36,8 +35,10 @@ from leakgauge.workflows.audit.judging import (
     judged,
     key_of,
     key_of_work,
+    loss_in,
 )
 from leakgauge.workflows.audit.ladder import sentences, strongest_attack
+from leakgauge.workflows.audit.lying import LyingServer, stated
 from leakgauge.workflows.audit.plan import UNDEFENDED, AuditPlan, Work
 from leakgauge.workflows.result import Running, WorkflowResult
 
@@ -55,6 +56,7 @@ class Audit(WorkflowResult):
             (:mod:`leakgauge.workflows.audit.ladder`).
         forecast: The expected cost of the audit.
         seconds: The time of all attacks together, with positive controls and the ladder.
+        lying: What a malicious server would take, which is no part of the verdict.
     """
 
     plan: AuditPlan
@@ -63,6 +65,7 @@ class Audit(WorkflowResult):
     ladder: tuple[Finding, ...] = ()
     forecast: Forecast | None = None
     seconds: float = 0.0
+    lying: LyingServer | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -133,6 +136,7 @@ def run_audit(
         samples: Whether clients' samples are stored in the cache. If it is false, those of earlier runs are removed.
     """
     run = _Run(plan, Cache(folder, samples=samples), running or Running(), stop_after)
+    lying, run.interrupted = stated(plan, run.cache)
     for cost in Cost:  # a slow exact attack is left out where a quick one has every sample
         run.stage([work for work in plan.exact_attacks(cost) if not run.is_settled(work)])
     run.stage([work for work in plan.work if not plan.is_exact(work.attack) and not run.is_settled(work)])
@@ -157,6 +161,7 @@ def run_audit(
         failed=TasksFailed(run.failures, run.started) if run.failures else None,
         forecast=run.forecast,
         seconds=sum(float(result.document["seconds"]) for result in run.results.values()),
+        lying=lying,
     )
 
 
@@ -246,7 +251,7 @@ class _Run:
         """Store a result in the cache, unless an earlier result of an attack that Ctrl-C ended is as good."""
         self.new += 1
         earlier = self.results.get(result.work)
-        if earlier is not None and result.interrupted and _loss(earlier.document) <= _loss(result.document):
+        if earlier is not None and result.interrupted and loss_in(earlier.document) <= loss_in(result.document):
             return
         self.cache.put(self._definition(result.work), result.document, result.tensors, samples=SAMPLES)
         self.results[result.work] = result
@@ -358,18 +363,13 @@ class _Run:
             attempts = [self.results.get(one) for one in (work, replace(work, attempt=1))]
             made = [result for result in attempts if result is not None]
             if made:
-                chosen.append(min(made, key=lambda result: _loss(result.document)))
+                chosen.append(min(made, key=lambda result: loss_in(result.document)))
         return chosen
 
 
 def _task(work: Work, allowance: Allowance) -> Task:
     arguments = {"work": work, "scale": allowance.share * 2**work.attempt, "allowance": allowance}
     return Task(str(work), attack_client, arguments, kind=work.attack)
-
-
-def _loss(document: dict[str, Any]) -> float:
-    loss = document.get("loss")
-    return math.inf if loss is None else float(loss)
 
 
 def attack_client(
