@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from leakgauge.federation.client import fedavg, fedsgd
     from leakgauge.federation.defence import Defence
     from leakgauge.federation.recording.loop import record
+    from leakgauge.federation.rehearsal import public_data
     from leakgauge.federation.rounds import Federation, run_federation
     from leakgauge.federation.training import local_sgd
     from leakgauge.workflows.attack_captures import attack
@@ -73,6 +74,7 @@ _HOMES = {
     "local_sgd": "federation.training",
     "metrics": "evaluation",
     "models": "",
+    "public_data": "federation.rehearsal",
     "record": "federation.recording.loop",
     "run_federation": "federation.rounds",
     "save": "core.observation_file",
@@ -112,6 +114,7 @@ __all__ = [
     "local_sgd",
     "metrics",
     "models",
+    "public_data",
     "record",
     "run_federation",
     "save",

@@ -127,10 +127,11 @@ def with_support(finding: Finding, evidence: Evidence) -> Finding:
         return replace(finding, reason="A guess without the message is already right, so the message adds nothing.")
     weakness = _weakness(finding, evidence) or evidence.determined
     if labels_only:
-        return replace(finding, reason=f"{SAMPLES_OPEN} {weakness}" if weakness else _strength(evidence))
+        words = f"{SAMPLES_OPEN} {weakness}" if weakness else _strength(evidence)
+        return replace(finding, reason=_joined(words, finding.reason))
     if weakness:
         return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=weakness)
-    return replace(finding, reason=_strength(evidence))
+    return replace(finding, reason=_joined(_strength(evidence), finding.reason))
 
 
 def without_evidence(finding: Finding) -> Finding:
@@ -187,6 +188,10 @@ def _weakness(finding: Finding, evidence: Evidence) -> str:
     if not evidence.controls and evidence.undefended is None:
         return "The attack was not tried on an easier version of this set-up."
     return ""
+
+
+def _joined(*sentences: str) -> str:
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _strength(evidence: Evidence) -> str:
