@@ -17,7 +17,7 @@ from leakgauge.federation.rehearsal import public_data
 DIGITS = data.load("digits")
 
 
-def granted(chain=(), samples=1, client=0, public=200, send=fedsgd, **options):
+def granted(chain=(), samples=1, client=0, public=140, send=fedsgd, **options):
     model = models.lenet(shape=(1, 8, 8), seed=client)
     own = DIGITS.share(range(client * samples, (client + 1) * samples))
     knows = {"knows_defence": bool(chain)} | options
@@ -36,20 +36,20 @@ def learn(observation, **options):
     return attacks.build("learned_inversion", **options)(observation, seed=1, progress=False)
 
 
-@pytest.mark.parametrize("defence", [None, ("top_k", {"keep": 0.1}), ("gaussian_noise", {"sigma": 0.05})])
+@pytest.mark.parametrize("defence", [None, ("top_k", {"keep": 0.1}), ("quantisation", {"bits": 6})])
 def test_it_finds_what_the_message_adds_to_public_data(defence):
     chain = () if defence is None else (defences.build(defence[0], **defence[1]),)
     gains = []
-    for client in range(3):
+    for client in range(2):
         observation, truth = granted(chain, client=client, granted=["labels"])
         gains.append(excess(observation, truth, learn(observation)))
-    assert sum(gains) / 3 > 0.7
+    assert sum(gains) / 2 > 0.7
 
 
 def test_messages_of_other_people_show_nothing():
     gains = []
     for client in range(4):
-        observation, truth = granted(client=client, public=200, granted=["labels"])
+        observation, truth = granted(client=client, granted=["labels"])
         public = observation.public
         row = (public.targets == truth.targets).nonzero()[:1, 0]
         message = public.rehearse(public.samples[row], public.targets[row], 3)
@@ -68,7 +68,7 @@ def test_noise_that_hides_everything_leaves_the_guess():
 
 def test_a_batch_comes_back_in_the_order_of_the_granted_labels():
     observation, truth = granted(samples=4, client=5, granted=["labels"])
-    result = learn(observation, rehearsals=200)
+    result = learn(observation, rehearsals=140)
     assert torch.equal(result.labels, truth.targets)
     assert excess(observation, truth, result) > 1
     by_place = (result.samples - truth.inputs).square().mean()
@@ -76,7 +76,7 @@ def test_a_batch_comes_back_in_the_order_of_the_granted_labels():
 
 
 def test_labels_are_learned_and_then_count_as_known():
-    for client in range(3):
+    for client in range(2):
         observation, truth = granted(client=client)
         assert torch.equal(learn(observation).labels, truth.targets)
 
@@ -86,10 +86,10 @@ def test_local_training_is_learned():
         return fedavg(model, own, lr=0.05, epochs=3, batch_size=1, **options)
 
     gains = []
-    for client in range(3):
-        observation, truth = granted(client=client, send=send, public=200, granted=["labels"])
+    for client in range(2):
+        observation, truth = granted(client=client, send=send, granted=["labels"])
         gains.append(excess(observation, truth, learn(observation)))
-    assert sum(gains) / 3 > 0.5
+    assert sum(gains) / 2 > 0.5
 
 
 def test_an_unknown_defence_is_imitated_or_the_guess_is_returned():
@@ -108,7 +108,7 @@ def test_series_and_regression_targets():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, 1))
     observation, truth = fedsgd(model, whole.share([0]))
-    result = learn(public_data(observation, whole.share(range(50, 250)), truth=truth))
+    result = learn(public_data(observation, whole.share(range(50, 170)), truth=truth))
     assert result.samples.shape == (1, 24)
     assert (result.samples - truth.inputs).square().mean() < 0.5 * series.var()
     assert result.labels is not None

@@ -112,8 +112,6 @@ def promising(kernels: Sequence[Kernel], values: Tensor, folds: Tensor) -> list[
         values: The private values of each rehearsed client, minus the guess.
         folds: The fold of each rehearsed client.
     """
-    if len(values) <= SCREENED:
-        return [(kernel, STRENGTHS) for kernel in kernels]
     best = []
     for kernel in kernels:
         system = _System.of(kernel.among[:SCREENED, :SCREENED])
