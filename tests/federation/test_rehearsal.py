@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,6 @@ from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.rehearsal import disjoint, public_data
 
 DIGITS = data.load("digits")
-LOCAL = {"lr": 0.1, "epochs": 2, "batch_size": 2}
 
 
 def model():
@@ -27,7 +27,7 @@ def agree(one, other):
 @pytest.mark.parametrize(
     "chain", [(), (defences.build("gaussian_noise", sigma=0.1),), (defences.build("dpsgd", noise=1.0),)]
 )
-@pytest.mark.parametrize("send", [fedsgd, lambda *args, **more: fedavg(*args, **LOCAL, **more)])
+@pytest.mark.parametrize("send", [fedsgd, partial(fedavg, lr=0.1, epochs=2, batch_size=2)])
 def test_a_rehearsed_client_sends_what_a_client_would_send(send, chain):
     own, other = DIGITS.share(range(4)), DIGITS.share(range(10, 14))
     observation, truth = send(model(), own, defences=chain, seed=1)

@@ -6,7 +6,7 @@ these conditions hold. Otherwise the verdict is "inconclusive".
 - The messages are not zero.
 - The time budget did not end the attack early, and had time for its positive controls.
 - The attack returned samples, and these samples are not worse than a guess. A result that is worse than a guess shows
-  that the attack failed.
+  that the attack failed. So does an attack that noticed this itself, and returned a guess.
 - The message has too few numbers to determine the samples, or a defence has changed its numbers. If a message
   without noise has at least as many numbers as the samples, its equations may determine them, and the failure of an
   attack only shows the limit of the attack.
@@ -52,6 +52,10 @@ MAY_DETERMINE_CAPTURE = (
     "The message has at least as many numbers as the samples, and no noise is known, so a stronger attack may find the "
     "samples."
 )
+#: The reason for an inconclusive verdict on an attack that gave up its samples for a guess.
+FAILED = (
+    "The attack failed and returned a guess, so it says nothing about stronger attacks, such as one with public data."
+)
 #: The reason for an inconclusive verdict on clients whose messages are zero.
 ZERO_UPDATE = (
     "The updates of the attacked clients are zero, so these messages hold nothing. This says nothing about clients or "
@@ -96,6 +100,7 @@ class Evidence:
             empty if the message has too few numbers, or if a defence has removed information from it.
         unknown_targets: Whether the attack has to find targets that are neither granted nor classes.
         zero: Whether the messages of all attacked clients are zero.
+        failed: Whether the attack failed by its own reckoning for a client, and returned a guess in its place.
         proof: A sentence that proves the absence of leakage, such as a bound of differential privacy. It is empty if
             there is no proof.
     """
@@ -106,6 +111,7 @@ class Evidence:
     determined: str = ""
     unknown_targets: bool = False
     zero: bool = False
+    failed: bool = False
     proof: str = ""
 
 
@@ -168,6 +174,8 @@ def _weakness(finding: Finding, evidence: Evidence) -> str:
         return ZERO_UPDATE
     if evidence.cut_short:
         return TOO_LITTLE_TIME
+    if evidence.failed:
+        return FAILED
     if finding.returned_nothing:
         missing = "no sample" if "psnr" in finding.measures else "no sample, or no right value,"
         return f"The attack returned {missing} for some clients."

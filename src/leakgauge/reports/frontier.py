@@ -99,11 +99,13 @@ def sentence(point: Point, plan: FrontierPlan) -> str:
     attacker = " The attacker knows the defence." if point.knows_defence else ""
     leakage = "; ".join(parts)
     start = f"{point.title}: {point.worst}. {leakage[0].upper()}{leakage[1:]}, over {clients} clients"
-    return f"{start}{_failed(point.leakage)}. {cost}.{attacker}{_with_public(point, plan)}"
+    return f"{start}{_failed(point.leakage, point.failed)}. {cost}.{attacker}{_with_public(point, plan)}"
 
 
-def _failed(leakage: Mapping[str, Measure]) -> str:
-    """Return a remark if an attack ended below chance, because an attacker would have sent the guess instead."""
+def _failed(leakage: Mapping[str, Measure], noticed: bool = False) -> str:
+    """Return a remark if an attack ended below chance, or noticed that it had failed and returned a guess."""
+    if noticed:
+        return ", where the attack failed for some clients and returned a guess"
     return "" if below_chance(leakage) is None else ", which is below the guess, so this attack failed"
 
 

@@ -265,6 +265,7 @@ def _evidence(attacked: Sequence[AttackedCapture], controls: Sequence[Finding]) 
         unknown_targets=not known,
         determined=next((capture.determined for capture in scored if capture.determined), ""),
         zero=all(capture.zero for capture in scored),
+        failed=any(one.reconstruction.outcome.kind == "failed" for one in attacked),
     )
 
 

@@ -54,12 +54,14 @@ class Leak:
         knows_defence: Whether the stronger attacker knew the defence.
         verdict: The worse of the verdicts on the two attackers.
         reason: The control with shuffled messages in words, if there is one.
+        failed: Whether the stronger attacker failed by its own reckoning for a client, and returned a guess.
     """
 
     leakage: dict[str, Measure]
     knows_defence: bool
     verdict: Verdict
     reason: str = ""
+    failed: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Point:
         clients: The number of clients of a round.
         owners: The result of the attack on the owners of records, or ``None`` if there is no such attack.
         public: The result of the attacker with public data, or ``None`` if there is no such attacker.
+        failed: Whether the stronger attacker failed by its own reckoning for a client, and returned a guess.
     """
 
     title: str
@@ -92,6 +95,7 @@ class Point:
     clients: int | None = None
     owners: Finding | None = None
     public: Leak | None = None
+    failed: bool = False
 
     @property
     def worst(self) -> Verdict:
@@ -198,7 +202,7 @@ def run_frontier(plan: FrontierPlan, folder: Location | None, running: Running |
     except KeyboardInterrupt:
         complete = False
     measured = [points[title] for title in plan.chains if title in points]
-    leaks = [Leak(point.leakage, point.knows_defence, point.verdict) for point in measured]
+    leaks = [Leak(point.leakage, point.knows_defence, point.verdict, failed=point.failed) for point in measured]
     findings = _findings(plan, plan.attack.name, measured, leaks)
     ordered = [replace(point, verdict=finding.verdict) for point, finding in zip(measured, findings, strict=True)]
     if plan.public is not None:
@@ -227,8 +231,12 @@ def _findings(plan: FrontierPlan, attack: str, points: Sequence[Point], leaks: S
     plain = next((title for title in found if not plan.chains[title]), None)
     reasons = {title: may_determine(plan.scenario, plan.chains[title]) for title in found}
     baseline = None if plain is None else with_support(found[plain], Evidence({}, determined=reasons[plain]))
+    failed = {point.title: leak.failed for point, leak in zip(points, leaks, strict=True)}
     return [
-        with_support(finding, Evidence({}, None if title == plain else baseline, determined=reasons[title]))
+        with_support(
+            finding,
+            Evidence({}, None if title == plain else baseline, determined=reasons[title], failed=failed[title]),
+        )
         for title, finding in found.items()
     ]
 
@@ -260,7 +268,7 @@ def measure_point(plan: FrontierPlan, title: str, report: Report, device: str | 
     measures = leak.leakage if owners is None else {**leak.leakage, **owners.measures}
     defences = ", ".join(map(repr, chain)) or "none"
     seconds = time.perf_counter() - began
-    found = (measures, leak.knows_defence, leak.verdict, seconds, clients, owners, public)
+    found = (measures, leak.knows_defence, leak.verdict, seconds, clients, owners, public, leak.failed)
     return Point(title, defences, utility, epsilon, *found)
 
 
@@ -271,6 +279,7 @@ def _attacked(plan: FrontierPlan, attack: Attacker, title: str, report: Report, 
     attackers = [False, True] if defended is not None and attack.adapts(defended) else [False]
     scores: dict[bool, list[dict[str, Measure]]] = {knows: [] for knows in attackers}
     shuffled: dict[bool, list[dict[str, Measure]]] = {knows: [] for knows in attackers}
+    failed = dict.fromkeys(attackers, False)
     for number, (knows, index) in enumerate((knows, index) for knows in attackers for index in range(clients)):
         observation, truth = plan.scenario.observe(index, chain, knows_defence=knows, participations=plan.rounds)
         other = plan.scenario.shuffled(observation, chain, index, plan.rounds) if attack.needs_public else None
@@ -278,6 +287,7 @@ def _attacked(plan: FrontierPlan, attack: Attacker, title: str, report: Report, 
         document, _ = attack(trial, silent)
         scores[knows].append(measures_of(document))
         shuffled[knows].append(measures_of(document, "shuffled"))
+        failed[knows] |= bool(document.get("failed"))
         report(number + 1, len(attackers) * clients, math.nan if document["loss"] is None else document["loss"])
     leakage = {knows: _leakage(scores[knows]) for knows in attackers}
     strongest = max(attackers, key=lambda knows: next(iter(leakage[knows].values())).value)
@@ -286,7 +296,7 @@ def _attacked(plan: FrontierPlan, attack: Attacker, title: str, report: Report, 
         knows: judge_against_shuffled(scores[knows], shuffled[knows], labels_granted=granted) for knows in attackers
     }
     worst = worst_of(verdict for verdict, _ in verdicts.values())
-    return Leak(leakage[strongest], strongest, worst, verdicts[strongest][1])
+    return Leak(leakage[strongest], strongest, worst, verdicts[strongest][1], failed[strongest])
 
 
 def _owners(plan: FrontierPlan, title: str) -> Finding | None:

@@ -125,20 +125,22 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     check_measured(result)
     reference, _ = other_samples(truth)
     learns = registry.ATTACKS[attacker.name].needs_public
-    if result.outcome.kind == "guess" and reference is not None and not learns:  # the best guess is the chance level
+    blind = result.outcome.kind in ("guess", "failed")
+    if blind and reference is not None and not learns:  # the best guess of an attacker is the chance level
         result = replace(result, samples=reference.mean(0).expand_as(result.samples).clone())
     threshold = trial.threshold if truth.data.is_image else None
     known = {"public": observation.public if learns else None, "by_label": _may_know_labels(result, observation)}
     scored = score(result, truth, threshold=threshold, **known, **named_by(observation))  # type: ignore[arg-type]
     document = _document(scored.metrics, str(result.outcome), result.seconds, observation)
     document |= {"loss": plain(result.loss), "attack": result.attack, "notes": list(scored.notes)}
-    searched = result.trace is not None and result.outcome.kind != "guess"
+    searched = result.trace is not None and not blind
     solves = registry.ATTACKS[attacker.name].exact
     proven = solves and result.outcome.kind == "converged"
     document |= {
         "zero": zero,
         "cut_short": ended is not None or (trial.scale < 1 and attack is not whole),
         "interrupted": ended == "interrupt",
+        "failed": result.outcome.kind == "failed",
         "proven": proven,
         "settled": proven or (solves and _nearly_exact(scored)),
         "searched": searched,

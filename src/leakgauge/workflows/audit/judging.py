@@ -136,6 +136,7 @@ def findings_with_support(
     """
     cut = {key_of_work(result.work) for result in results if result.cut_short}
     interrupted = {key_of_work(result.work) for result in results if result.interrupted}
+    failed = {key_of_work(result.work) for result in results if result.document.get("failed")}
     told = {key_of_work(result.work) for result in results if not result.document.get("zero")}
     findings = {key_of(finding): finding for finding in judged(plan, results)}
     undefended = next((title for title, chain in plan.chains.items() if not chain), None)
@@ -156,6 +157,7 @@ def findings_with_support(
             determined=plan.determined.get(defence, ""),
             unknown_targets=plan.scenario.targets_unknown,
             zero=key not in told,
+            failed=key in failed,
             proof=proof,
         )
         findings[key] = with_support(findings[key], evidence)
