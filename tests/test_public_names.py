@@ -9,7 +9,7 @@ PUBLIC = {
     "Attack", "DataSpec", "Dataset", "Defence", "Federation", "Finding", "LeakgaugeError", "LocalTraining", "Measure",
     "Observation", "Reconstruction", "Score", "Truth", "Verdict", "attack", "attacks", "audit", "data", "defences",
     "errors", "evaluation", "fedavg", "fedsgd", "frontier", "infer", "load", "load_all", "load_rounds", "local_sgd",
-    "metrics", "models", "record", "run_federation", "save", "save_all", "score",
+    "metrics", "models", "public_data", "record", "run_federation", "save", "save_all", "score",
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ The labels are taken to be known, also if the attacker has to infer them. What s
 is therefore more than the labels show. There are three further kinds of guess:
 
 - the mean of the public samples with the label of each original,
-- the public sample of this label that is nearest to their mean,
+- the public samples of this label that are nearest to their mean, one after another, of which the average value counts,
 - the mean of all public samples, which is the best constant.
 """
 
@@ -39,14 +39,18 @@ def public_guesses(ruler: Ruler, public: PublicData, truth: Truth, *, by_label: 
         members = samples[chosen].double() if bool(chosen.any()) else whole
         mean = members.mean(0)
         means.append(mean)
-        nearest.append(members[(members - mean).flatten(1).square().sum(1).argmin()])
+        order = (members - mean).flatten(1).square().sum(1).argsort()
+        nearest.append(members[order[torch.arange(NEAREST) % len(order)]])
+    typical = torch.stack(nearest, 1)
     return [
         *guesses,
         Guess("mean of public samples with the same label", (ruler(torch.stack(means)),), _DRAWN),
-        Guess("public sample nearest to the mean of its label", (ruler(torch.stack(nearest)),), _DRAWN),
+        Guess("public samples nearest to the mean of their label", tuple(map(ruler, typical)), _DRAWN * NEAREST),
     ]
 
 
+#: The number of public samples of a label that are guessed one after another.
+NEAREST = 5
 #: Marks a guess that differs between clients, so that a sample which it copies does not count as known to everybody.
 _DRAWN = (torch.zeros(0, dtype=torch.long),)
 

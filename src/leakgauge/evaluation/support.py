@@ -136,7 +136,7 @@ def with_support(finding: Finding, evidence: Evidence) -> Finding:
         words = f"{SAMPLES_OPEN} {weakness}" if weakness else _strength(evidence)
         return replace(finding, reason=_joined(words, finding.reason))
     if weakness:
-        return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=weakness)
+        return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=_joined(weakness, finding.reason))
     return replace(finding, reason=_joined(_strength(evidence), finding.reason))
 
 

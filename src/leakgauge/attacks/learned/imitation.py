@@ -1,4 +1,4 @@
-"""What an attacker does to rehearsed messages if it does not know the client's defence, but sees its traces.
+"""Changes to rehearsed messages by an attacker who does not know the client's defence, but sees its traces.
 
 - If the message is pruned, rehearsed messages are pruned in the same way. As many of the largest entries of each tensor
   stay, or the entries that the message has.

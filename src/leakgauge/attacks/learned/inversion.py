@@ -195,9 +195,9 @@ class _Learning:
         granted = _granted(self.observation)
         mean = self.public.samples.flatten(1).float().mean(0).expand(self.samples, -1)
         samples = mean if granted is None or self.means is None else self.means[granted.to(mean.device)]
-        labels = (
-            granted if self.classes is None or granted is not None else rounded(self._shares()[None], self.samples)[0]
-        )
+        labels = granted
+        if granted is None and self.classes is not None:
+            labels = rounded(self._shares(self.classes)[None], self.samples)[0]
         words = f"interrupted after {self.done:,} rehearsed clients, and the guess without the message is returned"
         outcome = Outcome("interrupted", max(0, self.done - 1), words)
         return Reconstruction(self._shaped(samples), labels, outcome, loss=1.0)
