@@ -8,9 +8,9 @@ import leakgauge
 PUBLIC = {
     "Attack", "DataSpec", "Dataset", "Defence", "Federation", "Finding", "LeakgaugeError", "LocalTraining", "Measure",
     "ModelCheck", "Observation", "Reconstruction", "Score", "Truth", "Verdict", "attack", "attacks", "audit",
-    "check_model", "data", "defences", "errors", "evaluation", "fedavg", "fedsgd", "frontier", "infer", "keeper", "load",
-    "load_all", "load_rounds", "local_sgd", "metrics", "models", "record", "run_federation", "save", "save_all",
-    "score",
+    "check_model", "data", "defences", "errors", "evaluation", "fedavg", "fedsgd", "frontier", "infer", "keeper",
+    "load", "load_all", "load_rounds", "local_sgd", "metrics", "models", "public_data", "record", "run_federation",
+    "save", "save_all", "score",
 }  # fmt: skip
 
 

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from leakgauge.federation import defences
     from leakgauge.federation.client import fedavg, fedsgd
     from leakgauge.federation.defence import Defence
-    from leakgauge.federation.recording.keeper import keeper
     from leakgauge.federation.received import ModelCheck, check_model
+    from leakgauge.federation.recording.keeper import keeper
     from leakgauge.federation.recording.loop import record
+    from leakgauge.federation.rehearsal import public_data
     from leakgauge.federation.rounds import Federation, run_federation
     from leakgauge.federation.training import local_sgd
     from leakgauge.workflows.attack_captures import attack
@@ -78,6 +79,7 @@ _HOMES = {
     "local_sgd": "federation.training",
     "metrics": "evaluation",
     "models": "",
+    "public_data": "federation.rehearsal",
     "record": "federation.recording.loop",
     "run_federation": "federation.rounds",
     "save": "core.observation_file",
@@ -120,6 +122,7 @@ __all__ = [
     "local_sgd",
     "metrics",
     "models",
+    "public_data",
     "record",
     "run_federation",
     "save",

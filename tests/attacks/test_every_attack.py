@@ -22,6 +22,7 @@ from leakgauge.core.errors import InvalidInput, MissingKnowledge, UnknownName
 from leakgauge.core.local_training import LocalTraining
 from leakgauge.evaluation import mse, pair, score
 from leakgauge.federation.client import fedavg, fedsgd
+from leakgauge.federation.rehearsal import public_data
 from leakgauge.testing import check_attack, random_start, small_case
 from tests.attacks.analytic.cases import people, table_network
 from tests.attacks.malicious.cases import digits, network, trapped
@@ -152,6 +153,15 @@ def two_rows_of_words(kind, dtype=torch.float32):
     return fedsgd(nn.Linear(30, 3).to(dtype), rows)
 
 
+def with_public_digits(kind, dtype=torch.float32):
+    """Return the message of a client with one digit, for an attacker who has 120 other digits."""
+    digits = data.load("digits")
+    model = models.lenet(shape=(1, 8, 8), seed=0).to(dtype)
+    digit = digits.share([0])
+    observation, truth = fedsgd(model, digit) if kind == "gradient" else fedavg(model, digit, lr=0.1, epochs=2)
+    return public_data(observation, digits.share(range(100, 220)), truth=truth), truth
+
+
 TRAITS = {
     "adam_read_off": Traits(
         {}, kinds=("weights",), iterative=False, deterministic=True, own_case=one_digit_with_adam, exact=True
@@ -183,6 +193,7 @@ TRAITS = {
     "inverting_gradients": Traits({"steps": 60}),
     "invg_simulation": Traits({"steps": 60}),
     "lbfgs_simulation": Traits({"steps": 12, "pool": 1}),
+    "learned_inversion": Traits({"rehearsals": 120}, iterative=False, own_case=with_public_digits),
     "local_rows": Traits({"starts": 48}, kinds=("weights",), iterative=False, own_case=table_rows, exact=True),
     "local_spans": Traits({}, kinds=("weights",), iterative=False, own_case=four_digits, exact=True),
     "prior_path": Traits({"steps": 100, "lr": 0.3}),

@@ -291,7 +291,11 @@ def test_the_threat_model_in_sentences():
     sentences = seen.threat_model()
     assert "the weights after local training" in sentences[0]
     assert "lr 0.1, epochs 2, momentum 0.0" in sentences[1]
-    assert sentences[2:] == ["It does not know: batch_size, samples.", "It is granted nothing else."]
+    assert sentences[2:] == [
+        "It does not know: batch_size, samples.",
+        "It has no public data of the same kind.",
+        "It is granted nothing else.",
+    ]
     seen, _ = fedsgd(batch_norm(), client(6), granted=["labels", "label_counts"])
     assert "the gradient of one batch" in seen.threat_model()[0]
     assert seen.threat_model()[-2:] == [

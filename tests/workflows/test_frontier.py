@@ -52,11 +52,32 @@ def test_no_defence_leaks_and_noise_does_not(measured):
     plain, noise, pruned = points
     assert plain.verdict is Verdict.RECOVERS_DATA
     assert plain.leakage["psnr"].value > plain.leakage["psnr"].chance + 10
-    assert noise.verdict is Verdict.INCONCLUSIVE  # idlg ends far below a guess, so it has failed
-    assert noise.leakage["psnr"].value < noise.leakage["psnr"].chance
+    assert noise.verdict is Verdict.INCONCLUSIVE  # idlg has failed, and sends the guess instead
+    assert noise.failed
+    assert noise.leakage["psnr"].value == noise.leakage["psnr"].chance
     assert 0 <= noise.utility <= 1
     assert pruned.verdict.leaks
     assert pruned.knows_defence  # the zeros mislead an attacker who takes them for what was sent
+
+
+def test_an_attacker_with_public_data_stands_beside_the_other(tmp_path):
+    defences = [DOCUMENT["defence"][0], {"title": "noise", "chain": [{"name": "gaussian_noise", "sigma": 50.0}]}]
+    plan = read_frontier(document(attacker={"public": 150, "granted": ["labels"]}, defence=defences), "f.toml")
+    found = run_frontier(plan, tmp_path / "cache")
+    write_frontier(found, tmp_path)
+    plain, noise = found.points
+    assert plain.public is not None
+    assert noise.public is not None
+    assert plain.public.leakage["psnr"].value > plain.public.leakage["psnr"].chance
+    assert not noise.public.verdict.leaks
+    assert noise.public.leakage["psnr"].value == pytest.approx(noise.public.leakage["psnr"].chance, abs=1)
+    assert {finding.attack for finding in found.findings} == {"idlg", "learned_inversion"}
+    assert "An attacker who has 150 samples of digits that no client holds" in sentence(noise, plan)
+    rows = list(csv.DictReader((tmp_path / "frontier.csv").read_text().splitlines()))
+    assert float(rows[0]["psnr with public data"]) == pytest.approx(plain.public.leakage["psnr"].value, rel=1e-3)
+    page = (tmp_path / "frontier.html").read_text()
+    assert "A square is an attacker who also has 150 samples of digits" in page
+    assert json.loads((tmp_path / "frontier.json").read_text())["points"][1]["public"]["knows_defence"] in (True, False)
 
 
 def test_everything_is_written_and_says_the_same(measured):

@@ -18,8 +18,8 @@ from leakgauge.runtime.cache import Cache, key_of
 from leakgauge.runtime.digests import source_digest
 from leakgauge.workflows.audit import read_audit, run_audit
 from leakgauge.workflows.audit import run as stages
+from leakgauge.workflows.data_sources import SOURCES
 from leakgauge.workflows.result import Running
-from leakgauge.workflows.scenario import SOURCES
 
 MODEL = """
 import json, os

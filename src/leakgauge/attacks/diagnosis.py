@@ -75,7 +75,7 @@ def _ending(reconstruction: Reconstruction) -> Iterator[str]:
     kind = reconstruction.outcome.kind
     if kind == "interrupted":
         yield "The attack was interrupted, or its time ran out. Run it again with more time."
-    elif kind == "guess":
+    elif kind in ("guess", "failed"):
         yield (
             "The message explains no samples better than a blind guess, because it holds too much noise or too few "
             "entries. Try a weaker defence to see what the attack recovers without it."
@@ -230,7 +230,7 @@ def _gradients(observation: Observation) -> Iterator[str]:
 def _search(observation: Observation, reconstruction: Reconstruction) -> list[str]:
     """Return a sentence about the optimisation, such as too few steps, a local minimum or several solutions."""
     trace = reconstruction.trace
-    if trace is None or reconstruction.outcome.kind in ("diverged", "interrupted", "guess"):
+    if trace is None or reconstruction.outcome.kind in ("diverged", "interrupted", "guess", "failed"):
         return []
     predicted = simulated(observation, reconstruction)
     rest = None if predicted is None else _unexplained(predicted, observation.difference())

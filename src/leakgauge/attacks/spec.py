@@ -73,6 +73,8 @@ class AttackSpec:
             step of SGD with an unknown learning rate (:mod:`leakgauge.attacks.unknown_rate`).
         takes_lookups: Whether the attack recovers values that the model looks up in an embedding. Any other attack on
             samples does not apply to such values, because a lookup has no derivative.
+        needs_public: Whether the attack learns from public data (:func:`leakgauge.public_data`). Its chance level is
+            then what public data show without the message, such as the mean of each class.
     """
 
     name: str
@@ -88,6 +90,7 @@ class AttackSpec:
     malicious: bool = False
     takes_lookups: bool = False
     takes_direction: bool = False
+    needs_public: bool = False
 
     def __post_init__(self) -> None:
         if self.recovers == "samples" and self.reads == "update":

@@ -18,6 +18,7 @@ from leakgauge.cli.common import (
     Jobs,
     Junit,
     Output,
+    Public,
     Quiet,
     Redact,
     Seed,
@@ -65,6 +66,7 @@ def audit(  # noqa: PLR0913
     jobs: Jobs = None,
     device: Device = None,
     budget: Budget = None,
+    public: Public = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -76,12 +78,13 @@ def audit(  # noqa: PLR0913
     from leakgauge.workflows.audit import FILES, read_audit
     from leakgauge.workflows.audit import audit as run
     from leakgauge.workflows.documents import read_toml
+    from leakgauge.workflows.public_samples import with_public
     from leakgauge.workflows.result import check_redact
 
     check_engine(engine, jobs)
     check_redact(redact)
     check_output(output, FILES, junit)
-    plan = read_audit(read_toml(config), str(config))
+    plan = read_audit(*with_public((read_toml(config), str(config)), public))
     if not quiet and not as_json:
         for sentence in plan.scenario.dataset.notes:
             screen.print(escape(sentence), style="yellow" if sentence.startswith("Warning") else "dim", soft_wrap=True)
@@ -184,6 +187,7 @@ def frontier(  # noqa: PLR0913
     engine: Engine = "auto",
     jobs: Jobs = None,
     device: Device = None,
+    public: Public = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -193,8 +197,8 @@ def frontier(  # noqa: PLR0913
 
     with watching(quiet) as watch:
         result = run(
-            config, output, fail_if=fail_if or (), junit=junit, engine=engine, jobs=jobs, device=device, watch=watch,
-            command=command_line(),
+            config, output, fail_if=fail_if or (), junit=junit, engine=engine, jobs=jobs, device=device, public=public,
+            watch=watch, command=command_line(),
         )  # fmt: skip
     if not result.points:
         raise typer.Exit(130)

@@ -66,6 +66,10 @@ Engine = Annotated[str, typer.Option(help="Where tasks run: auto, in-process, pr
 Jobs = Annotated[int | None, typer.Option(min=1, help="Tasks at a time, one core each.", show_default="all cores")]
 Device = Annotated[str | None, typer.Option(help="Where attacks compute: cpu, cuda, cuda:1.")]
 Budget = Annotated[str | None, typer.Option(help="The time that the audit may take, such as 90s, 10m or 1h, or none.")]
+Public = Annotated[
+    str | None,
+    typer.Option(help="Public data of the attacker: a number of your samples, a dataset, .npz, .csv, folder, or none."),
+]
 Seed = Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="The same seed gives the same result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON instead of tables.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]

@@ -19,6 +19,7 @@ from leakgauge.core.errors import InvalidInput, UnknownName, shown
 from leakgauge.core.limits import COUNT, LONGEST_NAME, MOST_DEFENCES, ROUND, check_text
 from leakgauge.core.local_training import LocalTraining, Mode
 from leakgauge.core.params import Params, buffers_of, scale, subtract, to
+from leakgauge.core.public_data import PublicData
 
 __all__ = ["DataSpec", "LocalTraining", "Mode", "Observation"]
 
@@ -55,6 +56,8 @@ class Observation:
         round: The index of the round.
         steered: The name of the rule by which a malicious server chose the weights that it sent to this client, such as
             ``"active_adam"``. It is empty if the server sent the same weights to all clients.
+        public: Public data of the same kind as the client's, if the attacker is given such data
+            (:func:`leakgauge.public_data`). It is no part of a capture.
     """
 
     model: nn.Module = field(repr=False)
@@ -72,6 +75,7 @@ class Observation:
     client: str = "client"
     round: int = 0
     steered: str = ""
+    public: PublicData | None = None
 
     def __post_init__(self) -> None:
         if (self.gradient is None) == (self.returned is None):
@@ -230,7 +234,8 @@ class Observation:
         labels = {name: getattr(self, name) for name in LABEL_FIELDS}
         moved: dict[str, Any] = {name: None if tree is None else to(tree, device) for name, tree in trees.items()}
         moved |= {name: None if tensor is None else tensor.to(device) for name, tensor in labels.items()}
-        return replace(self, model=copy.deepcopy(self.model).to(device), **moved)
+        public = None if self.public is None else self.public.to(device)
+        return replace(self, model=copy.deepcopy(self.model).to(device), public=public, **moved)
 
     def threat_model(self) -> list[str]:
         """Return sentences that state what the attacker sees, knows, does not know, and is given in addition."""
@@ -257,9 +262,14 @@ class Observation:
             sentences.append("It does not know the masks of dropout layers.")
         if self.data.classes is None and self.labels is None:
             sentences.append("It does not know the client's targets.")
-        sentences.append(
-            f"It is granted the client's {' and '.join(granted)}." if granted else "It is granted nothing else."
-        )
+        if self.public is not None:
+            sentences.append(
+                f"It has public data of the same kind: {self.public.description}. No sample of a client is among them."
+            )
+        else:
+            sentences.append("It has no public data of the same kind.")
+        given = f"It is granted the client's {' and '.join(granted)}." if granted else "It is granted nothing else."
+        sentences.append(given)
         return sentences
 
 

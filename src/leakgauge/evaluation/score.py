@@ -13,6 +13,7 @@ from torch import Tensor
 from leakgauge.core.errors import InvalidInput, UnknownName
 from leakgauge.core.measure import Measure
 from leakgauge.core.observation import DataSpec
+from leakgauge.core.public_data import PublicData
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation.chance import (
     NO_REFERENCE,
@@ -30,6 +31,7 @@ from leakgauge.evaluation.metrics.pixels import WINDOW_RADIUS
 from leakgauge.evaluation.metrics.registry import METRICS
 from leakgauge.evaluation.metrics.targets import label_accuracy, label_errors, target_error
 from leakgauge.evaluation.pairing import Pairing, usable
+from leakgauge.evaluation.public_chance import public_guesses
 from leakgauge.evaluation.ruler import Ruler
 from leakgauge.evaluation.token_chance import token_measure
 
@@ -115,6 +117,8 @@ def score(
     lpips: bool = False,
     tokens: Sequence[int] = (),
     rows_of_words: bool = False,
+    public: PublicData | None = None,
+    by_label: bool = True,
 ) -> Score:
     """Measure how much of a client's data a reconstruction shows.
 
@@ -139,6 +143,9 @@ def score(
             count tokens in any order, and the score also compares the set of all tokens with the client's set.
         rows_of_words: Whether the columns are words, of which a row has few. The score then also compares the set of
             all words with the client's set.
+        public: The public data of an attack that uses them. The chance level then includes what they show without the
+            message (:mod:`leakgauge.evaluation.public_chance`).
+        by_label: Whether this chance level also includes guesses of an attacker who knows the true labels.
 
     >>> from types import SimpleNamespace
     >>> from leakgauge.core.observation import DataSpec
@@ -153,7 +160,8 @@ def score(
     reference, reference_targets = other_samples(truth)
     guesses = blind_guesses(ruler, reference, count=max(len(truth), len(result.samples)))
     known = known_without_message(guesses)
-    measures = [_sample_measure(name, values, guesses, known, ruler) for name, values in quality.values.items()]
+    of_samples = guesses if public is None else [*guesses, *public_guesses(ruler, public, truth, by_label=by_label)]
+    measures = [_sample_measure(name, values, of_samples, known, ruler) for name, values in quality.values.items()]
     if tokens or rows_of_words:
         read = partial(whole, places=tuple(tokens)) if tokens else words
         measures.append(token_measure(result.samples, truth.inputs, read, reference, guesses))

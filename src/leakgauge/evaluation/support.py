@@ -7,7 +7,7 @@ these conditions hold. Otherwise the verdict is "inconclusive".
 - The attack knows the clients' training, or what it assumes was found to be right.
 - The time budget did not end the attack early, and had time for its positive controls.
 - The attack returned samples, and these samples are not worse than a guess. A result that is worse than a guess shows
-  that the attack failed.
+  that the attack failed. So does an attack that noticed this itself, and returned a guess.
 - The message has too few numbers to determine the samples, or a defence has changed its numbers. If a message
   without noise has at least as many numbers as the samples, its equations may determine them, and the failure of an
   attack only shows the limit of the attack.
@@ -52,6 +52,10 @@ MAY_DETERMINE = (
 MAY_DETERMINE_CAPTURE = (
     "The message has at least as many numbers as the samples, and no noise is known, so a stronger attack may find the "
     "samples."
+)
+#: The reason for an inconclusive verdict on an attack that gave up its samples for a guess.
+FAILED = (
+    "The attack failed and returned a guess, so it says nothing about stronger attacks, such as one with public data."
 )
 #: The reason for an inconclusive verdict on clients whose messages are zero.
 ZERO_UPDATE = (
@@ -99,6 +103,7 @@ class Evidence:
         zero: Whether the messages of all attacked clients are zero.
         unknown_recipe: The reason why the attack may have failed because it does not know the clients' training. The
             text is empty if there is none.
+        failed: Whether the attack failed by its own reckoning for a client, and returned a guess in its place.
         proof: A sentence that proves the absence of leakage, such as a bound of differential privacy. It is empty if
             there is no proof.
     """
@@ -110,6 +115,7 @@ class Evidence:
     unknown_targets: bool = False
     zero: bool = False
     unknown_recipe: str = ""
+    failed: bool = False
     proof: str = ""
 
 
@@ -131,10 +137,11 @@ def with_support(finding: Finding, evidence: Evidence) -> Finding:
         return replace(finding, reason="A guess without the message is already right, so the message adds nothing.")
     weakness = _weakness(finding, evidence) or evidence.determined
     if labels_only:
-        return replace(finding, reason=f"{SAMPLES_OPEN} {weakness}" if weakness else _strength(evidence))
+        words = f"{SAMPLES_OPEN} {weakness}" if weakness else _strength(evidence)
+        return replace(finding, reason=_joined(words, finding.reason))
     if weakness:
-        return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=weakness)
-    return replace(finding, reason=_strength(evidence))
+        return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=_joined(weakness, finding.reason))
+    return replace(finding, reason=_joined(_strength(evidence), finding.reason))
 
 
 def without_evidence(finding: Finding) -> Finding:
@@ -173,6 +180,8 @@ def _weakness(finding: Finding, evidence: Evidence) -> str:
         return evidence.unknown_recipe
     if evidence.cut_short:
         return TOO_LITTLE_TIME
+    if evidence.failed:
+        return FAILED
     if finding.returned_nothing:
         missing = "no sample" if "psnr" in finding.measures else "no sample, or no right value,"
         return f"The attack returned {missing} for some clients."
@@ -193,6 +202,10 @@ def _weakness(finding: Finding, evidence: Evidence) -> str:
     if not evidence.controls and evidence.undefended is None:
         return "The attack was not tried on an easier version of this set-up."
     return ""
+
+
+def _joined(*sentences: str) -> str:
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _strength(evidence: Evidence) -> str:

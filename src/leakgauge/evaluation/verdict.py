@@ -154,6 +154,34 @@ def _is_unknown(measure: Measure) -> bool:
     return math.isnan(measure.value) or (measure.chance is not None and math.isnan(measure.chance))
 
 
+def judge_against_shuffled(
+    scores: Sequence[Mapping[str, Measure]], shuffled: Sequence[Mapping[str, Measure]], *, labels_granted: bool = False
+) -> tuple[Verdict, str]:
+    """Return the verdict on an attack with public data, and a sentence about its control with shuffled messages.
+
+    The control is the same attack on the messages of other people. If it finds something, the chance level is too low,
+    and the attack shows nothing.
+
+    Args:
+        scores: For each attacked client, a mapping from the name of each metric to its measure.
+        shuffled: The same for the messages of other people. It is empty if there is no such control.
+        labels_granted: Whether the attacker was given the labels.
+    """
+    verdict = judge(scores, labels_granted=labels_granted)
+    if not any(shuffled):
+        return verdict, ""
+    control = judge([one for one in shuffled if one], labels_granted=True)
+    metric = next((name for name in CLEAR if name in shuffled[0]), None)
+    figures = ""
+    if metric is not None:
+        measure = over_clients([{metric: one[metric]} for one in shuffled if one])[metric]
+        figures = f" ({metric} {measure.value:.3g}, chance {measure.chance or 0:.3g})"
+    if control is Verdict.RECOVERS_DATA:
+        sentence = f"The control with messages of other people finds something too{figures}, so this shows nothing."
+        return (Verdict.INCONCLUSIVE if verdict is Verdict.RECOVERS_DATA else verdict), sentence
+    return verdict, f"With messages of other people, the same attack finds nothing{figures}."
+
+
 def judge_share(right: Sequence[torch.Tensor], chance: float, *, confidence: float = 0.999) -> Verdict:
     """Return the verdict on the share of records for which an attack is right.
 

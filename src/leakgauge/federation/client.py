@@ -79,7 +79,7 @@ def fedsgd(  # noqa: PLR0913
     check_model(model, data, training.loss)
     start = Trained((), parameters_of(model), buffers_of(model))
     protection = Protection(chain, seed, data.spec.classes)
-    gradient, buffers = _defended_gradient(
+    gradient, buffers = defended_gradient(
         model, prepared(data, start.weights), training, start, protection, participations, seed
     )
     order = (torch.arange(len(data)),)
@@ -190,7 +190,7 @@ def check_training(defences: Sequence[Defence], model: nn.Module, training: Loca
         exposure.check_order(defence)
 
 
-def _defended_gradient(
+def defended_gradient(
     model: nn.Module,
     samples: Batch,
     training: LocalTraining,

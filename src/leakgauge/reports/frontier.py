@@ -5,7 +5,7 @@ A frontier compares defences by what an attacker still recovers and by the accur
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from leakgauge.core.container import output_folder
 from leakgauge.core.measure import Measure
 from leakgauge.core.own_files import write_own
+from leakgauge.evaluation.support import below_chance
 from leakgauge.evaluation.verdict import Verdict
 from leakgauge.reports.findings import document, shared_sections, write_csv, write_json
 from leakgauge.reports.page import Page, Section, write_page
@@ -97,7 +98,27 @@ def sentence(point: Point, plan: FrontierPlan) -> str:
         cost += f", epsilon {point.epsilon:.2g} spent"
     attacker = " The attacker knows the defence." if point.knows_defence else ""
     leakage = "; ".join(parts)
-    return f"{point.title}: {point.worst}. {leakage[0].upper()}{leakage[1:]}, over {clients} clients. {cost}.{attacker}"
+    start = f"{point.title}: {point.worst}. {leakage[0].upper()}{leakage[1:]}, over {clients} clients"
+    return f"{start}{_failed(point.leakage, point.failed)}. {cost}.{attacker}{_with_public(point, plan)}"
+
+
+def _failed(leakage: Mapping[str, Measure], noticed: bool = False) -> str:
+    """Return a remark if an attack ended below chance, or noticed that it had failed and returned a guess."""
+    if noticed:
+        return ", where the attack failed for some clients and returned a guess"
+    return "" if below_chance(leakage) is None else ", which is below the guess, so this attack failed"
+
+
+def _with_public(point: Point, plan: FrontierPlan) -> str:
+    """Return a sentence about the attacker with public data, if there is one."""
+    if point.public is None or plan.scenario.public is None:
+        return ""
+    metric, measure = next(iter(point.public.leakage.items()))
+    known = " and knows the defence" if point.public.knows_defence else ""
+    return (
+        f" An attacker who has {plan.scenario.public.name}{known}: {point.public.verdict}, "
+        f"{_leakage(metric, measure, short=False)}{_failed(point.public.leakage)}. {point.public.reason}"
+    ).rstrip()
 
 
 def _leakage(metric: str, measure: Measure, *, short: bool) -> str:
@@ -135,12 +156,31 @@ def draw_frontier(points: Sequence[Point], plan: FrontierPlan, metric: str) -> I
         across="test accuracy, %" if plan.classifies else "mean squared error of the model",
         up=f"{description}, {unit.strip()}",
         line=(factor * line, "guessing"),
+        seconds=_second_values(points, metric, line) if metric != SOURCES else None,
         title=(
             f"{attack}, {plan.clients} clients of {plan.scenario.dataset.name}, "
             f"{samples} sample{'s' * (samples > 1)} each"
         ),
-        legend=("leaks", "nothing found", f"better: {better}"),
+        legend=("leaks", "nothing found", f"{_squares(plan, metric)}better: {better}"),
     )
+
+
+def _squares(plan: FrontierPlan, metric: str) -> str:
+    """Return the meaning of the squares of a picture."""
+    return "squares: with public data   " if plan.public is not None and metric != SOURCES else ""
+
+
+def _second_values(points: Sequence[Point], metric: str, line: float) -> dict[str, tuple[float, bool]]:
+    """Return the values of the attacker with public data."""
+    factor = LEAKAGE[metric][1]
+    return {
+        _title(point) + _own_chance(point.leakage[metric], metric, line): (
+            factor * point.public.leakage[metric].value,
+            bool(point.public.verdict.leaks),
+        )
+        for point in points
+        if point.public is not None and metric in point.public.leakage
+    }
 
 
 def _own_chance(measure: Measure, metric: str, line: float) -> str:
@@ -167,7 +207,16 @@ def _reading(plan: FrontierPlan) -> str:
         f"{plan.federation_samples} samples each, after {plan.rounds} rounds with the defence. The attacked clients "
         "are in their first round. Each was attacked by an attacker who knows the defence and by one who does not, and "
         "the stronger one counts. A ring on or near the dashed line may also be an attack that failed. The verdicts "
-        f"below say which.{_reading_of_owners(plan)}"
+        f"below say which.{_reading_of_public(plan)}{_reading_of_owners(plan)}"
+    )
+
+
+def _reading_of_public(plan: FrontierPlan) -> str:
+    if plan.public is None or plan.scenario.public is None:
+        return " The attacker has no public data of the same kind. Grant some with --public."
+    return (
+        f" A square is an attacker who also has {plan.scenario.public.name}, and learns from them. Its guess without a "
+        "message is better too, so a square counts as a leak only if the message adds something."
     )
 
 
@@ -190,6 +239,10 @@ def _row(point: Point, plan: FrontierPlan) -> dict[str, Any]:
         row[metric] = f"{measure.value:.4g}"
         row[f"{metric}, 95%"] = measure.interval()
         row[f"{metric} by chance"] = f"{measure.chance:.4g}"
+    for metric, measure in ({} if point.public is None else point.public.leakage).items():
+        row[f"{metric} with public data"] = f"{measure.value:.4g}"
+        row[f"{metric} with public data, 95%"] = measure.interval()
+        row[f"{metric} by chance with public data"] = f"{measure.chance:.4g}"
     return {
         **row,
         "clients": plan.clients_of(point.title),
@@ -201,4 +254,8 @@ def _row(point: Point, plan: FrontierPlan) -> dict[str, Any]:
 def _plain(point: Point) -> dict[str, Any]:
     leakage = {name: measure.to_row() for name, measure in point.leakage.items()}
     owners = None if point.owners is None else str(point.owners.verdict)
-    return {**vars(point), "leakage": leakage, "verdict": str(point.verdict), "owners": owners}
+    public = None
+    if point.public is not None:
+        measures = {name: measure.to_row() for name, measure in point.public.leakage.items()}
+        public = {**vars(point.public), "leakage": measures, "verdict": str(point.public.verdict)}
+    return {**vars(point), "leakage": leakage, "verdict": str(point.verdict), "owners": owners, "public": public}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from PIL import Image
@@ -32,11 +32,13 @@ def scatter(
     line: tuple[float, str],
     title: str = "",
     legend: tuple[str, str, str] | None = None,
+    seconds: Mapping[str, tuple[float, bool]] | None = None,
     size: tuple[int, int] = (860, 560),
 ) -> Image.Image:
     """Draw named points and a dashed horizontal line.
 
-    A point that is marked as alarming is a filled orange disc. Any other point is a blue ring.
+    A point that is marked as alarming is a filled orange disc. Any other point is a blue ring. Second values of points
+    are squares, joined to their points by thin lines.
 
     Args:
         points: A mapping from the name of each point to its horizontal value, its vertical value, and whether it is
@@ -47,6 +49,7 @@ def scatter(
         title: The title of the picture.
         legend: Three texts, which are the meaning of a disc, the meaning of a ring, and a remark. By default, there is
             no legend.
+        seconds: A mapping from the names of points to a second vertical value, and whether it is alarming.
         size: The width and the height in pixels.
     """
     finite = {name: point for name, point in points.items() if all(map(math.isfinite, point[:2]))}
@@ -54,7 +57,8 @@ def scatter(
         raise InvalidInput("a scatter plot needs at least one point with finite values")
     canvas = Canvas(size, font_size=14)
     x_ticks = round_numbers([x for x, _, _ in finite.values()])
-    y_ticks = round_numbers([line[0], *(y for _, y, _ in finite.values())])
+    second = {name: one for name, one in (seconds or {}).items() if name in finite and math.isfinite(one[0])}
+    y_ticks = round_numbers([line[0], *(y for _, y, _ in finite.values()), *(y for y, _ in second.values())])
     x_range, y_range = (x_ticks[0], x_ticks[-1]), (y_ticks[0], y_ticks[-1])
     axes = Axes(_LEFT, _TOP, size[0] - _RIGHT, size[1] - _BOTTOM, x_range, y_range)
     _draw_ticks(canvas, axes, x_ticks, y_ticks)
@@ -66,8 +70,13 @@ def scatter(
     level = axes.place(axes.x_range[0], line[0])[1]
     _draw_level(canvas, axes, level, line[1])
     places = {name: axes.place(x, y) for name, (x, y, _) in finite.items()}
+    squares = {name: axes.place(finite[name][0], y) for name, (y, _) in second.items()}
+    for name, (x, y) in squares.items():
+        canvas.pen.line((*places[name], x, y), fill=_SOFT)
     line_name = (_LEFT, level - 20, _LEFT + 80, level)
-    labels = _Labels(canvas, axes, [line_name, *((x - 7, y - 7, x + 7, y + 7) for x, y in places.values())])
+    labels = _Labels(canvas, axes, [line_name, *_boxes(places.values()), *_boxes(squares.values())])
+    for name, (x, y) in squares.items():
+        _draw_point(canvas, x, y, alarming=second[name][1], square=True)
     for name, (x, y) in sorted(places.items(), key=lambda item: item[1][1]):
         _draw_point(canvas, x, y, alarming=finite[name][2])
         labels.write(name, x, y)
@@ -105,9 +114,15 @@ def _draw_level(canvas: Canvas, axes: Axes, level: float, name: str) -> None:
     canvas.text(axes.left + 4, level - 10, name, "lm", _SOFT)
 
 
-def _draw_point(canvas: Canvas, x: float, y: float, *, alarming: bool) -> None:
+def _boxes(places: Iterable[tuple[float, float]]) -> list[Box]:
+    """Return the rectangles that points take."""
+    return [(x - 7, y - 7, x + 7, y + 7) for x, y in places]
+
+
+def _draw_point(canvas: Canvas, x: float, y: float, *, alarming: bool, square: bool = False) -> None:
     box = (x - 6, y - 6, x + 6, y + 6)
-    canvas.pen.ellipse(box, fill=_LEAK if alarming else PAPER, outline=_LEAK if alarming else _SAFE, width=3)
+    draw = canvas.pen.rectangle if square else canvas.pen.ellipse
+    draw(box, fill=_LEAK if alarming else PAPER, outline=_LEAK if alarming else _SAFE, width=3)
 
 
 def _draw_legend(canvas: Canvas, legend: tuple[str, str, str], right: float, y: float) -> None:

@@ -50,8 +50,9 @@ from leakgauge.federation.defence import Defence
 from leakgauge.models.factories import find_factory
 from leakgauge.runtime.cache import source_digest
 from leakgauge.runtime.values import value_digest
+from leakgauge.workflows.data_sources import SOURCES
 from leakgauge.workflows.documents import DEFENCE, NUMBER, TABLES, Keys, check_table
-from leakgauge.workflows.scenario import SOURCES, further_settings
+from leakgauge.workflows.scenario import further_settings
 from leakgauge.workflows.scenario_document import read_chain
 
 #: The keys of each set-up table, with the valid types of each value.

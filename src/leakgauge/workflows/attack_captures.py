@@ -276,6 +276,7 @@ def _evidence(attacked: Sequence[AttackedCapture], controls: Sequence[Finding]) 
         determined=next((capture.determined for capture in scored if capture.determined), ""),
         zero=all(capture.zero for capture in scored),
         unknown_recipe=weakness([one for one in attacked if one.score is not None]),
+        failed=any(one.reconstruction.outcome.kind == "failed" for one in attacked),
     )
 
 

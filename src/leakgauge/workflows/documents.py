@@ -30,7 +30,7 @@ TABLES: dict[str, Keys] = {
         **RECIPE, "sends": (str,), "mode": (str,), "loss": (str,), "optimiser": (str,), "nesterov": (bool,),
         "betas": (list,), "schedule": (str, list), "epochs": ROUNDS,
     },
-    "attacker": {"granted": (list,), "hidden": (list,), "knows_defence": (bool,)},
+    "attacker": {"granted": (list,), "hidden": (list,), "knows_defence": (bool,), "public": (int, str)},
 }  # fmt: skip
 DEFENCE: Keys = {"title": (str,), "chain": (list,)}
 #: The largest number of characters of a text, such as a title or a path.

@@ -8,6 +8,8 @@ guesses a client of the sum.
 
 The clients that train and the clients that are attacked use the same defence. If the attack adapts to known defences,
 there are two attackers, and only one of them knows the defence. The result of the stronger attacker counts.
+
+If ``[attacker] public`` grants public data, a further attack learns from them. Its results stand beside the others.
 """
 
 from __future__ import annotations
@@ -26,20 +28,40 @@ from leakgauge.core.own_files import check_output
 from leakgauge.core.progress import Report, silent
 from leakgauge.evaluation.gate import read_condition
 from leakgauge.evaluation.support import Evidence, with_support
-from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients, worst_of
+from leakgauge.evaluation.verdict import Finding, Verdict, judge_against_shuffled, over_clients, worst_of
 from leakgauge.federation.defence import clients_in_a_sum
 from leakgauge.federation.rounds import run_federation
 from leakgauge.runtime import Task, Watch
 from leakgauge.runtime.cache import run_cached
-from leakgauge.workflows.audit.attackers import Trial, measures_of
+from leakgauge.workflows.audit.attackers import Attacker, Trial, measures_of
 from leakgauge.workflows.determined import may_determine
 from leakgauge.workflows.documents import read_config
 from leakgauge.workflows.frontier_plan import FrontierPlan, read_frontier
 from leakgauge.workflows.owners import METRIC as SOURCES
+from leakgauge.workflows.public_samples import with_public
 from leakgauge.workflows.result import Running, WorkflowResult, conclude, measuring
 
 #: The metrics of leakage. The first metric of this list that an attack has decides which attacker is stronger.
 LEAKAGE = ("psnr", "features", "attribute_accuracy", "recovered", SOURCES)
+
+
+@dataclass(frozen=True)
+class Leak:
+    """The result of one attack with one defence.
+
+    Args:
+        leakage: The mean over clients of each metric in :data:`LEAKAGE` that the attack has.
+        knows_defence: Whether the stronger attacker knew the defence.
+        verdict: The worse of the verdicts on the two attackers.
+        reason: The control with shuffled messages in words, if there is one.
+        failed: Whether the stronger attacker failed by its own reckoning for a client, and returned a guess.
+    """
+
+    leakage: dict[str, Measure]
+    knows_defence: bool
+    verdict: Verdict
+    reason: str = ""
+    failed: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,6 +80,8 @@ class Point:
         seconds: The time in seconds that the measurement took.
         clients: The number of clients of a round.
         owners: The result of the attack on the owners of records, or ``None`` if there is no such attack.
+        public: The result of the attacker with public data, or ``None`` if there is no such attacker.
+        failed: Whether the stronger attacker failed by its own reckoning for a client, and returned a guess.
     """
 
     title: str
@@ -70,11 +94,21 @@ class Point:
     seconds: float
     clients: int | None = None
     owners: Finding | None = None
+    public: Leak | None = None
+    failed: bool = False
 
     @property
     def worst(self) -> Verdict:
         """The worst of the verdicts on all attacks."""
-        return worst_of([self.verdict, *([] if self.owners is None else [self.owners.verdict])])
+        return worst_of([self.samples, *([] if self.owners is None else [self.owners.verdict])])
+
+    @property
+    def samples(self) -> Verdict:
+        """The verdict on the attackers without and with public data together."""
+        verdicts = {self.verdict, *([] if self.public is None else [self.public.verdict])}
+        if Verdict.NOTHING_ABOVE_CHANCE in verdicts:  # a weak attack says nothing where a strong one does
+            verdicts.discard(Verdict.INCONCLUSIVE)
+        return worst_of(verdicts)
 
     def verdict_on(self, metric: str) -> Verdict:
         """Return the verdict on the attack that a metric of leakage belongs to."""
@@ -109,6 +143,7 @@ def frontier(  # noqa: PLR0913
     engine: str = "auto",
     jobs: int | None = None,
     device: str | None = None,
+    public: int | str | None = None,
     watch: Watch | None = None,
     command: str = "",
 ) -> Frontier:
@@ -125,6 +160,8 @@ def frontier(  # noqa: PLR0913
         engine: The engine that runs the tasks (:mod:`leakgauge.runtime.engines`).
         jobs: The number of tasks that run at a time. By default, one per core.
         device: The device of the attacks, such as ``"cuda"``.
+        public: The public data of the attacker, as ``[attacker] public`` in the configuration
+            (:mod:`leakgauge.workflows.public_samples`). By default, the value in the configuration.
         watch: The listener that receives the progress of the tasks.
         command: The command line, which the report page shows.
     """
@@ -133,11 +170,11 @@ def frontier(  # noqa: PLR0913
     names = [f"frontier{suffix}" for suffix in (".html", ".json", ".csv", ".png")]
     check_output(output, [*names, *(f"frontier-{metric}.png" for metric in LEAKAGE)], junit)
     running = Running(engine, jobs, device, watch)
-    plan = config if isinstance(config, FrontierPlan) else read_frontier(*read_config(config))
+    plan = config if isinstance(config, FrontierPlan) else read_frontier(*with_public(read_config(config), public))
     if watch is not None:
         for sentence in plan.scenario.dataset.notes:
             watch.note(sentence)
-    attacks = [plan.attack.name, *([plan.sources.name] if plan.sources else [])]
+    attacks = [one.name for one in (plan.attack, plan.sources, plan.public) if one is not None]
     conditions = [read_condition(text, attacks) for text in fail_if]
     result = run_frontier(plan, Path(output) / "cache", running)
     if not result.points:
@@ -165,28 +202,41 @@ def run_frontier(plan: FrontierPlan, folder: Location | None, running: Running |
     except KeyboardInterrupt:
         complete = False
     measured = [points[title] for title in plan.chains if title in points]
-    findings = _findings(plan, measured)
-    ordered = tuple(replace(point, verdict=finding.verdict) for point, finding in zip(measured, findings, strict=True))
+    leaks = [Leak(point.leakage, point.knows_defence, point.verdict, failed=point.failed) for point in measured]
+    findings = _findings(plan, plan.attack.name, measured, leaks)
+    ordered = [replace(point, verdict=finding.verdict) for point, finding in zip(measured, findings, strict=True)]
+    if plan.public is not None:
+        learned = [point.public for point in measured if point.public is not None]
+        more = _findings(plan, plan.public.name, measured, learned)
+        ordered = [
+            replace(point, public=replace(leak, verdict=finding.verdict, reason=finding.reason))
+            for point, leak, finding in zip(ordered, learned, more, strict=True)
+        ]
+        findings += more
     owners = [point.owners for point in ordered if point.owners is not None]
-    return Frontier(plan=plan, points=ordered, findings=(*findings, *owners), failed=failed, complete=complete)
+    return Frontier(plan=plan, points=tuple(ordered), findings=(*findings, *owners), failed=failed, complete=complete)
 
 
-def _findings(plan: FrontierPlan, points: Sequence[Point]) -> list[Finding]:
-    """Return the measures and the verdict for each defence.
+def _findings(plan: FrontierPlan, attack: str, points: Sequence[Point], leaks: Sequence[Leak]) -> list[Finding]:
+    """Return the measures and the verdict of one attack for each defence.
 
     The set-up without a defence is the positive control. If the attack fails there too, its failure against a defence
     is inconclusive. It is also inconclusive if the defended message may determine the samples, as a clipped gradient
     does.
     """
     found = {}
-    for point in points:
-        measures = {name: measure for name, measure in point.leakage.items() if name != SOURCES}
-        found[point.title] = Finding(plan.attack.name, point.title, measures, point.verdict, point.knows_defence)
+    for point, leak in zip(points, leaks, strict=True):
+        measures = {name: measure for name, measure in leak.leakage.items() if name != SOURCES}
+        found[point.title] = Finding(attack, point.title, measures, leak.verdict, leak.knows_defence, leak.reason)
     plain = next((title for title in found if not plan.chains[title]), None)
     reasons = {title: may_determine(plan.scenario, plan.chains[title]) for title in found}
     baseline = None if plain is None else with_support(found[plain], Evidence({}, determined=reasons[plain]))
+    failed = {point.title: leak.failed for point, leak in zip(points, leaks, strict=True)}
     return [
-        with_support(finding, Evidence({}, None if title == plain else baseline, determined=reasons[title]))
+        with_support(
+            finding,
+            Evidence({}, None if title == plain else baseline, determined=reasons[title], failed=failed[title]),
+        )
         for title, finding in found.items()
     ]
 
@@ -212,23 +262,41 @@ def measure_point(plan: FrontierPlan, title: str, report: Report, device: str | 
     began = time.perf_counter()
     chain, clients = plan.chains[title], plan.clients_of(title)
     utility, epsilon = _train(plan, title)
+    leak = _attacked(plan, plan.attack, title, report, device)
+    public = None if plan.public is None else _attacked(plan, plan.public, title, report, device)
+    owners = _owners(plan, title)
+    measures = leak.leakage if owners is None else {**leak.leakage, **owners.measures}
+    defences = ", ".join(map(repr, chain)) or "none"
+    seconds = time.perf_counter() - began
+    found = (measures, leak.knows_defence, leak.verdict, seconds, clients, owners, public, leak.failed)
+    return Point(title, defences, utility, epsilon, *found)
+
+
+def _attacked(plan: FrontierPlan, attack: Attacker, title: str, report: Report, device: str | None) -> Leak:
+    """Return the result of one attack on all clients, as an attacker who knows the defence and as one who does not."""
+    chain, clients = plan.chains[title], plan.clients_of(title)
     defended = plan.scenario.observe(0, chain, knows_defence=True, participations=plan.rounds)[0] if chain else None
-    attackers = [False, True] if defended is not None and plan.attack.adapts(defended) else [False]
+    attackers = [False, True] if defended is not None and attack.adapts(defended) else [False]
     scores: dict[bool, list[dict[str, Measure]]] = {knows: [] for knows in attackers}
+    shuffled: dict[bool, list[dict[str, Measure]]] = {knows: [] for knows in attackers}
+    failed = dict.fromkeys(attackers, False)
     for number, (knows, index) in enumerate((knows, index) for knows in attackers for index in range(clients)):
         observation, truth = plan.scenario.observe(index, chain, knows_defence=knows, participations=plan.rounds)
-        trial = Trial(observation, truth, plan.scenario.seed + index, plan.threshold, device)
-        document, _ = plan.attack(trial, silent)
+        other = plan.scenario.shuffled(observation, chain, index, plan.rounds) if attack.needs_public else None
+        trial = Trial(observation, truth, plan.scenario.seed + index, plan.threshold, device, shuffled=other)
+        document, _ = attack(trial, silent)
         scores[knows].append(measures_of(document))
+        shuffled[knows].append(measures_of(document, "shuffled"))
+        failed[knows] |= bool(document.get("failed"))
         report(number + 1, len(attackers) * clients, math.nan if document["loss"] is None else document["loss"])
     leakage = {knows: _leakage(scores[knows]) for knows in attackers}
     strongest = max(attackers, key=lambda knows: next(iter(leakage[knows].values())).value)
-    verdict = worst_of(judge(scores[knows], labels_granted=plan.scenario.labels_granted) for knows in attackers)
-    owners = _owners(plan, title)
-    measures = leakage[strongest] if owners is None else {**leakage[strongest], **owners.measures}
-    defences = ", ".join(map(repr, chain)) or "none"
-    seconds = time.perf_counter() - began
-    return Point(title, defences, utility, epsilon, measures, strongest, verdict, seconds, clients, owners)
+    granted = plan.scenario.labels_granted
+    verdicts = {
+        knows: judge_against_shuffled(scores[knows], shuffled[knows], labels_granted=granted) for knows in attackers
+    }
+    worst = worst_of(verdict for verdict, _ in verdicts.values())
+    return Leak(leakage[strongest], strongest, worst, verdicts[strongest][1], failed[strongest])
 
 
 def _owners(plan: FrontierPlan, title: str) -> Finding | None:

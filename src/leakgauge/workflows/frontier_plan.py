@@ -28,6 +28,7 @@ from leakgauge.federation.defence import Defence, clients_in_a_sum
 from leakgauge.workflows.audit.attackers import Attacker, read_attacker
 from leakgauge.workflows.documents import CLIENTS, DECIBELS, ROUNDS, SAMPLES, Keys
 from leakgauge.workflows.owners import OwnerAttacker, check_sums, read_owner_attacker
+from leakgauge.workflows.public_samples import reserved
 from leakgauge.workflows.result import measuring
 from leakgauge.workflows.scenario import Scenario
 from leakgauge.workflows.scenario_document import load_parts, read_chains, read_scenario
@@ -36,6 +37,8 @@ FRONTIER: Keys = {
     "attack": (str,), "options": (dict,), "clients": CLIENTS, "threshold": DECIBELS, "federation": CLIENTS,
     "federation_samples": SAMPLES, "federation_lr": RECIPE["lr"], "rounds": ROUNDS, "test": SAMPLES, "sources": (str,),
 }  # fmt: skip
+#: The attack of an attacker with public data.
+PUBLIC_ATTACK = "learned_inversion"
 #: The key of ``[[defence]]`` that only a frontier reads.
 COHORT: Keys = {"clients": CLIENTS}
 
@@ -57,6 +60,8 @@ class FrontierPlan:
         test: The number of test samples.
         sources: The attack on the owners of records, if there is one.
         cohorts: A dictionary from titles to the number of clients of a round, where it differs from ``clients``.
+        public: The attack of an attacker with public data, if ``[attacker] public`` grants such data. Its results stand
+            beside those of the attack without public data.
     """
 
     scenario: Scenario
@@ -71,6 +76,7 @@ class FrontierPlan:
     test: int = 1000
     sources: OwnerAttacker | None = None
     cohorts: Mapping[str, int] = field(default_factory=dict)
+    public: Attacker | None = None
 
     def clients_of(self, title: str) -> int:
         """Return the number of clients of a round, with a defence."""
@@ -87,13 +93,15 @@ class FrontierPlan:
 
     def definition(self, title: str) -> dict[str, Any]:
         """Return everything that the measurement of one defence depends on, as a plain dictionary."""
-        numbers = {item.name for item in fields(self)} - {"scenario", "attack", "chains", "sources", "cohorts"}
+        others = {"scenario", "attack", "chains", "sources", "cohorts", "public"}
+        numbers = {item.name for item in fields(self)} - others
         return {
             **self.scenario.document,
             **{name: getattr(self, name) for name in numbers},
             "content": self.scenario.fingerprint,
             "attack": repr(self.attack),
             "sources": repr(self.sources),
+            "public": repr(self.public),
             "cohort": self.clients_of(title),
             "defences": list(map(repr, self.chains[title])),
             "title": title,
@@ -124,7 +132,10 @@ def read_frontier(document: Mapping[str, Any], where: str) -> FrontierPlan:
         raise InvalidInput(f"{where}: there is no [[defence]] to try. Add some, and one with chain = [] for none")
     given = zip(chains, tables, strict=True)
     cohorts = {title: defence["clients"] for title, defence in given if "clients" in defence}
-    plan = FrontierPlan(scenario, attack, chains, sources=owners, cohorts=cohorts, **table)
+    public = None
+    if scenario.public is not None and not attack.needs_public and attack.recovers == "samples":
+        public = Attacker(PUBLIC_ATTACK, {})
+    plan = FrontierPlan(scenario, attack, chains, sources=owners, cohorts=cohorts, public=public, **table)
     _check_plan(plan, where)
     return plan
 
@@ -133,14 +144,15 @@ def _check_plan(plan: FrontierPlan, where: str) -> None:
     """Raise an error if the data is too small, or if an attack does not apply to the message of the first client."""
     scenario = plan.scenario
     for title, chain in plan.chains.items():
-        others = plan.federation_of(title) * plan.federation_samples + plan.test
+        others = plan.federation_of(title) * plan.federation_samples + plan.test + reserved(scenario)
         scenario.check_size(plan.clients_of(title), [chain], others=others)
         if plan.sources is not None:
             check_sums(plan.clients_of(title), clients_in_a_sum(chain), f"{where}: {shown(title)}")
     # The first client's round refuses what the model, the recipe or a defence does not allow.
     undefended = scenario.first_message()
     scenario.check_attackable(undefended, [plan.attack.name])
-    attacks = {"attack": plan.attack.name} | ({} if plan.sources is None else {"sources": plan.sources.name})
+    attacks = {"attack": plan.attack.name}
+    attacks |= {key: one.name for key, one in (("sources", plan.sources), ("public", plan.public)) if one is not None}
     for title, chain in plan.chains.items():
         message = scenario.observe(0, chain, participations=plan.rounds)[0] if chain else undefended
         for key, name in attacks.items():

@@ -18,7 +18,9 @@ table                   keys
                         (:class:`leakgauge.LocalTraining`)
 ``[attacker]``          ``granted`` (labels, label_counts or label_batches that the attacker is given), ``hidden``
                         (parts of the recipe that the attacker does not know), ``knows_defence`` (whether there is also
-                        an attacker who knows the defence, by default true)
+                        an attacker who knows the defence, by default true), ``public`` (public data of the same kind
+                        that the attacker has, as a number of samples of the data, as the name or the path of other
+                        data, or ``"none"``. :mod:`leakgauge.workflows.public_samples`)
 ``[[defence]]``         ``title``, ``chain`` (a list of defences, each of which is a table with a name and settings)
 ======================  ===========================================================================================
 
@@ -27,23 +29,23 @@ A mistake in the document is reported before any work starts. The error message 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leakgauge import models
 from leakgauge.attacks import registry
 from leakgauge.attacks.analytic.named_words import named_by
-from leakgauge.core.errors import InvalidInput, LeakgaugeError, shown
+from leakgauge.core.errors import InvalidInput, LeakgaugeError
 from leakgauge.core.observation import LocalTraining, Observation
-from leakgauge.core.option_check import check_options
 from leakgauge.core.seeding import derive, generator
 from leakgauge.core.truth import Truth
-from leakgauge.data import Dataset, from_csv, from_images, from_npz, load
+from leakgauge.data import Dataset
 from leakgauge.federation.aggregation import aggregate
 from leakgauge.federation.client import fedavg, fedsgd
 from leakgauge.federation.defence import Defence, ServerDefence, clients_in_a_sum
@@ -51,9 +53,11 @@ from leakgauge.federation.exposure import GRANTS
 from leakgauge.federation.losses import named_loss
 from leakgauge.federation.model_check import check_differentiable, check_progress, prepared
 from leakgauge.federation.rounds import Federation, run_federation
-from leakgauge.models.factories import current_directory_importable, explained, find_factory
+from leakgauge.models.factories import find_factory
 from leakgauge.runtime.cache import source_digest
 from leakgauge.runtime.values import value_digest
+from leakgauge.workflows.data_sources import load_data
+from leakgauge.workflows.public_samples import granted, samples_of, shuffled
 from leakgauge.workflows.scorable import check_scorable
 
 #: The settings of the recipe that a client gets as a ``LocalTraining``.
@@ -65,23 +69,6 @@ FURTHER = (
 TRAINERS, TRAINED_SAMPLES = 10, 100
 #: The largest number of samples with which a trained model is tested.
 TESTED = 500
-
-
-def _from_factory(name: str, **options: Any) -> Any:
-    with current_directory_importable():
-        factory = find_factory(name, "factory of data")
-        with explained(f"the factory {shown(name)}"):
-            return factory(**options)
-
-
-#: The functions that load data, by the key in ``[data]``.
-SOURCES: dict[str, Callable[..., Any]] = {
-    "name": load,
-    "images": from_images,
-    "npz": from_npz,
-    "csv": from_csv,
-    "factory": _from_factory,
-}
 
 
 @dataclass(frozen=True)
@@ -106,15 +93,17 @@ class Scenario:
     def dataset(self) -> Dataset:
         """The whole dataset, from which the samples of all clients are taken."""
         (source,) = self.data.keys() - {"options"}
-        name, options = self.data[source], self.data.get("options", {})
-        if source in ("images", "npz", "csv"):
-            check_options(source, partial(SOURCES[source], name), options)
-        dataset = SOURCES[source](name, **options)
-        if not isinstance(dataset, Dataset):
-            raise InvalidInput(f"{name} must return a leakgauge.Dataset, not {type(dataset).__name__}")
-        if not len(dataset):
-            raise InvalidInput(f"{name} has no samples. Name data with at least a few samples for each client")
-        return dataset
+        return load_data(source, self.data[source], self.data.get("options", {}))
+
+    @cached_property
+    def public(self) -> Dataset | None:
+        """The public data of the attacker, or ``None`` (:mod:`leakgauge.workflows.public_samples`)."""
+        return samples_of(self)
+
+    @cached_property
+    def order(self) -> Tensor:
+        """The random order of the dataset's samples, in which clients get theirs."""
+        return torch.randperm(len(self.dataset), generator=generator(self.seed, "clients"))
 
     @property
     def document(self) -> dict[str, Any]:
@@ -141,16 +130,22 @@ class Scenario:
         names = [self.model["name"], self.data.get("factory", ""), self.training.get("loss", "")]
         return [name for name in names if ":" in name]
 
-    def version(self, *, granted: Sequence[str] | None = None, **training: Any) -> Scenario:
+    def version(
+        self, *, granted: Sequence[str] | None = None, public: int | str | None = None, **training: Any
+    ) -> Scenario:
         """Return a copy of this set-up with other training settings or another attacker, and the same data and model.
 
         Args:
             granted: The knowledge that the attacker is given. By default, it stays as it is.
+            public: The public data of the attacker. By default, they stay as they are.
             training: The changed keys of the table ``[training]``.
         """
-        attacker = self.attacker if granted is None else {**self.attacker, "granted": list(granted)}
+        given = {"granted": None if granted is None else list(granted), "public": public}
+        attacker = self.attacker | {key: value for key, value in given.items() if value is not None}
         changed = replace(self, training={**self.training, **training}, attacker=attacker)
-        shared: dict[str, Any] = {"dataset": self.dataset}
+        shared: dict[str, Any] = {"dataset": self.dataset, "order": self.order}
+        if public is None and "public" in vars(self):
+            shared["public"] = self.public
         if self.model.get("trained_rounds"):
             shared["_trained"] = self._trained
         vars(changed).update(shared)  # the values of cached properties
@@ -180,8 +175,7 @@ class Scenario:
             first: The number of samples to leave out at the beginning of the random order.
         """
         size = size or self.samples
-        order = torch.randperm(len(self.dataset), generator=generator(self.seed, "clients"))
-        rows = order[first + index * size : first + (index + 1) * size]
+        rows = self.order[first + index * size : first + (index + 1) * size]
         if len(rows) < size:
             raise InvalidInput(
                 f"{self.dataset.name} has {len(self.dataset)} samples, too few for client {index} with {size} after "
@@ -223,6 +217,18 @@ class Scenario:
             self._trained.load_into(network)
         return network
 
+    @property
+    def _trainers(self) -> tuple[int, int]:
+        """The number of clients that train the model first, and the number of samples of each."""
+        most = max(1, len(self.dataset) // 2)
+        size = min(self.model.get("trained_samples", max(TRAINED_SAMPLES, self.samples)), most)
+        return min(TRAINERS, most // size), size
+
+    @property
+    def trained_samples(self) -> int:
+        """The number of samples, at the end of the random order, with which the model is trained first."""
+        return math.prod(self._trainers) if self.model.get("trained_rounds") else 0
+
     @cached_property
     def _trained(self) -> Federation:
         """The federation that trains the model for ``trained_rounds`` rounds.
@@ -231,9 +237,7 @@ class Scenario:
         of all samples. The model is tested on the samples just before them in the order.
         """
         untrained = replace(self, model={**self.model, "trained_rounds": 0})
-        most = max(1, len(self.dataset) // 2)
-        size = min(self.model.get("trained_samples", max(TRAINED_SAMPLES, self.samples)), most)
-        number = min(TRAINERS, most // size)
+        number, size = self._trainers
         first = len(self.dataset) - number * size
         tested = min(TESTED, max(1, first // 2))
         federation = run_federation(
@@ -292,7 +296,22 @@ class Scenario:
             model = self.network(index if start is None else start)
         exposure = {"knows_defence": knows_defence, "participations": participations, "defences": on_client}
         parts = [self._message(model, number * index + offset, exposure) for offset in range(number)]
-        return aggregate(parts) if number > 1 else parts[0]
+        observation, truth = aggregate(parts) if number > 1 else parts[0]
+        known = chain if knows_defence else ()
+        return granted(self, observation, truth, known, participations), truth
+
+    def shuffled(
+        self, observation: Observation, chain: Sequence[Defence], index: int, participations: int = 1
+    ) -> Observation | None:
+        """Return the observation with the message of another client, or ``None`` if the attacker has no public data.
+
+        Args:
+            observation: The message of the client.
+            chain: The client's defences.
+            index: The index of the client.
+            participations: The number of rounds in which a client takes part.
+        """
+        return shuffled(self, observation, chain, participations, derive(self.seed, "shuffled", index))
 
     def first_message(self) -> Observation:
         """Return the message of the first client without a defence.

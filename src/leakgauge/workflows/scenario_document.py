@@ -11,8 +11,9 @@ from leakgauge.core.observation import LocalTraining
 from leakgauge.federation import defences
 from leakgauge.federation.defence import Defence, check_defences
 from leakgauge.federation.exposure import GRANTS, HIDEABLE
+from leakgauge.workflows.data_sources import SOURCES
 from leakgauge.workflows.documents import DEFENCE, TABLES, Keys, check_table
-from leakgauge.workflows.scenario import SOURCES, Scenario
+from leakgauge.workflows.scenario import Scenario
 
 
 def read_scenario(document: Mapping[str, Any], where: str, more: Mapping[str, Keys] = {}) -> Scenario:
@@ -71,6 +72,10 @@ def load_parts(scenario: Scenario, where: str) -> None:
             load_part()
         except InvalidInput as problem:
             raise InvalidInput(f"{where}: [{table}] {problem}") from problem
+    try:
+        scenario.public  # noqa: B018  # loads the public data
+    except InvalidInput as problem:
+        raise InvalidInput(f"{where}: [attacker] {problem}") from problem
 
 
 def read_chain(items: object, where: str) -> tuple[Defence, ...]:

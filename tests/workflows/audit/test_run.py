@@ -111,10 +111,14 @@ def test_without_a_word_the_attacks_that_fit_are_taken():
     plain = {key: DOCUMENT[key] for key in ("model", "data")}
     assert list(read_audit(plain | {"training": {"sends": "gradient"}}, "a").attacks) == [
         "lbfgs_simulation",
+        "learned_inversion",
         "prior_path",
     ]
     found = read_audit(plain | {"training": {"lr": 0.1, "epochs": 2}}, "a")
-    assert list(found.attacks) == ["lbfgs_simulation", "surrogate", "prior_path", "dlf"]
+    searches = ["lbfgs_simulation", "surrogate", "prior_path", "dlf"]
+    assert list(found.attacks) == [*searches[:2], "learned_inversion", *searches[2:]]
+    alone = read_audit(plain | {"training": {"lr": 0.1, "epochs": 2}, "attacker": {"public": "none"}}, "a")
+    assert list(alone.attacks) == searches
     assert list(found.chains) == ["no defence"]
 
 

@@ -21,7 +21,8 @@ def test_the_template_is_an_audit_and_is_not_written_over(tmp_path):
     path = write_template(tmp_path / "audit.toml", **SETTINGS)
     plan = read_audit(tomllib.loads(path.read_text()), str(path))
     assert plan.scenario.samples == 2
-    assert list(plan.attacks) == ["dense_output_features", "gauss_newton", "lbfgs_simulation", "prior_path"]
+    names = ["dense_output_features", "gauss_newton", "lbfgs_simulation", "learned_inversion", "prior_path"]
+    assert list(plan.attacks) == names
     with pytest.raises(FileError, match="already exists"):
         write_template(path, **SETTINGS)
 

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor
 
 from leakgauge.attacks.base import Attack, Reconstruction
-from leakgauge.attacks.inversion.attempts import (
-    Attempt,
-    attempt_seed,
-    best_of,
-    better_of,
-    counted_from,
-    not_worse,
-)
+from leakgauge.attacks.inversion.attempts import Attempt, attempt_seed, best_of, better_of, counted_from, not_worse
 from leakgauge.attacks.inversion.fragility import Caution
 from leakgauge.attacks.inversion.free_targets import (
     FreeTargets,
@@ -27,6 +20,7 @@ from leakgauge.attacks.inversion.free_targets import (
     values_of,
     with_logits,
 )
+from leakgauge.attacks.inversion.guess import with_guess
 from leakgauge.attacks.inversion.label_counts import dummies_at_a_time, dummies_held
 from leakgauge.attacks.inversion.labels import Labels, LastLayer, dummies_for
 from leakgauge.attacks.inversion.matching import average_epochs, match_epochs
@@ -72,6 +66,7 @@ class Inversion(Attack):
             message.
     """
 
+    chooses_guess: ClassVar[bool] = False  # whether the optimisation itself may return the guess
     matching: Matching = Matching()  # noqa: RUF009 - frozen
     labels: Labels = LastLayer()  # noqa: RUF009
     priors: tuple[Prior, ...] = ()
@@ -157,7 +152,9 @@ class Inversion(Attack):
             if self.is_over(solution):
                 break
         assert best is not None
-        return self.reconstruction(observation, *best)
+        solution, copies, targets = best
+        kept = solution if self.chooses_guess else with_guess(self, observation, solution, targets)
+        return self.reconstruction(observation, kept, copies, targets)
 
     def targets(self, observation: Observation, draw: torch.Generator) -> Targets:
         """Return the targets of the samples, which are given, read off the message or optimised beside the samples.

@@ -28,7 +28,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -115,6 +115,7 @@ class PriorPath(Inversion):
             (:mod:`leakgauge.attacks.inversion.batch_statistics`).
     """
 
+    chooses_guess: ClassVar[bool] = True
     path: Path = Path()
     statistics: float = 1.0
 

@@ -24,7 +24,8 @@ from leakgauge.core.checks import finite, whole_number
 from leakgauge.core.errors import InvalidInput
 
 #: The kinds of ending. ``"guess"`` means that the message explained nothing, so the result is a blind guess.
-Kind = Literal["converged", "plateau", "finished", "diverged", "interrupted", "guess"]
+#: ``"failed"`` means that the attack failed to explain the message, and returned a blind guess instead of its samples.
+Kind = Literal["converged", "plateau", "finished", "diverged", "interrupted", "guess", "failed"]
 
 
 @dataclass(frozen=True)

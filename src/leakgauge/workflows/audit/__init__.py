@@ -17,6 +17,7 @@ from leakgauge.workflows.audit.plan import AuditPlan, read_audit
 from leakgauge.workflows.audit.run import Audit, run_audit
 from leakgauge.workflows.documents import read_config
 from leakgauge.workflows.forget import forget_files
+from leakgauge.workflows.public_samples import with_public
 from leakgauge.workflows.result import Redact, Running, check_redact, conclude, measuring
 
 __all__ = ["FILES", "Audit", "AuditPlan", "FirstLook", "Reason", "audit", "first_look", "read_audit", "run_audit"]
@@ -37,6 +38,7 @@ def audit(  # noqa: PLR0913
     jobs: int | None = None,
     device: str | None = None,
     budget: float | str | None = None,
+    public: int | str | None = None,
     watch: Watch | None = None,
     command: str = "",
 ) -> Audit:
@@ -59,6 +61,9 @@ def audit(  # noqa: PLR0913
         budget: The time that the audit may take, in seconds or as a text such as ``"10m"``. ``"none"`` sets no limit.
             The default is the value in the configuration, or 4 minutes for each defence if the configuration names no
             attacks.
+        public: The public data of the attacker, as ``[attacker] public`` in the configuration
+            (:mod:`leakgauge.workflows.public_samples`). The default is the value in the configuration, or samples of
+            the data that no client holds.
         watch: The listener that receives the progress of the attacks.
         command: The command line, which the report page shows.
     """
@@ -67,7 +72,7 @@ def audit(  # noqa: PLR0913
     check_redact(redact)
     check_output(output, FILES, junit)
     running = Running(engine, jobs, device, watch)
-    plan = config if isinstance(config, AuditPlan) else read_audit(*read_config(config))
+    plan = config if isinstance(config, AuditPlan) else read_audit(*with_public(read_config(config), public))
     if budget is not None:
         plan = replace(plan, budget=read_duration(budget, "the budget"))
     conditions = [read_condition(text, list(plan.attacks)) for text in fail_if]

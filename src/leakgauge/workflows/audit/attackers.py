@@ -20,7 +20,7 @@ from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.unknown_rate import threat_model
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
 from leakgauge.core.measure import Measure
-from leakgauge.core.observation import Observation
+from leakgauge.core.observation import LABEL_FIELDS, Observation
 from leakgauge.core.progress import Report, TimeLimit
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation import Score, score
@@ -51,6 +51,8 @@ class Trial:
         scale: The factor by which the attack's number of steps is multiplied.
         seconds: The time after which an attack on samples is ended, and its best result so far is scored. ``None``
             means no limit.
+        shuffled: The same observation with the message of somebody else, for the control of an attack with public
+            data.
     """
 
     observation: Observation
@@ -60,6 +62,7 @@ class Trial:
     device: str | None = None
     scale: float = 1.0
     seconds: float | None = None
+    shuffled: Observation | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,6 +87,11 @@ class Attacker:
     def recovers(self) -> str:
         """The kind of data that the attack recovers, such as ``"samples"``."""
         return registry.ATTACKS[self.name].recovers
+
+    @property
+    def needs_public(self) -> bool:
+        """Whether the attack learns from public data."""
+        return registry.ATTACKS[self.name].needs_public
 
     def adapts(self, observation: Observation) -> bool:
         """Return whether the attack works differently for an attacker who knows the client's defences."""
@@ -116,24 +124,30 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
         result, ended = _nothing(attack, trial, Outcome("finished", 0, words)), None
     check_measured(result)
     reference, _ = other_samples(truth)
-    if result.outcome.kind == "guess" and reference is not None:  # the best guess of an attacker is the chance level
+    learns = registry.ATTACKS[attacker.name].needs_public
+    blind = result.outcome.kind in ("guess", "failed")
+    if blind and reference is not None and not learns:  # the best guess of an attacker is the chance level
         result = replace(result, samples=reference.mean(0).expand_as(result.samples).clone())
     threshold = trial.threshold if truth.data.is_image else None
-    scored = score(result, truth, threshold=threshold, **named_by(observation))
+    known = {"public": observation.public if learns else None, "by_label": _may_know_labels(result, observation)}
+    scored = score(result, truth, threshold=threshold, **known, **named_by(observation))  # type: ignore[arg-type]
     document = _document(scored.metrics, str(result.outcome), result.seconds, observation)
     document |= {"loss": plain(result.loss), "attack": result.attack, "notes": list(scored.notes)}
-    searched = result.trace is not None and result.outcome.kind != "guess"
+    searched = result.trace is not None and not blind
     solves = registry.ATTACKS[attacker.name].exact
     proven = solves and result.outcome.kind == "converged"
     document |= {
         "zero": zero,
         "cut_short": ended is not None or (trial.scale < 1 and attack is not whole),
         "interrupted": ended == "interrupt",
+        "failed": result.outcome.kind == "failed",
         "proven": proven,
         "settled": proven or (solves and _nearly_exact(scored)),
         "searched": searched,
         "falling": searched and result.trace is not None and still_falling(result.trace.losses),
     }
+    if learns and fit.applies and ended is None and not zero and trial.shuffled is not None:
+        document["shuffled"] = _with_another_message(attack, trial, threshold)
     if judge([scored.metrics], labels_granted=True) is not Verdict.RECOVERS_DATA:
         document["diagnosis"] = list(diagnose(observation, result))
     missing = 0.0 if truth.data.is_image else math.nan
@@ -150,6 +164,27 @@ def _rebuild(attacker: Attacker, trial: Trial, report: Report) -> Scored:
     if result.trace is not None:
         tensors["losses"] = result.trace.losses.float()
     return document, tensors
+
+
+def _with_another_message(attack: Attack, trial: Trial, threshold: float | None) -> dict[str, Any]:
+    """Return the scores of the same attack on the message of a public client, which must find nothing of this client.
+
+    This is the control with shuffled messages. Only what the client's own message adds counts as found.
+    """
+    assert trial.shuffled is not None
+    result = attack(trial.shuffled, seed=trial.seed, device=trial.device, progress=False)
+    public = trial.shuffled.public
+    scored = score(replace(result, labels=None), trial.truth, threshold=threshold, public=public)
+    return _rows(scored.metrics)
+
+
+def _may_know_labels(result: Reconstruction, observation: Observation) -> bool:
+    """Return whether a guess without the message may use the labels.
+
+    An attack that explains nothing returns a guess. It then has no labels beyond those that are granted.
+    """
+    granted = any(getattr(observation, name) is not None for name in LABEL_FIELDS)
+    return granted or result.outcome.kind != "guess"
 
 
 def _nearly_exact(scored: Score) -> bool:
@@ -220,14 +255,17 @@ _SCORING: dict[str, Callable[[Attacker, Trial, Report], Scored]] = {
 def _document(
     measures: Mapping[str, Measure], outcome: str, seconds: float, observation: Observation
 ) -> dict[str, Any]:
-    rows = {name: {key: plain(value) for key, value in one.to_row().items()} for name, one in measures.items()}
     return {
-        "scores": rows,
+        "scores": _rows(measures),
         "outcome": outcome,
         "seconds": seconds,
         "client": observation.client,
         "threat_model": threat_model(observation),
     }
+
+
+def _rows(measures: Mapping[str, Measure]) -> dict[str, Any]:
+    return {name: {key: plain(value) for key, value in one.to_row().items()} for name, one in measures.items()}
 
 
 def still_falling(losses: Tensor, by: float = 0.1) -> bool:
@@ -244,9 +282,14 @@ def still_falling(losses: Tensor, by: float = 0.1) -> bool:
     return before > 0 and float(losses.min()) < (1 - by) * before
 
 
-def measures_of(document: Mapping[str, Any]) -> dict[str, Measure]:
-    """Convert the stored result of one attacked client to a dictionary from metrics to measures."""
-    return {name: Measure.from_row(row) for name, row in document["scores"].items()}
+def measures_of(document: Mapping[str, Any], key: str = "scores") -> dict[str, Measure]:
+    """Convert the stored result of one attacked client to a dictionary from metrics to measures.
+
+    Args:
+        document: The stored result.
+        key: ``"scores"``, or ``"shuffled"`` for the control with shuffled messages.
+    """
+    return {name: Measure.from_row(row) for name, row in document.get(key, {}).items()}
 
 
 def read_attacker(name: Any, options: Mapping[str, Any], column: str | None, where: str) -> Attacker:

@@ -19,7 +19,7 @@ from leakgauge.evaluation.support import (
     Evidence,
     with_support,
 )
-from leakgauge.evaluation.verdict import Finding, Verdict, judge, over_clients
+from leakgauge.evaluation.verdict import Finding, Verdict, judge_against_shuffled, over_clients
 from leakgauge.workflows.audit.attackers import measures_of
 from leakgauge.workflows.audit.plan import UNDEFENDED, AuditPlan, Work
 
@@ -45,6 +45,11 @@ class ClientResult:
     def measures(self) -> dict[str, Measure]:
         """A dictionary from metrics to measures."""
         return measures_of(self.document)
+
+    @property
+    def shuffled(self) -> dict[str, Measure]:
+        """The same for the control with shuffled messages. It is empty for attacks without public data."""
+        return measures_of(self.document, "shuffled")
 
     @property
     def cut_short(self) -> bool:
@@ -81,10 +86,12 @@ def judged(plan: AuditPlan, results: Sequence[ClientResult]) -> list[Finding]:
     """
     findings = []
     for key in dict.fromkeys(key_of_work(result.work) for result in results):
-        scores = [result.measures for result in results if key_of_work(result.work) == key]
-        verdict = judge(scores, labels_granted=plan.scenario.labels_granted)
+        mine = [result for result in results if key_of_work(result.work) == key]
+        scores, shuffled = [result.measures for result in mine], [result.shuffled for result in mine]
+        granted = plan.scenario.labels_granted
+        verdict, reason = judge_against_shuffled(scores, shuffled, labels_granted=granted)
         attack, defence, knows_defence = key
-        findings.append(Finding(attack, defence, over_clients(scores), verdict, knows_defence))
+        findings.append(Finding(attack, defence, over_clients(scores), verdict, knows_defence, reason))
     return findings
 
 
@@ -105,8 +112,8 @@ def findings_on_versions(results: Iterable[ClientResult], versions: Collection[s
 
 
 def _on_version(attack: str, version: str, results: Sequence[ClientResult]) -> Finding:
-    scores = [result.measures for result in results]
-    verdict, reason = judge(scores, labels_granted=True), ""
+    scores, shuffled = [result.measures for result in results], [result.shuffled for result in results]
+    verdict, reason = judge_against_shuffled(scores, shuffled, labels_granted=True)
     if verdict is not Verdict.RECOVERS_DATA and any(result.cut_short for result in results):
         verdict, reason = Verdict.INCONCLUSIVE, TOO_LITTLE_TIME
     return Finding(attack, version, over_clients(scores), verdict, reason=reason)
@@ -130,6 +137,7 @@ def findings_with_support(
     """
     cut = {key_of_work(result.work) for result in results if result.cut_short}
     interrupted = {key_of_work(result.work) for result in results if result.interrupted}
+    failed = {key_of_work(result.work) for result in results if result.document.get("failed")}
     told = {key_of_work(result.work) for result in results if not result.document.get("zero")}
     findings = {key_of(finding): finding for finding in judged(plan, results)}
     undefended = next((title for title, chain in plan.chains.items() if not chain), None)
@@ -152,6 +160,7 @@ def findings_with_support(
             unknown_targets=plan.scenario.targets_unknown,
             zero=key not in told,
             unknown_recipe=plan.self_tested if failed_self_test else "",
+            failed=key in failed,
             proof=proof,
         )
         findings[key] = with_support(findings[key], evidence)

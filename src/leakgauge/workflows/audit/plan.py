@@ -39,6 +39,7 @@ from leakgauge.workflows.audit.ladder import Rung, rungs_of
 from leakgauge.workflows.audit.self_test import self_test, sentence_of
 from leakgauge.workflows.determined import may_determine
 from leakgauge.workflows.documents import CLIENTS, DECIBELS, NUMBER, Keys
+from leakgauge.workflows.public_samples import default_public, reserved
 from leakgauge.workflows.result import measuring
 from leakgauge.workflows.scenario import Scenario
 from leakgauge.workflows.scenario_document import load_parts, read_chains, read_scenario
@@ -234,7 +235,9 @@ def read_audit(document: Mapping[str, Any], where: str) -> AuditPlan:
     table = dict(rest.get("audit", {}))
     load_parts(scenario, where)
     chains = read_chains(document.get("defence", []), scenario, where) or {"no defence": ()}
-    scenario.check_size(table.get("clients", AuditPlan.clients), chains.values())
+    clients = table.get("clients", AuditPlan.clients)
+    scenario = default_public(scenario, clients, chains.values())
+    scenario.check_size(clients, chains.values(), others=reserved(scenario))
     # The first client's round refuses what the model or the recipe does not allow.
     defended = {title: scenario.observe(0, chain, knows_defence=True)[0] for title, chain in chains.items() if chain}
     message = scenario.first_message()

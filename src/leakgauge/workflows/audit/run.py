@@ -391,9 +391,11 @@ def attack_client(
         allowance: The attack's part of the budget. ``None`` means no limit.
     """
     scenario = plan.scenario_of(work)
-    observation, truth = scenario.observe(work.client, plan.chain_of(work), knows_defence=work.knows_defence)
+    attacker, chain = plan.attacks[work.attack], plan.chain_of(work)
+    observation, truth = scenario.observe(work.client, chain, knows_defence=work.knows_defence)
     seed = scenario.seed + work.client if not work.attempt else derive(scenario.seed, work.client, work.attempt)
-    seconds = None if allowance is None else allowance.seconds()
-    trial = Trial(observation, truth, seed, plan.threshold, device, scale, seconds)
-    document, tensors = plan.attacks[work.attack](trial, report)
+    limit = None if allowance is None else allowance.seconds()
+    other = scenario.shuffled(observation, chain, work.client) if attacker.needs_public else None
+    trial = Trial(observation, truth, seed, plan.threshold, device, scale, limit, other)
+    document, tensors = attacker(trial, report)
     return document | {"budget": plan.budget}, tensors

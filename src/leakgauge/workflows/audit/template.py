@@ -39,6 +39,7 @@ batch_size = {batch_size}
 # granted = ["labels"]        # labels, label_counts, label_batches
 # hidden = ["lr"]             # parts of the recipe that it does not know
 # knows_defence = false       # do not try attackers who know the defence
+# public = "none"             # its public data: a number of your samples (default: 500), a path, a name, or none
 
 # [audit]
 # attacks = ["inverting_gradients", {{ name = "dlf", steps = 80 }}]   # default: those that fit

@@ -1,0 +1,1 @@
+"""Attacks that learn from public data, which an attacker may be granted."""
