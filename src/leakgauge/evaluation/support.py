@@ -174,6 +174,11 @@ def _failed(below: Measure) -> str:
 
 def _weakness(finding: Finding, evidence: Evidence) -> str:
     """Return a sentence about why an attack is too weak to show the absence of leakage, or an empty text."""
+    return _own_weakness(finding, evidence) or _weakness_elsewhere(evidence)
+
+
+def _own_weakness(finding: Finding, evidence: Evidence) -> str:
+    """Return a sentence about why an attack failed on the set-up itself, or an empty text."""
     if evidence.zero:
         return ZERO_UPDATE
     if evidence.unknown_recipe:
@@ -186,8 +191,11 @@ def _weakness(finding: Finding, evidence: Evidence) -> str:
         missing = "no sample" if "psnr" in finding.measures else "no sample, or no right value,"
         return f"The attack returned {missing} for some clients."
     below = below_chance(finding.measures)
-    if below is not None:
-        return _failed(below)
+    return "" if below is None else _failed(below)
+
+
+def _weakness_elsewhere(evidence: Evidence) -> str:
+    """Return a sentence about why an attack is too weak on other versions of the set-up, or an empty text."""
     if evidence.undefended is not None and evidence.undefended.verdict is not Verdict.RECOVERS_DATA:
         if evidence.undefended.verdict is Verdict.NOTHING_ABOVE_CHANCE:
             return ""
