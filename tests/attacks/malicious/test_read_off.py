@@ -185,11 +185,12 @@ def test_the_server_uses_no_client_and_its_seed_decides():
     assert not torch.equal(first.weights["dense.weight"], other.weights["dense.weight"])
 
 
-def test_a_block_beside_batch_norm_in_training_is_read_by_agreement():
+@pytest.mark.parametrize("samples", [1, 12])
+def test_a_block_beside_batch_norm_in_training_is_read_by_agreement(samples):
     torch.manual_seed(0)
     body = nn.Conv2d(1, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 10)
     model = with_added_block(nn.Sequential(*body), (1, 8, 8), units=128)
-    observation, truth, _ = trapped(model, digits(12), "added_block")
+    observation, truth, _ = trapped(model, digits(samples), "added_block")
     found, wrong = share_found(trap_read_off()(observation), truth)
     assert found >= 0.9
     assert wrong == 0

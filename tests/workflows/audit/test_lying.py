@@ -46,9 +46,11 @@ def test_an_architecture_without_a_place_is_not_called_safe():
     assert adam.sentence.startswith("If the server lies: not by the attacks known here.")
 
 
-def test_without_time_there_is_a_forecast_or_nothing():
+def test_without_time_nothing_is_claimed():
     result = lying_server(read_audit(document(options=SMALL), "here"), seconds=-1)
     assert all("time" in lie.reason for lie in result.lies)
+    assert result.sentence == "If the server lies: this was not tried."
+    assert "not by the attacks" not in " ".join(lie.sentence for lie in result.lies)
 
 
 def test_a_default_audit_has_the_line_on_its_page_and_in_its_document(tmp_path):

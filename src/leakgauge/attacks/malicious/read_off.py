@@ -55,6 +55,8 @@ FAR_OUTSIDE = 0.2
 #: Ratios are the same if they differ by no more than their errors, and by less than this share of the usual distance
 #: between two ratios. A mixture of two samples has half of this distance to each.
 ALIKE = 0.35
+#: The smallest usual distance, as a share of the length of a ratio.
+SHARE_OF_LENGTH = 0.05
 #: A tensor with fewer entries than this is too small to see that it was rounded.
 FEW = 50
 
@@ -289,7 +291,8 @@ class _Peeling:
 
     def _limits(self, ratios: Tensor, errors: Tensor) -> Tensor:
         """Return, for each ratio, the distance below which another ratio counts as the same."""
-        usual = torch.cdist(ratios, ratios).median() if len(ratios) > 1 else ratios.norm()
+        # If all traps hold the same sample, the distances between ratios say nothing.
+        usual = torch.maximum(torch.cdist(ratios, ratios).median(), SHARE_OF_LENGTH * ratios.norm(dim=1).median())
         return torch.clamp(2 * errors + 1e-6 * ratios.norm(dim=1), max=ALIKE / 2 * float(usual))
 
     def _labelled(self, cells: Tensor, ratios: Tensor) -> tuple[Tensor, Tensor]:

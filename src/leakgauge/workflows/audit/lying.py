@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from leakgauge.attacks.analytic.dense import DoesNotFit
 from leakgauge.attacks.local_model import GlobalModel
 from leakgauge.attacks.malicious import Trapped, plant, trap_read_off, with_added_block
+from leakgauge.attacks.malicious.block import UNITS
 from leakgauge.core.errors import LeakgaugeError
 from leakgauge.core.local_training import LocalTraining
 from leakgauge.core.observation import Observation
@@ -40,6 +41,9 @@ PUBLIC = 500
 SECONDS = 20.0
 #: The share of an audit's budget that replays may take, and the seconds that they may always take.
 LARGEST_SHARE, LEAST_SECONDS = 0.1, 2.0
+#: Models with more weights are not copied several times for a replay, and an added block has no more.
+MOST_WEIGHTS = 50_000_000
+MOST_OF_BLOCK, FEWEST_UNITS = 10_000_000, 32
 #: What a malicious server changes, and the rule that observations name.
 WAYS = {"weights only": "trap_rows", "an added block": "added_block"}
 
@@ -50,7 +54,8 @@ class Lie:
 
     Args:
         way: What the server changes.
-        reason: Why this way is not open, in words. It is empty if it is open.
+        reason: Why this way is not open, or was not tried, in words. It is empty if it is open.
+        tried: Whether this way was tried. A way that was not tried may be open.
         traps: The number of traps.
         samples: The number of samples in one message.
         formula: The share of samples that are alone in a trap, (1 - 1/K)^(B-1).
@@ -62,6 +67,7 @@ class Lie:
 
     way: str
     reason: str = ""
+    tried: bool = True
     traps: int = 0
     samples: int = 0
     formula: float = 0.0
@@ -87,6 +93,8 @@ class Lie:
     @property
     def sentence(self) -> str:
         """The outcome of this way in words."""
+        if not self.tried:
+            return f"{self.way}: not tried, because {self.reason}."
         if self.reason:
             return f"{self.way}: not by the attacks known here, because {self.reason}."
         replayed = self.returned or {}
@@ -119,10 +127,14 @@ class LyingServer:
         """The line of an audit."""
         open_ways = [lie for lie in self.lies if not lie.reason]
         if not open_ways:
-            return "If the server lies: not by the attacks known here. This does not rule out others."
+            known = all(lie.tried for lie in self.lies)
+            told = "not by the attacks known here. This does not rule out others" if known else "this was not tried"
+            return f"If the server lies: {told}."
         parts = [f"up to {lie.most} of {lie.samples} samples {lie.words}" for lie in open_ways]
         if open_ways[0].way != next(iter(WAYS)):
-            parts.insert(0, "with weights alone, not by the attacks known here")
+            parts.insert(
+                0, f"with weights alone, {'not by the attacks known here' if self.lies[0].tried else 'not tried'}"
+            )
         return f"If the server lies: {', and '.join(parts)}. Such a server is malicious."
 
     @property
@@ -203,13 +215,24 @@ def _lie(way: str, plan: AuditPlan, message: Observation, truth: Truth, public: 
     samples = message.training.samples or len(truth)
     if not mixes_linearly(message):
         return Lie(way, "the client uses Adam, which changes the gradients of a trap one by one", samples=samples)
+    if time.monotonic() > ends:
+        return Lie(way, "there was no time left", tried=False, samples=samples)
+    if sum(value.numel() for value in message.model.parameters()) > MOST_WEIGHTS:
+        return Lie(way, "the model is too large for a replay within an audit", tried=False, samples=samples)
     try:
-        if time.monotonic() > ends:
-            raise DoesNotFit("the time of the audit is over")
         model, planted = _planted(way, plan.scenario, message.training, message, public)
     except DoesNotFit as reason:
         return Lie(way, str(reason), samples=samples)
-    lie = Lie(way, "", planted.traps, samples, planted.formula, planted.expected, {})
+    except Exception as problem:  # a user's model may raise anything, and the audit must go on
+        return Lie(way, f"it failed ({type(problem).__name__})", tried=False, samples=samples)
+    lie = Lie(
+        way,
+        traps=planted.traps,
+        samples=samples,
+        formula=planted.formula,
+        expected=planted.expected,
+        returned={},
+    )
     for title, chain in plan.chains.items():
         if time.monotonic() > ends:
             break
@@ -227,7 +250,8 @@ def _planted(
     """Return a model with planted weights, and what the server expects of them."""
     model = scenario.network(0)
     if way == "an added block":
-        model = with_added_block(model, message.data.shape)
+        units = max(FEWEST_UNITS, min(UNITS, MOST_OF_BLOCK // math.prod(message.data.shape)))
+        model = with_added_block(model, message.data.shape, units=units)
     planted = plant(model, message.data, training, public=public, seed=scenario.seed)
     return planted.load_into(model), planted
 
@@ -247,7 +271,7 @@ def _replayed(
             model, _ = _planted(way, scenario, seen.training, message, public)
             seen, truth = scenario.observe(0, chain, model=model)
         result = trap_read_off()(replace(seen, steered=WAYS[way]), seed=scenario.seed, progress=False)
-    except LeakgaugeError:
+    except Exception:  # a user's model or defence may raise anything
         return None
     return returned(result.samples, truth)
 
