@@ -200,13 +200,17 @@ def _kept_batches(training: LocalTraining, truth: Truth) -> Iterator[Change]:
     if not sizes or not training.samples:
         return
     settings = {"batch_size": max(sizes), "epochs": max(1, -(-sum(sizes) // training.samples))}
-    for steps in (None, len(sizes)):
-        words = f"{len(sizes)} batches of {max(sizes)}, as the client trained on them"
-        for change in _if_valid("batch_size", words, training, {**settings, "local_steps": steps}):
+    for steps in (None, len(sizes), len(sizes) - 1):  # the last batch may have been fetched and left out
+        if steps == 0:
+            continue
+        count = steps or len(sizes)
+        epochs = {} if steps is None else {"epochs": -(-sum(sizes[:steps]) // training.samples)}
+        words = f"{count} batch{'es' * (count > 1)} of {max(sizes)}, as the client trained on them"
+        part = "epochs" if max(sizes) == training.batch_size else "batch_size"
+        for change in _if_valid(part, words, training, {**settings, **epochs, "local_steps": steps}):
             changed = change.changed["training"]
-            if list(changed.batch_sizes * settings["epochs"])[:steps] == sizes and changed != training:
+            if list(changed.batch_sizes * int(changed.epochs))[:steps] == sizes[:steps] and changed != training:
                 yield change
-                return
 
 
 def _if_valid(part: str, words: str, training: LocalTraining, settings: Mapping[str, Any]) -> Iterator[Change]:

@@ -91,10 +91,10 @@ class Replays:
         return not self._has_order(case) and case.training.batch_sizes != (len(case.truth),)
 
     def _has_order(self, case: Case) -> bool:
-        order = case.truth.order
-        sizes = [len(rows) for rows in order]
+        # A training that stops after some steps may have fetched one batch more.
+        order = case.truth.order[: case.training.local_steps]
         expected = list(case.training.batch_sizes) * int(case.training.need("epochs"))
-        return bool(order) and sizes == expected[: case.training.local_steps]
+        return bool(order) and [len(rows) for rows in order] == expected[: case.training.local_steps]
 
     def _replay(self, case: Case, seed: int) -> Tensor:
         observation, training = self.observation, case.training
@@ -113,7 +113,7 @@ class Replays:
 
     def _order(self, case: Case, seed: int) -> tuple[Tensor, ...]:
         if self._has_order(case):
-            return case.truth.order
+            return case.truth.order[: case.training.local_steps]
         training = case.training
         size, epochs = int(training.need("batch_size")), int(training.need("epochs"))
         draws = generator(seed, "order of a replay")
