@@ -28,7 +28,7 @@ from leakgauge.core.local_training import LocalTraining
 from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report, silent
 from leakgauge.core.truth import Truth
-from leakgauge.evaluation.recipe_causes import Change, changes
+from leakgauge.evaluation.recipe_causes import Change, changes, kept_batches
 from leakgauge.evaluation.recipe_replays import SPREAD, Case, Comparison, Replays
 from leakgauge.evaluation.recipe_traces import Trace, trace_of_defence
 
@@ -138,6 +138,10 @@ def check_recipe(
     case = Case(training, observation.data, truth.trained or truth)
     affordable = _affordable(observation, training)
     replays = Replays(observation, affordable if most is None else min(most, affordable), report)
+    if observation.kind == "weights" and not replays.has_order(case):
+        told = _other_batches(replays, case, unknown)
+        if told is not None:
+            return told
     made = replays(case, max(2, min(REPLAYS, replays.most // 3, MOST_NUMBERS // len(replays.update))))
     if made is None:
         return RecipeCheck(not_checked="training with this recipe fails or diverges on these samples", unknown=unknown)
@@ -167,6 +171,27 @@ def check_recipe(
     if count not in (None, len(truth)):
         return replace(result, causes=(f"other samples, since the client trained on {count} and not {len(truth)}",))
     return result
+
+
+def _other_batches(replays: Replays, case: Case, unknown: tuple[str, ...]) -> RecipeCheck | None:
+    """Return the check if the client trained on other batches than the recipe has, and these explain the update.
+
+    Otherwise, the order of the samples would count as unknown, although it is known.
+    """
+    rounding = max(ROUNDING, _rounding(replays.observation))
+    for change in kept_batches(case.training, case.truth):
+        changed = replace(case, **change.changed)
+        made, before = replays(changed, 2), replays(case, 2)
+        if made is None or before is None:
+            continue
+        found, first = Comparison(replays.update, made, rounding), Comparison(replays.update, before, rounding)
+        if found.explains:
+            parts = ("batch_size", "epochs", "local_steps")
+            wrong = {name for name in parts if getattr(changed.training, name) != getattr(case.training, name)}
+            was_unknown = wrong - {"local_steps"} <= set(unknown) and bool(wrong & set(unknown))
+            facts = (first.residual, found.limit, first.length, unknown, (change.words,), found.residual)
+            return RecipeCheck(*facts, explained=was_unknown)
+    return None
 
 
 #: A comparison, the client that it is of, and the changed parts of its recipe with the changes in words.

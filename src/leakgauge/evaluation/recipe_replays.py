@@ -88,9 +88,10 @@ class Replays:
         masks = case.training.mode == "train" and any(map(draws_masks, self.observation.model.modules()))
         if masks or self.observation.kind == "gradient":
             return masks
-        return not self._has_order(case) and case.training.batch_sizes != (len(case.truth),)
+        return not self.has_order(case) and case.training.batch_sizes != (len(case.truth),)
 
-    def _has_order(self, case: Case) -> bool:
+    def has_order(self, case: Case) -> bool:
+        """Return whether the order of a case is known, and its batches are those of its recipe."""
         # A training that stops after some steps may have fetched one batch more.
         order = case.truth.order[: case.training.local_steps]
         expected = list(case.training.batch_sizes) * int(case.training.need("epochs"))
@@ -112,7 +113,7 @@ class Replays:
         return flatten(subtract(dict(observation.sent), weights)).double()
 
     def _order(self, case: Case, seed: int) -> tuple[Tensor, ...]:
-        if self._has_order(case):
+        if self.has_order(case):
             return case.truth.order[: case.training.local_steps]
         training = case.training
         size, epochs = int(training.need("batch_size")), int(training.need("epochs"))

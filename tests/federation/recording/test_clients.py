@@ -88,7 +88,8 @@ NOT_SAID = dict.fromkeys(
 @pytest.mark.parametrize(
     ("client", "settings", "cause"),
     [
-        ("SGD", {"lr": 0.025}, "the learning rate 0.05"), ("SGD", {"epochs": 1}, "2 local epochs"),
+        ("SGD", {"lr": 0.025}, "the learning rate 0.05"),
+        ("SGD", {"epochs": 1}, "4 batches of 4, as the client trained on them"),
         ("momentum 0.9", {}, "momentum 0.9"), ("Adam", {}, "the optimiser adam"),
         ("gradients clipped to 0.5", {}, "gradients that are clipped to the norm 0.5"),
     ],
