@@ -235,8 +235,8 @@ WRONG = {
     "cosine taken for a constant rate": ("cosine", changed(schedule="constant"), "schedule cosine"),
     "FedProx taken for FedAvg": ("FedProx", changed(proximal=0.0), "proximal term of 1.0"),
     "clipping left out": ("gradients clipped to 0.5", changed(clip_norm=0.0), "norm 0.5"),
-    "one epoch for two": ("SGD", changed(epochs=1), "2 local epochs"),
-    "batches of 8 for 4": ("SGD", changed(batch_size=8), "batches of 4"),
+    "one epoch for two": ("SGD", changed(epochs=1), "4 batches of 4"),
+    "batches of 8 for 4": ("SGD", changed(batch_size=8), "4 batches of 4"),
     "another client's samples": ("SGD", None, "the samples of 'client'"),
 }
 

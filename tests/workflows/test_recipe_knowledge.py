@@ -7,6 +7,7 @@ import pytest
 
 import leakgauge as lg
 from leakgauge.evaluation.verdict import Verdict
+from leakgauge.workflows.recipe_knowledge import weakness
 from tests.shared import digits
 from tests.workflows.test_attack_captures import network
 
@@ -60,3 +61,11 @@ def test_a_recipe_that_is_right_with_the_usual_values_is_no_weakness(federation,
     assert result.attacked[0].capture.unknown == ("momentum", "schedule")
     assert result.knowledge == []
     assert "did not know" not in result.findings[0].reason
+
+
+def test_samples_that_change_in_each_epoch_are_no_all_clear(federation, tmp_path):
+    result = attacked(federation, tmp_path, data=federation / "data" / "client-1.npz", client="client-1")
+    capture = result.attacked[0].capture
+    changed = replace(capture, truth=replace(capture.truth, trained=capture.truth))
+    assert "other versions of its samples" in weakness([replace(result.attacked[0], capture=changed)])
+    assert weakness(result.attacked) == ""

@@ -102,7 +102,7 @@ def changes(
     yield from _modes(training, observation.model)
     if observation.kind == "weights":
         yield from _batches(training, int(training.need("samples")))
-        yield from _kept_batches(training, truth)
+        yield from kept_batches(training, truth)
 
 
 def _sized(training: LocalTraining, truth: Truth) -> dict[str, LocalTraining]:
@@ -194,19 +194,33 @@ def _batches(training: LocalTraining, samples: int) -> Iterator[Change]:
             yield from _if_valid("batch_size", f"batches of {size}", training, {"batch_size": size})
 
 
-def _kept_batches(training: LocalTraining, truth: Truth) -> Iterator[Change]:
-    """Yield the batches that the client trained on, if its keeper stored them and the recipe has others."""
+def kept_batches(training: LocalTraining, truth: Truth) -> Iterator[Change]:
+    """Yield the batches that the client trained on, if their order is known and the recipe has others.
+
+    Args:
+        training: The settings of the training.
+        truth: The samples.
+    """
     sizes = [len(rows) for rows in truth.order]
     if not sizes or not training.samples:
         return
+    expected = list(training.batch_sizes * int(training.need("epochs")))[: training.local_steps]
+    matches = sizes[: training.local_steps] == expected
+    if matches and training.local_steps is not None:
+        return
     settings = {"batch_size": max(sizes), "epochs": max(1, -(-sum(sizes) // training.samples))}
-    for steps in (None, len(sizes)):
-        words = f"{len(sizes)} batches of {max(sizes)}, as the client trained on them"
-        for change in _if_valid("batch_size", words, training, {**settings, "local_steps": steps}):
+    fewer = len(sizes) - 1  # the last batch may have been fetched and left out
+    for steps in (fewer,) if matches else (None, len(sizes), fewer):
+        if steps == 0:
+            continue
+        count = steps or len(sizes)
+        epochs = {} if steps is None else {"epochs": -(-sum(sizes[:steps]) // training.samples)}
+        words = f"{count} batch{'es' * (count > 1)} of {max(sizes)}, as the client trained on them"
+        part = "epochs" if max(sizes) == training.batch_size else "batch_size"
+        for change in _if_valid(part, words, training, {**settings, **epochs, "local_steps": steps}):
             changed = change.changed["training"]
-            if list(changed.batch_sizes * settings["epochs"])[:steps] == sizes and changed != training:
+            if list(changed.batch_sizes * int(changed.epochs))[:steps] == sizes[:steps] and changed != training:
                 yield change
-                return
 
 
 def _if_valid(part: str, words: str, training: LocalTraining, settings: Mapping[str, Any]) -> Iterator[Change]:

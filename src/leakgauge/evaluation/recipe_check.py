@@ -28,7 +28,7 @@ from leakgauge.core.local_training import LocalTraining
 from leakgauge.core.observation import Observation
 from leakgauge.core.progress import Report, silent
 from leakgauge.core.truth import Truth
-from leakgauge.evaluation.recipe_causes import Change, changes
+from leakgauge.evaluation.recipe_causes import Change, changes, kept_batches
 from leakgauge.evaluation.recipe_replays import SPREAD, Case, Comparison, Replays
 from leakgauge.evaluation.recipe_traces import Trace, trace_of_defence
 
@@ -138,6 +138,10 @@ def check_recipe(
     case = Case(training, observation.data, truth.trained or truth)
     affordable = _affordable(observation, training)
     replays = Replays(observation, affordable if most is None else min(most, affordable), report)
+    if observation.kind == "weights" and not replays.has_order(case):
+        told = _other_batches(replays, case, unknown)
+        if told is not None:
+            return told
     made = replays(case, max(2, min(REPLAYS, replays.most // 3, MOST_NUMBERS // len(replays.update))))
     if made is None:
         return RecipeCheck(not_checked="training with this recipe fails or diverges on these samples", unknown=unknown)
@@ -169,6 +173,31 @@ def check_recipe(
     return result
 
 
+def _other_batches(replays: Replays, case: Case, unknown: tuple[str, ...]) -> RecipeCheck | None:
+    """Return the check if the client trained on other batches than the recipe has, and these explain the update.
+
+    Otherwise, the order of the samples would count as unknown, although it is known.
+    """
+    rounding = max(ROUNDING, _rounding(replays.observation))
+    for change in kept_batches(case.training, case.truth):
+        changed = replace(case, **change.changed)
+        made, before = replays(changed, 2), replays(case, 2)
+        if made is None or before is None:
+            continue
+        found, first = Comparison(replays.update, made, rounding), Comparison(replays.update, before, rounding)
+        if found.explains:
+            parts = ("batch_size", "epochs", "local_steps")
+            wrong = {name for name in parts if getattr(changed.training, name) != getattr(case.training, name)}
+            was_unknown = wrong - {"local_steps"} <= set(unknown) and bool(wrong & set(unknown))
+            facts = (first.residual, found.limit, first.length, unknown, (change.words,), found.residual)
+            return RecipeCheck(*facts, explained=was_unknown)
+    return None
+
+
+#: A comparison, the client that it is of, and the changed parts of its recipe with the changes in words.
+_Changed = tuple[Comparison, Case, dict[str, str]]
+
+
 @dataclass(frozen=True, eq=False)
 class _Search:
     """The search for changes of a recipe that explain an update.
@@ -198,22 +227,39 @@ class _Search:
     def __call__(self, case: Case, found: Comparison) -> tuple[Comparison, dict[str, str]]:
         """Return the best comparison, and the parts of the recipe that were changed for it, with the changes in words.
 
-        One thing is changed at a time, and the change that explains the most is kept.
+        Unknown settings are changed first. If they do not explain the update, any part is changed, once from the recipe
+        as it is and once together with them.
         """
-        causes: dict[str, str] = {}
+        start = (found, case, dict[str, str]())
         open_parts = [part for part in self.unknown if part in SEARCHED]
-        for _ in range(MOST_CHANGES + len(open_parts)):
-            if (found.explains and causes and not open_parts) or self.replays.exhausted:
+        if not open_parts:
+            return _without_case(self._changed(start))
+        unknown = self._changed(start, open_parts)
+        if unknown[0].explains and unknown[2]:
+            return _without_case(unknown)
+        known = self._changed(start)
+        if known[0].explains:
+            return _without_case(known)
+        both = self._changed(unknown) if unknown[2] else known
+        return _without_case(min((both, known), key=lambda one: one[0].rank))
+
+    def _changed(self, start: _Changed, only: Sequence[str] = ()) -> _Changed:
+        """Change one thing at a time, and keep the change that explains the most, as long as one explains more.
+
+        Args:
+            start: The comparison, the client and its changes so far.
+            only: The parts that may be changed, also more than once. By default, any part may be changed once.
+        """
+        found, case, causes = start[0], start[1], dict(start[2])
+        for _ in range(MOST_CHANGES + len(only)):
+            if (found.explains and causes and not only) or self.replays.exhausted:
                 break
-            best = self._best(case, found, open_parts or [], set() if open_parts else set(causes))
+            best = self._best(case, found, only, set() if only else set(causes))
             if best is None or best[0].rank > BETTER * found.rank:
-                if not open_parts:
-                    break
-                open_parts = []
-                continue
+                break
             change, (found, case) = best[1], (best[0], replace(case, **best[1].changed))
             causes[change.part] = change.words
-        return found, causes
+        return found, case, causes
 
     def _best(
         self, case: Case, found: Comparison, only: Sequence[str], done: set[str]
@@ -246,6 +292,10 @@ class _Search:
             return None
         made = self.replays(replace(case, **change.changed), orders)
         return None if made is None else Comparison(found.update, made, found.rounding).rank
+
+
+def _without_case(changed: _Changed) -> tuple[Comparison, dict[str, str]]:
+    return changed[0], changed[2]
 
 
 def _affordable(observation: Observation, training: LocalTraining) -> int:

@@ -88,13 +88,14 @@ class Replays:
         masks = case.training.mode == "train" and any(map(draws_masks, self.observation.model.modules()))
         if masks or self.observation.kind == "gradient":
             return masks
-        return not self._has_order(case) and case.training.batch_sizes != (len(case.truth),)
+        return not self.has_order(case) and case.training.batch_sizes != (len(case.truth),)
 
-    def _has_order(self, case: Case) -> bool:
-        order = case.truth.order
-        sizes = [len(rows) for rows in order]
+    def has_order(self, case: Case) -> bool:
+        """Return whether the order of a case is known, and its batches are those of its recipe."""
+        # A training that stops after some steps may have fetched one batch more.
+        order = case.truth.order[: case.training.local_steps]
         expected = list(case.training.batch_sizes) * int(case.training.need("epochs"))
-        return bool(order) and sizes == expected[: case.training.local_steps]
+        return bool(order) and [len(rows) for rows in order] == expected[: case.training.local_steps]
 
     def _replay(self, case: Case, seed: int) -> Tensor:
         observation, training = self.observation, case.training
@@ -112,8 +113,8 @@ class Replays:
         return flatten(subtract(dict(observation.sent), weights)).double()
 
     def _order(self, case: Case, seed: int) -> tuple[Tensor, ...]:
-        if self._has_order(case):
-            return case.truth.order
+        if self.has_order(case):
+            return case.truth.order[: case.training.local_steps]
         training = case.training
         size, epochs = int(training.need("batch_size")), int(training.need("epochs"))
         draws = generator(seed, "order of a replay")

@@ -46,7 +46,12 @@ def weakness(attacked: Sequence[AttackedCapture]) -> str:
         attacked: The captures with scores.
     """
     for one in attacked:
-        check = one.capture.check
+        check, truth = one.capture.check, one.capture.truth
+        if truth is not None and truth.trained is not None:
+            return (
+                "The client trained on other versions of its samples in each epoch, such as flipped ones. The attack "
+                "does not simulate this, so it may have failed for this reason alone."
+            )
         if check is not None and check.explained and check.causes:
             return (
                 f"The client trained with {' and '.join(check.causes)}, which the attack did not know. A real attacker "

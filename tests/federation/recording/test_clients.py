@@ -1,6 +1,7 @@
 """Twenty kinds of clients are recorded such that a replay gives the same message, or refused in a sentence."""
 
 import runpy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -75,3 +76,31 @@ def test_a_wrong_recipe_is_named_with_its_cause(name):
     check = script()["check_wrong"](name)
     assert check.explained is False
     assert script()["WRONG"][name][2] in " and ".join(check.causes)
+
+
+#: The settings that a server does not know if nobody tells it.
+NOT_SAID = dict.fromkeys(
+    ("optimiser", "momentum", "weight_decay", "nesterov", "dampening", "betas", "eps", "schedule", "clip_norm",
+     "proximal", "label_smoothing", "accumulation"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("client", "settings", "cause"),
+    [
+        ("SGD", {"lr": 0.025}, "the learning rate 0.05"),
+        ("SGD", {"epochs": 1}, "4 batches of 4, as the client trained on them"),
+        ("momentum 0.9", {}, "momentum 0.9"), ("Adam", {}, "the optimiser adam"),
+        ("gradients clipped to 0.5", {}, "gradients that are clipped to the norm 0.5"),
+    ],
+)  # fmt: skip
+def test_a_mistake_beside_unknown_settings_is_told_from_them(client, settings, cause, tmp_path):
+    observation, truth, _ = recorded(client, tmp_path)
+    check = check_recipe(_with(observation, settings), truth)
+    assert check.causes == (cause,)
+    assert check.explained is (not settings)  # a setting that is unknown is no mistake
+    assert check.residual_of_causes < 1e-5
+
+
+def _with(observation, settings):
+    return replace(observation, training=replace(observation.training, **{**NOT_SAID, **settings}))

@@ -69,6 +69,29 @@ def test_the_kept_order_makes_the_recipe_check_exact(tmp_path, flips):
     assert check.limit == 0.01  # nothing is unknown
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_training_that_stops_within_an_epoch_is_replayed_exactly(tmp_path, known):
+    torch.manual_seed(0)
+    net = mlp()
+    recording = lg.record(tmp_path, model=net, data=SPEC)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    recipe = {"local_steps": 2, "samples": 12} if known else {}
+    with recording.client("a", 1, net, optimizer=optimizer, batch_size=4, **recipe):
+        for step, (inputs, targets) in enumerate(recording.keeper().watch(loader(samples=12))):
+            if step == 2:
+                break
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(inputs), targets).backward()
+            optimizer.step()
+    [one], [observation] = kept(tmp_path), lg.load_all(tmp_path, mlp())
+    check = check_recipe(observation, one.truth(observation.data))
+    if known:
+        assert check.residual < 1e-5
+    else:
+        assert check.causes == ("2 batches of 4, as the client trained on them",)
+        assert check.residual_of_causes < 1e-5
+
+
 def test_the_training_gets_the_same_batches_and_the_loader_looks_the_same(tmp_path):
     keeper = lg.keeper(tmp_path, data=SPEC, run="tuesday")
     plain, watched = loader(), keeper.watch(loader())
