@@ -47,7 +47,7 @@ class Setup:
 
 SETUPS = {
     "LeNet, 1 digit": Setup("mnist", "lenet", {"shape": (1, 28, 28), "classes": 10}, defences=FIRST),
-    "Adult, 1 row": Setup("adult", "mlp", {"hidden": [64]}, defences=("noise 0.1",), ours=False),
+    "Adult, 1 row": Setup("adult", "mlp", {"hidden": [64]}, defences=("largest 1%", "noise 0.1"), ours=False),
     "X-rays, LeNet, 1": Setup(
         "pneumoniamnist", "lenet", {"shape": (1, 28, 28), "classes": 2}, defences=("largest 1%",), ours=False
     ),

@@ -39,7 +39,7 @@ def network(setup: Setup, data: lg.Dataset, seed: int) -> torch.nn.Module:
     """Return the network of one client."""
     options: dict[str, Any] = dict(setup.options)
     if setup.model == "mlp":
-        options |= {"inputs": data.spec.shape[0], "classes": data.spec.outputs}
+        options |= {"shape": data.spec.shape, "classes": data.spec.outputs}
     return lg.models.build(setup.model, seed=seed, **options)
 
 

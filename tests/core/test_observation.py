@@ -298,8 +298,9 @@ def test_the_threat_model_in_sentences():
     ]
     seen, _ = fedsgd(batch_norm(), client(6), granted=["labels", "label_counts"])
     assert "the gradient of one batch" in seen.threat_model()[0]
-    assert seen.threat_model()[-2:] == [
+    assert seen.threat_model()[-3:] == [
         "Batch-norm statistics are shared with it.",
+        "It has no public data of the same kind.",
         "It is granted the client's labels and label counts.",
     ]
     seen, _ = fedsgd(batch_norm(), client(6), share_statistics=False)

@@ -39,7 +39,8 @@ def public_guesses(ruler: Ruler, public: PublicData, truth: Truth, *, by_label: 
         members = samples[chosen].double() if bool(chosen.any()) else whole
         mean = members.mean(0)
         means.append(mean)
-        order = (members - mean).flatten(1).square().sum(1).argsort()
+        off = truth.data.normalise(members) - truth.data.normalise(mean)
+        order = off.flatten(1).square().sum(1).argsort()
         nearest.append(members[order[torch.arange(NEAREST) % len(order)]])
     typical = torch.stack(nearest, 1)
     return [

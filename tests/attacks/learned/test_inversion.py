@@ -115,6 +115,22 @@ def test_series_and_regression_targets():
     assert (result.labels - truth.targets).abs().max() < 0.5
 
 
+def test_a_column_of_large_numbers_does_not_drown_the_others():
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randn(200, 6, generator=draw)
+    rows[:, 5] *= 1e4
+    spec = DataSpec((6,), 2, bounded=False, mean=(0.0,) * 6, std=(1.0,) * 5 + (1e4,))
+    whole = Dataset(rows, (rows[:, 0] > 0).long(), spec, "table")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+    chain = (defences.build("top_k", keep=0.3),)
+    observation, truth = fedsgd(model, whole.share([0]), defences=chain, knows_defence=True, granted=["labels"])
+    result = learn(public_data(observation, whole.share(range(40, 200)), defences=chain, truth=truth))
+    assert result.outcome.kind == "finished"
+    off = spec.normalise(result.samples) - spec.normalise(truth.inputs)
+    assert off[0, :5].square().mean() < 0.6 * spec.normalise(truth.inputs)[0, :5].square().mean()
+
+
 def test_what_is_missing_is_named():
     observation, _ = fedsgd(models.lenet(shape=(1, 8, 8), seed=0), DIGITS.share([0]))
     with pytest.raises(MissingKnowledge, match="needs public data of the same kind, which the attacker does not have"):

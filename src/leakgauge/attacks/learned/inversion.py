@@ -167,8 +167,11 @@ class _Learning:
         self.attack, self.observation, self.seed, self.report = attack, observation, seed, report
         self.public: PublicData = observation.public
         self.samples, self.classes = samples, observation.data.classes
-        self.ranks = ranks_of(self.public, self.classes)
-        self.means = class_means(self.public, self.classes) if self.classes else None
+        self.middle, self.scale = _units(self.public.samples, observation.data.is_image)
+        standard = (self.public.samples.float() - self.middle) / self.scale
+        self.standard = replace(self.public, samples=standard)
+        self.ranks = ranks_of(self.standard, self.classes)
+        self.means = class_means(self.standard, self.classes) if self.classes else None
         self.imitate = imitation_of(observation)
         self.done, self.stopped, self.strange = 0, False, 0.0
 
@@ -193,7 +196,7 @@ class _Learning:
     def guess(self) -> Reconstruction:
         """Return the guess of an attacker that was interrupted before it learned anything."""
         granted = _granted(self.observation)
-        mean = self.public.samples.flatten(1).float().mean(0).expand(self.samples, -1)
+        mean = self.standard.samples.flatten(1).mean(0).expand(self.samples, -1)
         samples = mean if granted is None or self.means is None else self.means[granted.to(mean.device)]
         labels = granted
         if granted is None and self.classes is not None:
@@ -209,8 +212,8 @@ class _Learning:
     def _shaped(self, values: Tensor) -> Tensor:
         """Return samples in the shape and the number type of the client's samples, with pixels in [0, 1]."""
         like = next(iter(self.observation.sent.values()))
-        samples = values.reshape(-1, *self.observation.data.shape).to(like.dtype)
-        return samples.clamp(0, 1) if self.observation.data.bounded else samples
+        samples = values.reshape(-1, *self.observation.data.shape) * self.scale + self.middle
+        return (samples.clamp(0, 1) if self.observation.data.bounded else samples).to(like.dtype)
 
     def _rehearsed(self, labels: Tensor | None) -> tuple[Cast, list[Kernel]]:
         """Return imaginary clients, and the similarities of their messages and of the observed message."""
@@ -235,7 +238,7 @@ class _Learning:
     def _samples(self, clients: Cast, similar: list[Kernel], labels: Tensor | None) -> tuple[Regression, Tensor]:
         """Return the regression for samples, and the samples that it predicts."""
         device = self.public.samples.device
-        values = self.public.samples.flatten(1).float()[clients.rows.to(device)]
+        values = self.standard.samples.flatten(1)[clients.rows.to(device)]
         if labels is None or self.means is None:
             guess = values.mean((0, 1)).expand(self.samples, -1)
             rest = values - guess
@@ -303,6 +306,22 @@ class _Learning:
             outcome = Outcome("finished", last, words)
         self.report(self.done + 1, self.done + 1, regression.error)
         return Reconstruction(samples, labels, outcome, loss=min(1.0, regression.error))
+
+
+def _units(samples: Tensor, pictures: bool) -> tuple[Tensor, Tensor]:
+    """Return the mean and the spread of the values in which errors are measured.
+
+    Each column of a table, and each value of a series, counts by its own spread. Pixels count alike.
+
+    Args:
+        samples: The public samples.
+        pictures: Whether the samples are pictures.
+    """
+    values = samples.float()
+    if pictures:
+        return values.new_zeros(()), values.new_ones(())
+    spread = values.std(0)
+    return values.mean(0), torch.where(spread > 0, spread, torch.ones_like(spread))
 
 
 def rounded(counts: Tensor, samples: int) -> Tensor:

@@ -21,7 +21,7 @@ from leakgauge.attacks.unknown_rate import threat_model
 from leakgauge.core.errors import InvalidInput, LeakgaugeError, UnknownName
 from leakgauge.core.measure import Measure
 from leakgauge.core.observation import LABEL_FIELDS, Observation
-from leakgauge.core.progress import Report, TimeLimit
+from leakgauge.core.progress import Report, TimeLimit, silent
 from leakgauge.core.truth import Truth
 from leakgauge.evaluation import Score, score
 from leakgauge.evaluation.chance import other_samples
@@ -172,7 +172,8 @@ def _with_another_message(attack: Attack, trial: Trial, threshold: float | None)
     This is the control with shuffled messages. Only what the client's own message adds counts as found.
     """
     assert trial.shuffled is not None
-    result = attack(trial.shuffled, seed=trial.seed, device=trial.device, progress=False)
+    limit = TimeLimit(silent, trial.seconds)
+    result = attack(trial.shuffled, seed=trial.seed, device=trial.device, progress=limit)
     public = trial.shuffled.public
     scored = score(replace(result, labels=None), trial.truth, threshold=threshold, public=public)
     return _rows(scored.metrics)

@@ -237,6 +237,8 @@ def _expected(attacker: Attacker, observation: Observation, seed: int, check: Ca
             if registry.ATTACKS[attacker.name].exact:
                 return _tried(attack, observation, seed, check)
             estimate = attack.forecast(attack.readable(observation))
+            if estimate is not None and attacker.needs_public:
+                estimate *= 2  # the control with shuffled messages
         except Exception:  # the attack itself will report this problem, which may come from the user's model
             estimate = None
     return USUAL[registry.ATTACKS[attacker.name].cost] if estimate is None else float(estimate)
