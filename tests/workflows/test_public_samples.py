@@ -84,6 +84,18 @@ def test_too_little_data_grants_nothing():
         read_audit(small, "a.toml")
 
 
+def test_data_whose_samples_are_all_copies_of_the_clients_are_no_public_data():
+    document = {
+        "model": {"name": "mlp"},
+        "data": {"factory": "tests.known_answers.populations:constant_images"},
+        "training": {"sends": "gradient", "samples": 1},
+        "audit": {"clients": 1},
+    }
+    plan = read_audit(document, "constant")
+    assert plan.scenario.public is not None
+    assert plan.scenario.observe(0)[0].public is None
+
+
 def test_another_client_has_the_same_labels():
     observation, _ = plan(120, attacker={"granted": ["labels"], "public": 120}).scenario.observe(0)
     public = observation.public

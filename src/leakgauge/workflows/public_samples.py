@@ -32,7 +32,7 @@ from leakgauge.core.seeding import derive, generator
 from leakgauge.core.truth import Truth
 from leakgauge.data import Dataset
 from leakgauge.federation.defence import Defence, clients_in_a_sum
-from leakgauge.federation.rehearsal import check_public, public_data
+from leakgauge.federation.rehearsal import check_public, disjoint, public_data
 from leakgauge.workflows.data_sources import load_data
 
 if TYPE_CHECKING:
@@ -150,6 +150,9 @@ def granted(
 ) -> Observation:
     """Return the observation of an attacker who has the public data of a scenario.
 
+    Samples of the scenario's own data are left out if all of them are copies of the client's samples, as constant
+    pictures are. The attacker then has no public data.
+
     Args:
         scenario: The scenario.
         observation: The message of the client.
@@ -159,6 +162,9 @@ def granted(
     """
     public = scenario.public
     if public is None:
+        return observation
+    own = not isinstance(read_public(scenario.attacker["public"]), str)
+    if own and not len(disjoint(public.inputs, truth.inputs, observation.data)):
         return observation
     options = {"defences": chain, "participations": participations, "truth": truth}
     return public_data(observation, public, **options, description=public.name)  # type: ignore[arg-type]
