@@ -56,6 +56,13 @@ def test_a_result_without_samples_belongs_to_the_data_it_was_scored_with(attacke
     assert rescored.score["psnr"].value != attacked.score["psnr"].value
 
 
+def test_a_guess_that_is_near_the_truth_by_luck_shows_no_leakage(attacked):
+    assert "psnr" in attacked.telling
+    outcome = replace(attacked.reconstruction.outcome, kind="failed")
+    lucky = replace(attacked, reconstruction=replace(attacked.reconstruction, outcome=outcome))
+    assert not set(lucky.telling) - {"label_errors", "target_error"}
+
+
 def test_samples_are_saved_or_removed(attacked, tmp_path):
     assert saved_capture(attacked, tmp_path, False).reconstruction.labels is None
     assert not list(tmp_path.iterdir())

@@ -10,7 +10,7 @@ from leakgauge.evaluation.verdict import Verdict
 from leakgauge.federation.client import fedsgd
 from leakgauge.federation.defences import build
 from leakgauge.workflows.determined import capture_determines, message_determines
-from leakgauge.workflows.frontier import Point, _findings
+from leakgauge.workflows.frontier import Leak, Point, _findings
 from leakgauge.workflows.frontier_plan import read_frontier
 from tests.attacks.analytic.cases import client, dense
 from tests.attacks.analytic.texts import TEXTS, reader
@@ -73,7 +73,8 @@ def test_a_frontier_calls_a_defence_without_noise_inconclusive_where_the_attack_
         return Point(title, "", 0.9, None, {"psnr": Measure("psnr", psnr, chance=12.0)}, False, verdict, 1.0)
 
     points = [point("none", 40.0, Verdict.RECOVERS_DATA), point("defended", 12.0, Verdict.NOTHING_ABOVE_CHANCE)]
-    found = {one.setup: one for one in _findings(plan, points)}
+    leaks = [Leak(one.leakage, one.knows_defence, one.verdict) for one in points]
+    found = {one.setup: one for one in _findings(plan, plan.attack.name, points, leaks)}
     assert found["none"].verdict is Verdict.RECOVERS_DATA
     assert found["defended"].verdict is verdict
     assert (found["defended"].reason == MAY_DETERMINE) == (verdict is Verdict.INCONCLUSIVE)

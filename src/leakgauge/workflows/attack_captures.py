@@ -395,4 +395,4 @@ def _finding(attacked: Sequence[AttackedCapture], name: str) -> Finding:
     scores = [dict(one.score.metrics) for one in scored if one.score is not None]
     granted = any(one.capture.labels_granted for one in scored)
     title = f"{len(scored) or len(attacked)} captures" if len(attacked) > 1 else "1 capture"
-    return Finding(name, title, over_clients(scores), judge(scores, labels_granted=granted))
+    return Finding(name, title, over_clients(scores), judge([one.telling for one in scored], labels_granted=granted))

@@ -18,6 +18,7 @@ from leakgauge.core.truth import Truth
 from leakgauge.evaluation import Score, score
 from leakgauge.evaluation.pairing import Pairing
 from leakgauge.evaluation.recipe_check import RecipeCheck
+from leakgauge.evaluation.verdict import LABELS
 from leakgauge.runtime.cache import Entry
 
 
@@ -67,6 +68,13 @@ class AttackedCapture:
     reconstruction: Reconstruction
     score: Score | None = None
     cached: bool = False
+
+    @property
+    def telling(self) -> dict[str, Measure]:
+        """The measures that may show leakage. If the attack returned a guess, these are the measures of labels."""
+        measures = {} if self.score is None else dict(self.score.metrics)
+        blind = self.reconstruction.outcome.kind in ("guess", "failed")
+        return {name: measure for name, measure in measures.items() if not blind or name in LABELS}
 
 
 def scored_capture(capture: Capture, reconstruction: Reconstruction, *, cached: bool = False) -> AttackedCapture:

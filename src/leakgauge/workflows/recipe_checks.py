@@ -74,7 +74,7 @@ def is_unexplained(one: AttackedCapture) -> bool:
     check = one.capture.check
     if check is None or check.explained is not False:
         return False
-    return one.score is None or judge([one.score.metrics]) is not Verdict.RECOVERS_DATA
+    return one.score is None or judge([one.telling]) is not Verdict.RECOVERS_DATA
 
 
 def with_unexplained(finding: Finding, unexplained: Sequence[AttackedCapture]) -> Finding:

@@ -193,7 +193,7 @@ def verdict_on(one: AttackedCapture) -> Verdict | None:
         return Verdict.UNEXPLAINED
     if one.score is None:
         return Verdict.UNEXPLAINED if one.capture.check is not None and one.capture.check.explained is False else None
-    verdict = judge([one.score.metrics], labels_granted=one.capture.labels_granted)
+    verdict = judge([one.telling], labels_granted=one.capture.labels_granted)
     return Verdict.INCONCLUSIVE if verdict is Verdict.NOTHING_ABOVE_CHANCE else verdict
 
 

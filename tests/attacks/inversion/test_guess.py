@@ -49,6 +49,14 @@ def test_nothing_is_compared_for_a_message_without_noise_or_after_ctrl_c():
     assert decided(noisy, torch.rand(1, 1, 8, 8), "interrupted").outcome.kind == "interrupted"
 
 
+def test_labels_and_batches_that_were_searched_can_be_compared_too():
+    chain = (defences.build("gaussian_noise", sigma=50.0),)
+    model = models.lenet(shape=(1, 8, 8), seed=0)
+    observation, _ = fedavg(model, DIGITS.share(range(4)), lr=0.1, epochs=2, batch_size=2, defences=chain)
+    result = attacks.build("lbfgs_simulation", steps=1, pool=1)(observation, progress=False)
+    assert result.outcome.kind == "failed"
+
+
 @pytest.mark.parametrize("send", [fedsgd, lambda *args, **more: fedavg(*args, lr=0.1, epochs=2, **more)])
 def test_an_attack_on_pure_noise_returns_the_guess(send):
     observation, _ = message(defences.build("gaussian_noise", sigma=50.0), send=send)

@@ -33,6 +33,8 @@ from leakgauge.core.params import Params
 if TYPE_CHECKING:
     from leakgauge.attacks.inversion.attack import Inversion
 
+#: The logit of a certain label, beside others of zero.
+CERTAIN = 100.0
 #: The outcome if the guess explains the message as well as the samples do.
 NOT_BETTER = (
     "the attack failed, and a blind guess is returned (the samples explain the message no better than the guess does, "
@@ -72,9 +74,13 @@ def _explained(
     data, given = attack.space.units(observation.data), observation.data
     inputs = variables["inputs"]
     seen = inputs if data is given else given.normalise(data.denormalise(inputs))
-    labels = variables.get("labels")
-    known = values_of(targets) if labels is None or "labels" in client.extra else labels
-    predicted = client(seen, known, **{name: variables[name] for name in client.extra})
+    free = "labels" in client.extra
+    known, values = values_of(targets), dict(variables)
+    if "labels" in values and not values["labels"].is_floating_point():  # certain labels of a search of arrangements
+        values["labels"] = values["labels"].to(inputs) * (CERTAIN if free else 1.0)
+    if "labels" in values and not free:
+        known = values["labels"]
+    predicted = client(seen, known, **{name: values[name] for name in client.extra})
     observed = observation.difference()
     one, other = (_joined(tree, sent) for tree in (observed, predicted))
     length = float(one.norm() * other.norm())
