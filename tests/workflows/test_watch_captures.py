@@ -64,7 +64,12 @@ def test_without_samples_it_is_unknown_who_leaks(tmp_path):
 
 
 def test_nothing_to_see_is_no_error_and_mistakes_are(tmp_path):
-    assert list(followed(tmp_path)) == []
+    notes = []
+    assert list(followed(tmp_path, note=notes.append)) == []
+    assert len(notes) == 1
+    assert notes[0].startswith("waiting for captures in ")
+    with pytest.raises(LeakgaugeError, match="no limit was measured"):
+        list(followed(tmp_path, fail_if=["psnr > 20"]))
     for wrong in ({"every": 0}, {"idle": -1.0}, {"fail_if": ["psnr is high"]}, {"method": "no_attack"}):
         with pytest.raises(LeakgaugeError):
             next(followed(tmp_path, **wrong))
@@ -74,6 +79,15 @@ def test_nothing_to_see_is_no_error_and_mistakes_are(tmp_path):
     with pytest.raises(LeakgaugeError):  # the model is another one, which the note said at once
         list(followed(tmp_path, model=lg.models.build("mlp", shape=(2,), classes=2), note=notes.append))
     assert len(notes) == 1
+
+
+def test_a_limit_that_was_never_measured_fails(tmp_path, command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path / "captures", 0, 1)
+    words = ("--model", "tests.workflows.test_attack_captures:network", "--option", "steps=2", "--idle", "0.2")
+    code, out, err = command("watch", "captures", *words, "--every", "0.01", "--fail-if", "recovered > 0.05")
+    assert code == 1, err
+    assert "limit not measured" in out
 
 
 def test_the_command_ends_when_a_limit_is_broken(tmp_path, data, command, monkeypatch):

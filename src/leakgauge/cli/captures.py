@@ -189,6 +189,7 @@ def watch_(  # noqa: PLR0913
         fail_if=fail_if or (), every=every, idle=idle, engine=engine, jobs=jobs, device=device,
         command=command_line(), note=lambda text: screen.print(escape(text), style="yellow", soft_wrap=True),
     )  # fmt: skip
+    state = None
     for state in states:
         if not quiet:
             screen.print(f"{escape(state.sentence)} page: {escape(str(state.page))}", soft_wrap=True)
@@ -196,3 +197,7 @@ def watch_(  # noqa: PLR0913
         if broken:
             screen.print(f"limit broken: {escape(broken[0])}", style="bold red", soft_wrap=True)
             raise typer.Exit(1)
+    unmeasured = [] if state is None else [check.sentence() for check in state.result.checks if check.failed]
+    if unmeasured:
+        screen.print(f"limit not measured: {escape(unmeasured[0])}", style="bold red", soft_wrap=True)
+        raise typer.Exit(1)

@@ -110,7 +110,8 @@ def watch(  # noqa: PLR0913
         data: The clients' own samples. By default, those that keepers stored beside the captures, if there are any.
         key: The file of the private key, if the kept samples are encrypted.
         seed: The seed of the attack.
-        fail_if: The conditions under which a limit is broken (:mod:`leakgauge.evaluation.gate`).
+        fail_if: The conditions under which a limit is broken (:mod:`leakgauge.evaluation.gate`). It is then an error
+            if the watch ends before there was a capture.
         every: The seconds between two looks at the folder.
         idle: The seconds without new captures after which the watch ends. By default, it ends with Ctrl-C.
         engine: The engine that runs the attacks (:mod:`leakgauge.runtime.engines`).
@@ -118,7 +119,8 @@ def watch(  # noqa: PLR0913
         device: The device of the attacks.
         progress: The listener that receives the progress of the attacks.
         command: The command line, which the page shows.
-        note: A function that gets sentences about looks that failed, such as a capture without its samples.
+        note: A function that gets sentences about waiting, and about looks that failed, such as a capture without its
+            samples.
     """
     if every <= 0 or (idle is not None and idle <= 0):
         raise InvalidInput("the seconds between two looks, and those without new captures, must be above 0")
@@ -129,6 +131,9 @@ def watch(  # noqa: PLR0913
         registry.build(method, **(options or {}))
     seen: tuple[Path, ...] = ()
     problem: LeakgaugeError | None = None
+    states = 0
+    if not _files(Path(captures)):
+        note(f"waiting for captures in {printable(str(captures))}")
     last = time.monotonic()
     while idle is None or time.monotonic() - last < idle:
         files = _files(Path(captures))
@@ -146,11 +151,15 @@ def watch(  # noqa: PLR0913
             problem = found
             note(printable(str(found), longest=1000))
         else:
-            problem = None
+            problem, states = None, states + 1
             yield _state(result, Path(output))
         last = time.monotonic()
     if problem is not None:
         raise problem
+    if not states and fail_if:
+        raise LeakgaugeError(
+            f"{printable(str(captures))}: no capture appeared within {idle:g} seconds, so no limit was measured"
+        )
 
 
 def _files(place: Path) -> tuple[Path, ...]:
