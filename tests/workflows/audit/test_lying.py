@@ -3,7 +3,7 @@
 import json
 
 import leakgauge as lg
-from leakgauge.workflows.audit import read_audit
+from leakgauge.workflows.audit import lying, read_audit
 from leakgauge.workflows.audit.lying import LyingServer, lying_server
 
 SMALL = {"shape": [1, 8, 8], "channels": [4, 16], "dense": 60, "classes": 10}
@@ -51,6 +51,13 @@ def test_without_time_nothing_is_claimed():
     assert all("time" in lie.reason for lie in result.lies)
     assert result.sentence == "If the server lies: this was not tried."
     assert "not by the attacks" not in " ".join(lie.sentence for lie in result.lies)
+
+
+def test_samples_that_are_too_large_are_not_tried_and_nothing_is_claimed(monkeypatch):
+    monkeypatch.setattr(lying, "LARGEST_SAMPLE", 50)
+    result = lying_server(read_audit(document(options=SMALL), "here"))
+    assert all("too large" in lie.reason and not lie.tried for lie in result.lies)
+    assert result.sentence == "If the server lies: this was not tried."
 
 
 def test_a_default_audit_has_the_line_on_its_page_and_in_its_document(tmp_path):

@@ -22,6 +22,9 @@ from leakgauge.core.errors import InvalidInput
 
 #: The largest number of principal components from which directions are drawn.
 COMPONENTS = 24
+#: The number of values of samples above which the principal directions are computed by a randomised method, with its
+#: spare directions and its passes over the samples.
+LARGE, SPARE, PASSES = 20_000_000, 10, 3
 #: How far the lowest threshold lies below all samples of the server, as a share of their range.
 MARGIN = 0.5
 #: How far the threshold of the row that is never active lies above all others, as a multiple of their range.
@@ -90,7 +93,7 @@ def spread_directions(features: Tensor, count: int, draw: torch.Generator) -> Te
     """
     centred = features - features.mean(0)
     kept = max(count, min(COMPONENTS, len(features) // 8))
-    _, sizes, components = torch.linalg.svd(centred, full_matrices=False)
+    sizes, components = _components(centred, kept, draw)
     kept = max(1, min(kept, int((sizes > 1e-6 * sizes[0]).sum())))
     spread = sizes[:kept] / max(1, len(features) - 1) ** 0.5
     mixing = torch.randn(kept, max(count, 1), generator=draw, dtype=torch.double).to(features)
@@ -100,6 +103,23 @@ def spread_directions(features: Tensor, count: int, draw: torch.Generator) -> Te
         mixing = mixing / mixing.norm(dim=0)
     looks: Tensor = (mixing / spread[:, None]).T @ components[:kept]
     return looks
+
+
+def _components(centred: Tensor, count: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return the largest singular values and the principal directions of samples without their mean.
+
+    Of many large samples, only those that are needed are computed, by a randomised method (Halko et al. 2011).
+    """
+    if centred.numel() <= LARGE:
+        _, sizes, components = torch.linalg.svd(centred, full_matrices=False)
+        return sizes, components
+    width = min(len(centred), count + SPARE)
+    start = torch.randn(centred.shape[1], width, generator=draw, dtype=torch.double).to(centred)
+    basis, _ = torch.linalg.qr(centred @ start)
+    for _ in range(PASSES):
+        basis, _ = torch.linalg.qr(centred @ (centred.T @ basis))
+    _, sizes, components = torch.linalg.svd(basis.T @ centred, full_matrices=False)
+    return sizes[:count], components[:count]
 
 
 def half_negative_rows(features: Tensor, rows: int, samples: int, draw: torch.Generator) -> Rows:

@@ -43,6 +43,8 @@ SECONDS = 20.0
 LARGEST_SHARE, LEAST_SECONDS = 0.1, 2.0
 #: Models with more weights are not copied several times for a replay, and an added block has no more.
 MOST_WEIGHTS = 50_000_000
+#: The largest number of values of a sample for which the server's weights are prepared within an audit.
+LARGEST_SAMPLE = 20_000
 MOST_OF_BLOCK, FEWEST_UNITS = 10_000_000, 32
 #: What a malicious server changes, and the rule that observations name.
 WAYS = {"weights only": "trap_rows", "an added block": "added_block"}
@@ -219,6 +221,8 @@ def _lie(way: str, plan: AuditPlan, message: Observation, truth: Truth, public: 
         return Lie(way, "there was no time left", tried=False, samples=samples)
     if sum(value.numel() for value in message.model.parameters()) > MOST_WEIGHTS:
         return Lie(way, "the model is too large for a replay within an audit", tried=False, samples=samples)
+    if math.prod(message.data.shape) > LARGEST_SAMPLE:
+        return Lie(way, "the samples are too large for a replay within an audit", tried=False, samples=samples)
     try:
         model, planted = _planted(way, plan.scenario, message.training, message, public)
     except DoesNotFit as reason:
