@@ -19,7 +19,6 @@ al., ICML 2023) attacks the same message by optimisation. We know of no earlier 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -31,13 +30,10 @@ from leakgauge.attacks.analytic.dense import DoesNotFit
 from leakgauge.attacks.analytic.finders import starting_points
 from leakgauge.attacks.analytic.levenberg import Problem, State, search
 from leakgauge.attacks.analytic.local_layers import LocalLayers
+from leakgauge.attacks.analytic.local_search import Findings, LocalSearch
 from leakgauge.attacks.analytic.one_hot import OneHotProblem, one_hot_columns
-from leakgauge.attacks.base import Attack, Reconstruction
-from leakgauge.attacks.inversion.stopping import Outcome
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
-from leakgauge.core.checks import whole_number
 from leakgauge.core.observation import Observation
-from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
 
 #: The shares of the update that are added to the sent weights. Each gives weights at which rows are searched for.
@@ -120,43 +116,19 @@ class TableLayers(LocalLayers):
 
 
 @dataclass(frozen=True)
-class LocalRows(Attack):
-    """The attack that solves for rows of a table in the row spaces of two dense layers' updates.
+class LocalRows(LocalSearch):
+    """The attack that solves for rows of a table in two dense layers' updates. See :func:`local_rows`."""
 
-    Args:
-        starts: The number of starting points of each search.
-        iterations: The largest number of iterations of each search.
-        attempts: The largest number of searches in a row without a new row. The attack then gives up.
-    """
+    samples_are: ClassVar[str] = "rows"
 
-    uses_defences: ClassVar[bool] = False
-
-    starts: int = 96
-    iterations: int = 60
-    attempts: int = 4
-
-    def __post_init__(self) -> None:
-        for name in ("starts", "iterations", "attempts"):
-            whole_number(name, getattr(self, name))
-
-    def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
-        """Return the rows whose inputs of the second layer lie nearest to this layer's row space.
+    def findings(self, observation: Observation, seed: int) -> Findings:
+        """Return the empty findings on a message, or raise :class:`.DoesNotFit` if the attack does not apply.
 
         Args:
             observation: The message of the client.
             seed: The seed of the random starts.
-            report: The progress function, which gets the number of rows that were found.
         """
-        layers = TableLayers.of(observation)
-        rows = _Rows(layers, self.starts, self.iterations, generator(seed, "local rows"))
-        interrupted = _find_all(rows, self.attempts, report)
-        inputs, distances = rows.kept()
-        dtype = next(iter(observation.sent.values())).dtype
-        samples = layers.chain.samples(inputs[:, :-1], observation.data).to(dtype)
-        labels = layers.labels(inputs, observation.data.classes)
-        words = f"{len(samples)} of {layers.samples} rows found, which cannot be proven, after {rows.searches} searches"
-        outcome = Outcome("interrupted" if interrupted else "finished", rows.searches, words)
-        return Reconstruction(samples, labels, outcome, loss=float(distances.max()) if len(distances) else math.nan)
+        return _Rows(TableLayers.of(observation), self.starts, self.iterations, generator(seed, "local rows"))
 
 
 class _Rows:
@@ -204,23 +176,6 @@ class _Rows:
         wrong = min(float(problem.residuals_of_span(mixed).sqrt().median()) for problem in self.layers.problems())
         near = self.distances[:count] < TELLING * wrong
         return best[near], self.distances[:count][near]
-
-
-def _find_all(rows: _Rows, attempts: int, report: Report) -> bool:
-    """Search until all rows are found or no attempt is left. Return whether Ctrl-C ended the search."""
-    failures, samples = 0, rows.layers.samples
-    try:
-        while failures < attempts:
-            before = len(rows.kept()[0])
-            rows.search_once()
-            found = len(rows.kept()[0])
-            report(found, samples, math.nan)
-            if found == samples:
-                break
-            failures = 0 if found > before else failures + 1
-    except KeyboardInterrupt:
-        return True
-    return False
 
 
 def fits(observation: Observation) -> Fit:

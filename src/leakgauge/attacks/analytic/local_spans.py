@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,12 +26,9 @@ from leakgauge.attacks.analytic.dense import DoesNotFit
 from leakgauge.attacks.analytic.finders import starting_points
 from leakgauge.attacks.analytic.levenberg import Problem, search
 from leakgauge.attacks.analytic.local_layers import LocalLayers
-from leakgauge.attacks.base import Attack, Reconstruction
-from leakgauge.attacks.inversion.stopping import Outcome
+from leakgauge.attacks.analytic.local_search import Findings, LocalSearch
 from leakgauge.attacks.spec import AttackSpec, Cost, Fit
-from leakgauge.core.checks import whole_number
 from leakgauge.core.observation import Observation
-from leakgauge.core.progress import Report
 from leakgauge.core.seeding import generator
 
 #: The number of weights between the sent and the returned ones at which points are searched for.
@@ -50,45 +46,17 @@ COMPARED = 200
 
 
 @dataclass(frozen=True)
-class LocalSpans(Attack):
-    """The attack that solves for samples in the row spaces of two dense layers' updates.
+class LocalSpans(LocalSearch):
+    """The attack that solves for samples in the row spaces of two dense layers' updates. See :func:`local_spans`."""
 
-    Args:
-        starts: The number of starting points of each search.
-        iterations: The largest number of iterations of each search.
-        attempts: The largest number of searches in a row without a new sample. The attack then gives up.
-    """
-
-    uses_defences: ClassVar[bool] = False
-
-    starts: int
-    iterations: int
-    attempts: int
-
-    def __post_init__(self) -> None:
-        for name in ("starts", "iterations", "attempts"):
-            whole_number(name, getattr(self, name))
-
-    def run(self, observation: Observation, seed: int, report: Report) -> Reconstruction:
-        """Return the samples whose inputs of the second layer lie nearest to this layer's row space.
+    def findings(self, observation: Observation, seed: int) -> Findings:
+        """Return the empty findings on a message, or raise :class:`.DoesNotFit` if the attack does not apply.
 
         Args:
             observation: The message of the client.
             seed: The seed of the random starts.
-            report: The progress function, which gets the number of samples that were found.
         """
-        layers = LocalLayers.of(observation)
-        points = _Points(layers, self.starts, self.iterations, generator(seed, "local spans"))
-        interrupted = _find_all(points, self.attempts, report)
-        coordinates, distances = points.kept()
-        inputs = coordinates @ layers.first.right.T
-        dtype = next(iter(observation.sent.values())).dtype
-        samples = layers.chain.samples(inputs[:, :-1], observation.data).to(dtype)
-        labels = layers.labels(inputs, observation.data.classes)
-        words = f"{len(samples)} of {layers.samples} samples found, which cannot be proven, after {points.searches}"
-        words += " search" if points.searches == 1 else " searches"
-        outcome = Outcome("interrupted" if interrupted else "finished", points.searches, words)
-        return Reconstruction(samples, labels, outcome, loss=float(distances.max()) if len(distances) else math.nan)
+        return _Points(LocalLayers.of(observation), self.starts, self.iterations, generator(seed, "local spans"))
 
 
 class _Points:
@@ -140,7 +108,7 @@ class _Points:
         self.points, self.distances = _distinct(*joined)
 
     def kept(self) -> tuple[Tensor, Tensor]:
-        """Return the points that are new and far nearer to the second row space than mixtures of them."""
+        """Return the inputs that are new and far nearer to the second row space than mixtures of them."""
         chosen: list[int] = []
         outside = self.points
         for number in range(len(self.points)):
@@ -154,7 +122,7 @@ class _Points:
             outside = outside - (outside @ unit)[:, None] * unit
         points, distances = self.points[chosen], self.distances[chosen]
         near = distances < TELLING * self._of_mixtures(points)
-        return points[near], distances[near]
+        return points[near] @ self.layers.first.right.T, distances[near]
 
     def _of_mixtures(self, points: Tensor) -> float:
         """Return the median distance from the second row space of sums and differences of points."""
@@ -173,23 +141,6 @@ def _distinct(points: Tensor, residuals: Tensor) -> tuple[Tensor, Tensor]:
     size = points.norm(dim=1).median() if len(points) else 1.0
     repeated = torch.tril(torch.cdist(points, points) < SAME * size, -1).any(1)
     return points[~repeated].clone(), residuals[~repeated].clone()
-
-
-def _find_all(points: _Points, attempts: int, report: Report) -> bool:
-    """Search until all samples are found or no attempt is left. Return whether Ctrl-C ended the search."""
-    failures, samples = 0, points.layers.samples
-    try:
-        while failures < attempts:
-            before = len(points.kept()[0])
-            points.search_once()
-            found = len(points.kept()[0])
-            report(found, samples, math.nan)
-            if found == samples:
-                break
-            failures = 0 if found > before else failures + 1
-    except KeyboardInterrupt:
-        return True
-    return False
 
 
 def fits(observation: Observation) -> Fit:
